@@ -85,11 +85,10 @@ write_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, i
 int
 cut(PyObject *out, Py_ssize_t size)
 {
-    PyObject *type, *problem, *trace;
-    PyErr_Fetch(&type, &problem, &trace);
-    if (PyByteArray_Resize(out, size) < 0)
+    PyObject *problem = take_exception();
+    if (size < PyByteArray_GET_SIZE(out) && PyByteArray_Resize(out, size) < 0)
         PyErr_Clear();
-    PyErr_Restore(type, problem, trace);
+    set_exception(problem);
     return -1;
 }
 

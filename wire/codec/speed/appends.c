@@ -129,11 +129,12 @@ commit(PyObject *segment, const Py_ssize_t *slots, PyObject *attributes, PyObjec
 }
 
 PyObject *
-append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args)
+append_rows(const Shortcut *self, PyObject *const *args)
 {
     PyObject *segment = args[0], *writer = args[1], *rows = args[2], *after[CHANGED] = {NULL};
+    const Py_ssize_t *slots = self->slots;
     int64_t unused;
-    if (!Py_IS_TYPE(segment, type) || !PyBytes_CheckExact(writer) || !PyList_CheckExact(rows) ||
+    if (!Py_IS_TYPE(segment, self->types[0]) || !PyBytes_CheckExact(writer) || !PyList_CheckExact(rows) ||
         !number_in(args[3], INT64_MIN, INT64_MAX, &unused))
         return NULL;
     PyObject *attributes = slot(segment, slots[ATTRIBUTES]);
@@ -310,7 +311,7 @@ record_of(const Storing *storing, const Plain *run)
     PyObject *number = slot(run->writer, storing->slots[CONTAINER_ID]);
     PyObject *begin = slot(run->writer, storing->slots[RECORD_BEGIN]);
     PyObject *const args[] = {number, begin, run->rows, storing->now_ms, run->key};
-    return number == NULL || begin == NULL ? NULL : record_of_rows(args);
+    return number == NULL || begin == NULL ? NULL : record_of_rows(NULL, args);
 }
 
 /* Gives the record of a run that was stored to the journal, if there is one; -1 with an exception. Takes both. */
@@ -470,13 +471,13 @@ store_runs(Storing *storing, PyObject *runs, Py_ssize_t *at, Py_ssize_t *stored)
 
 /* If a run behind the first is declined, the caller stores it, as one that is not plain. */
 PyObject *
-store_plain(const Shortcut *self, PyTypeObject *acks, PyObject *const *args)
+store_plain(const Shortcut *self, PyObject *const *args)
 {
     Storing storing = {self->types[0], self->types[1], self->slots, self->method, args[2], args[3], args[4], args[5], 0};
     PyObject *runs = args[0];
     int64_t start;
     if (!PyList_CheckExact(runs) || !number_in(args[1], 0, PyList_GET_SIZE(runs), &start) ||
-        !Py_IS_TYPE(storing.acknowledge, acks) || !PyByteArray_CheckExact(storing.acks))
+        !Py_IS_TYPE(storing.acknowledge, state_of(self)->acks) || !PyByteArray_CheckExact(storing.acks))
         return NULL;
     Py_ssize_t at = (Py_ssize_t)start, stored = 0;
     if (store_runs(&storing, runs, &at, &stored) < 0 && (PyErr_Occurred() || at == start))
@@ -528,16 +529,15 @@ count_appends(PyObject *counters, Py_ssize_t stored)
     return status;
 }
 
-/* Counts and acknowledges what was stored, also if an exception is set, which stays; -1 with an exception. */
+/* Acknowledges what was stored, also if an exception is set, which stays, and else counts it; -1 with an exception. */
 static int
 end_runs_of(PyObject *session, const Py_ssize_t *slots, PyObject *counters, PyObject *acks, Py_ssize_t stored)
 {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    int status = count_appends(counters, stored) < 0 || queue_acks(session, slots, acks) < 0 ? -1 : 0;
-    if (type == NULL)
+    PyObject *problem = take_exception();
+    int status = (problem == NULL && count_appends(counters, stored) < 0) || queue_acks(session, slots, acks) < 0 ? -1 : 0;
+    if (problem == NULL)
         return status;
-    PyErr_Restore(type, value, trace);
+    set_exception(problem);
     return -1;
 }
 
@@ -557,14 +557,14 @@ needs_of(PyObject *session, const Py_ssize_t *slots, PyTypeObject *acks)
 
 /* Python goes on with the runs that are not plain. */
 PyObject *
-receive_all(const Shortcut *self, PyTypeObject *acks_type, PyObject *const *args)
+receive_all(const Shortcut *self, PyObject *const *args)
 {
     PyObject *session = args[0], *items = args[1];
     int64_t start = 0;
     if (!PyObject_TypeCheck(session, self->types[2]) || !PyList_CheckExact(items) || PyList_GET_SIZE(items) != 1 ||
         !PyList_CheckExact(PyList_GET_ITEM(items, 0)) || (args[2] != NULL && !number_in(args[2], 0, 0, &start)))
         return NULL;
-    PyObject *plain = Py_XNewRef(needs_of(session, self->slots, acks_type));
+    PyObject *plain = Py_XNewRef(needs_of(session, self->slots, state_of(self)->acks));
     if (plain == NULL)
         return NULL;
     PyObject *runs = Py_NewRef(PyList_GET_ITEM(items, 0)), *made = NULL;
@@ -633,7 +633,7 @@ end_record(unsigned char *to, int64_t events, int64_t now_ms, const char *writer
 }
 
 PyObject *
-record_of_rows(PyObject *const *args)
+record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
     int64_t log_id, now_ms, number = 0, events = 0;
     PyObject *begin = args[1], *rows = args[2], *writer = args[4];

@@ -30,7 +30,7 @@ write_all(int descriptor, const char *from, Py_ssize_t left, int64_t at)
 #endif
 
 PyObject *
-write_and_sync(PyObject *const *args)
+write_and_sync(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
 #ifdef __linux__
     Py_buffer data;

@@ -80,37 +80,25 @@ add_behind(const Shortcut *self, PyObject *const *args)
 
 /* --- resolve_stored(items, failed) -------------------------------------------------------------------------------- */
 
-PyObject *
-exception_of_call(void)
-{
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return NULL;
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *problem, *trace;
-    PyErr_Fetch(&type, &problem, &trace);
-    PyErr_NormalizeException(&type, &problem, &trace);
-    if (trace != NULL)
-        PyException_SetTraceback(problem, trace);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-    return problem;
-#endif
-}
-
 int
-complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem)
+complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyObject **problem)
 {
     int is_future = PyObject_TypeCheck(done, future);
     PyObject *result =
         is_future ? PyObject_CallMethodOneArg(done, self->method, Py_None) : PyObject_CallOneArg(done, Py_None);
     if (result == NULL && !is_future)
         return (*problem = exception_of_call()) == NULL ? -1 : 0;
-    if (result == NULL && PyErr_ExceptionMatches((PyObject *)invalid))
-        PyErr_Clear(); /* its waiter was cancelled */
-    Py_XDECREF(result);
-    return PyErr_Occurred() ? -1 : 1;
+    if (result == NULL) { /* it may be done: its waiter was cancelled */
+        PyObject *refusal = take_exception(), *answer = PyObject_CallMethod(done, "done", NULL);
+        int is_done = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        if (is_done == 0)
+            set_exception(Py_NewRef(refusal));
+        Py_DECREF(refusal);
+        return is_done > 0 ? 1 : -1;
+    }
+    Py_DECREF(result);
+    return 1;
 }
 
 /* What is called may change the list and its items: each is looked at when it is its turn. */
@@ -123,13 +111,16 @@ resolve_stored(const Shortcut *self, PyObject *const *args)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i), *problem, *result;
         PyObject *done = Py_IS_TYPE(item, self->types[0]) ? Py_XNewRef(slot(item, self->slots[0])) : NULL;
-        if (done == NULL) { /* the others are Python's */
-            PyObject *others = PyList_GetSlice(items, i, PyList_GET_SIZE(items));
-            result = others == NULL ? NULL : PyObject_CallFunctionObjArgs(self->behind, others, args[1], NULL);
-            Py_XDECREF(others);
-            return result;
+        if (done == NULL) { /* it is Python's */
+            PyObject *one = PyList_GetSlice(items, i, i + 1);
+            result = one == NULL ? NULL : PyObject_CallFunctionObjArgs(self->behind, one, args[1], NULL);
+            Py_XDECREF(one);
+            Py_XDECREF(result);
+            if (result == NULL)
+                return NULL;
+            continue;
         }
-        int status = complete(self, done, self->types[1], self->types[2], &problem);
+        int status = complete(self, done, self->types[1], &problem);
         Py_DECREF(done);
         if (status == 0) {
             result = PyObject_CallOneArg(args[1], problem);

@@ -94,7 +94,7 @@ take_run(Loop *loop)
         count++;
         at += run->size;
     }
-    if (count < 2 || loop->limit < run->size - HEADER_BYTES)
+    if (count < 2)
         return 0;
     end_runs(loop);
     PyObject *rows = PySequence_GetSlice(loop->view, loop->at, at);
@@ -102,18 +102,6 @@ take_run(Loop *loop)
     Py_XDECREF(rows);
     loop->at = at;
     return append(loop->out, made) < 0 ? -1 : 1;
-}
-
-/* What a slot holds if it is exactly an int of 64 bits; 0, or -1 if not, with no exception. */
-static int
-int64_in(PyObject *owner, Py_ssize_t offset, int64_t *number)
-{
-    PyObject *value = slot(owner, offset);
-    int overflow;
-    if (value == NULL || !PyLong_CheckExact(value))
-        return -1;
-    *number = PyLong_AsLongLongAndOverflow(value, &overflow); /* no other error for an exact int */
-    return overflow ? -1 : 0;
 }
 
 /* The record of a key, a new reference, and its number; NULL if there is none, or with an exception. */
@@ -124,7 +112,7 @@ record_of(const Loop *loop, const unsigned char *key, int64_t *last)
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)key, UUID_BYTES);
     PyObject *record = bytes == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(loop->records, bytes));
     Py_XDECREF(bytes);
-    if (record != NULL && (!PyObject_TypeCheck(record, join->record) || int64_in(record, join->last, last) < 0))
+    if (record != NULL && (!PyObject_TypeCheck(record, join->record) || !number_in(slot(record, join->last), INT64_MIN, INT64_MAX, last)))
         Py_CLEAR(record);
     return record;
 }
@@ -155,7 +143,7 @@ add_row(Loop *loop, Py_ssize_t stop, const unsigned char *end)
     Reader r = {.codec = loop->self->codec, .owner = loop->view, .bytes = loop->bytes, .copied = COPIED_BYTES,
                 .view = loop->view};
     PyObject *number = PyLong_FromLongLong(load64(end + join->number));
-    PyObject *row = number == NULL ? NULL : PyTuple_New(join->columns);
+    PyObject *row = number == NULL ? NULL : new_tuple(join->columns);
     for (Py_ssize_t i = 0; i < join->columns && row != NULL; i++) {
         const Column *column = &join->column[i];
         PyObject *cell = column->op == OP_DATA              ? payload_of(&r, start, stop - start)
@@ -167,6 +155,8 @@ add_row(Loop *loop, Py_ssize_t stop, const unsigned char *end)
         else
             PyTuple_SET_ITEM(row, i, cell);
     }
+    if (row != NULL)
+        show_tuple(row);
     int status = append(loop->rows, row);
     if (status == 0) {
         PyObject **last = (PyObject **)((char *)loop->record + join->last);
@@ -307,7 +297,7 @@ enum { FAILED, FRAMES, MAX_BODY, HAS_PART, POSITION, TAKEN }; /* slots of a deco
 
 typedef struct {
     Py_ssize_t start, end, most;
-    int is_bounded, changed;
+    int has_most, changed;
     PyObject *records; /* borrowed, or NULL */
 } Feed;
 
@@ -316,18 +306,17 @@ static int
 feed_init(Feed *feed, PyObject *const *args, Py_ssize_t size)
 {
     int64_t start = 0, end = size, most = PY_SSIZE_T_MAX;
-    int has_most = args[4] != NULL && args[4] != Py_None;
+    feed->has_most = args[4] != NULL && args[4] != Py_None;
     feed->records = args[5] == Py_None ? NULL : args[5];
     if ((args[2] != NULL && args[2] != Py_None && !number_in(args[2], 0, size, &end)) ||
         (args[3] != NULL && !number_in(args[3], 0, end, &start)) ||
-        (has_most && !number_in(args[4], 0, PY_SSIZE_T_MAX, &most)) ||
+        (feed->has_most && !number_in(args[4], 0, PY_SSIZE_T_MAX, &most)) ||
         (feed->records != NULL && !PyDict_CheckExact(feed->records)) ||
         (args[6] != NULL && args[6] != Py_True && args[6] != Py_False))
         return 0;
     feed->start = (Py_ssize_t)start;
     feed->end = (Py_ssize_t)end;
     feed->most = (Py_ssize_t)most;
-    feed->is_bounded = has_most || feed->records != NULL;
     feed->changed = args[6] == Py_True;
     return 1;
 }
@@ -340,7 +329,7 @@ feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *fe
     if (position != NULL) {
         set_slot(decoder, slots[POSITION], Py_NewRef(position));
         set_slot(decoder, slots[TAKEN], PyLong_FromLong(0)); /* one of the ints that are always there */
-        Py_ssize_t heavy = feed->most == PY_SSIZE_T_MAX ? PY_SSIZE_T_MAX : HEAVY_BYTES;
+        Py_ssize_t heavy = feed->has_most ? HEAVY_BYTES : PY_SSIZE_T_MAX;
         Py_ssize_t taken = run_loop(loop, feed->most, heavy);
         end_runs(loop);
         number = taken < 0 ? NULL : PyLong_FromSsize_t(taken);
@@ -350,7 +339,7 @@ feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *fe
         if (loop->at == feed->end)
             done = Py_NewRef(Py_None);
         else {
-            PyObject *at = PyLong_FromSsize_t(loop->at), *bounded = feed->is_bounded ? Py_True : Py_False;
+            PyObject *at = PyLong_FromSsize_t(loop->at), *bounded = feed->has_most || feed->records != NULL ? Py_True : Py_False;
             if (at != NULL)
                 done = PyObject_CallMethodObjArgs(decoder, stop, loop->view, at, position, bounded, NULL);
             Py_XDECREF(at);
@@ -366,24 +355,15 @@ feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *fe
 static void
 report_failure(PyObject *decoder, PyObject *fail, PyObject *out)
 {
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyErr_NormalizeException(&type, &error, &trace);
-    if (trace != NULL)
-        PyException_SetTraceback(error, trace);
-    PyObject *done = PyObject_CallMethodObjArgs(decoder, fail, error, out, NULL);
-    if (done == NULL) {
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-        return;
-    }
-    Py_DECREF(done);
-    PyErr_Restore(type, error, trace);
+    PyObject *error = take_exception(), *done = PyObject_CallMethodObjArgs(decoder, fail, error, out, NULL);
+    if (done != NULL)
+        set_exception(Py_NewRef(error));
+    Py_DECREF(error);
+    Py_XDECREF(done);
 }
 
 PyObject *
-feed(const Shortcut *self, PyTypeObject *frames, PyObject *const *args)
+feed(const Shortcut *self, PyObject *const *args)
 {
     PyObject *decoder = args[0], *data = args[1];
     const Py_ssize_t *slots = self->slots;
@@ -392,7 +372,7 @@ feed(const Shortcut *self, PyTypeObject *frames, PyObject *const *args)
     Py_buffer held;
     if (!PyObject_TypeCheck(decoder, self->types[0]) || slot(decoder, slots[FAILED]) != Py_None ||
         slot(decoder, slots[HAS_PART]) != Py_False || slot(decoder, slots[FRAMES]) == NULL ||
-        !Py_IS_TYPE(slot(decoder, slots[FRAMES]), frames) ||
+        !Py_IS_TYPE(slot(decoder, slots[FRAMES]), state_of(self)->frames) ||
         !number_in(slot(decoder, slots[MAX_BODY]), 0, PY_SSIZE_T_MAX, &limit) || hold(data, &held) < 0)
         return NULL;
     PyObject *out = NULL, *view = NULL;

@@ -146,7 +146,7 @@ search_pieces(Search *search, const Py_buffer *pieces)
 }
 
 PyObject *
-whole_frames(PyObject *const *args)
+whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
     Py_buffer data, pieces;
     int64_t index, at, most;
@@ -213,7 +213,7 @@ fill_columns(char *columns, Py_ssize_t all, Py_ssize_t row, int64_t end, PyObjec
 
 /* Runs and sizes are bytes, which cannot be the memory of the columns: they do not change while these are filled. */
 PyObject *
-frames_into(PyObject *const *args)
+frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
     Py_buffer columns;
     int64_t all, row, start;
@@ -276,7 +276,7 @@ copy_to(PyObject *owner, int64_t at, const Py_buffer *data)
 }
 
 PyObject *
-copy_into(PyObject *const *args)
+copy_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
     Py_buffer data;
     int64_t at;
@@ -288,7 +288,7 @@ copy_into(PyObject *const *args)
 }
 
 PyObject *
-add_piece(PyObject *const *args)
+add_piece(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
     Py_buffer data;
     Numbers piece;
@@ -489,11 +489,10 @@ add_run(const Recorded *to, int64_t count, const void *sizes)
 static void
 put_back(PyObject *dict, PyObject *key, PyObject *value)
 {
-    PyObject *type, *problem, *trace;
-    PyErr_Fetch(&type, &problem, &trace);
+    PyObject *problem = take_exception();
     if (PyDict_SetItem(dict, key, value) < 0)
         PyErr_Clear();
-    PyErr_Restore(type, problem, trace);
+    set_exception(problem);
 }
 
 /* Sets the incomplete frame of the stream to what is behind the last whole one; 0, or -1 with an exception. */

@@ -109,11 +109,12 @@ read_text(Reader *r)
         return NULL;
     Py_ssize_t size = from[0] << 8 | from[1];
     from = take(r, size);
-    if (from == NULL || !is_ascii(from, size))
+    PyObject *text = from == NULL ? NULL : PyUnicode_New(size, 127);
+    if (text == NULL)
         return NULL;
-    PyObject *text = PyUnicode_New(size, 127);
-    if (text != NULL)
-        memcpy(PyUnicode_1BYTE_DATA(text), from, size);
+    memcpy(PyUnicode_1BYTE_DATA(text), from, size);
+    if (!is_ascii(PyUnicode_1BYTE_DATA(text), size)) /* of the copy: the bytes may change meanwhile */
+        Py_CLEAR(text);
     return text;
 }
 
@@ -137,20 +138,22 @@ make_uuid(const Codec *codec, const unsigned char *from)
 }
 
 /* A memo of recent UUIDs saves three allocations. An entry is replaced, never chained: ids chosen by a peer can at
-   most make the memo useless. */
+   most make the memo useless. The key is a copy: the bytes may change meanwhile. */
 static PyObject *
 read_uuid(Reader *r)
 {
+    unsigned char key[UUID_BYTES];
     const unsigned char *from = take(r, UUID_BYTES);
     if (from == NULL)
         return NULL;
-    uint64_t hash = ((uint64_t)load64(from) ^ (uint64_t)load64(from + 8)) * 0x9E3779B97F4A7C15u;
+    memcpy(key, from, UUID_BYTES);
+    uint64_t hash = ((uint64_t)load64(key) ^ (uint64_t)load64(key + 8)) * 0x9E3779B97F4A7C15u;
     Memo *memo = &r->codec->memo[(hash >> 32) % MEMO_ENTRIES];
-    if (memo->uuid != NULL && memcmp(memo->key, from, UUID_BYTES) == 0)
+    if (memo->uuid != NULL && memcmp(memo->key, key, UUID_BYTES) == 0)
         return Py_NewRef(memo->uuid);
-    PyObject *made = make_uuid(r->codec, from);
+    PyObject *made = make_uuid(r->codec, key);
     if (made != NULL) {
-        memcpy(memo->key, from, UUID_BYTES);
+        memcpy(memo->key, key, UUID_BYTES);
         Py_XSETREF(memo->uuid, Py_NewRef(made));
     }
     return made;
@@ -284,7 +287,7 @@ read_many(Reader *r, const Node *node)
     Py_ssize_t count = read_count(r, node);
     if (count > EAGER_ELEMENTS)
         return read_lazily(r, node, count);
-    PyObject *made = count < 0 ? NULL : PyTuple_New(count);
+    PyObject *made = count < 0 ? NULL : new_tuple(count);
     for (Py_ssize_t i = 0; i < count && made != NULL; i++) {
         PyObject *element = read_value(r, &node->inner[0]);
         if (element == NULL)
@@ -292,6 +295,8 @@ read_many(Reader *r, const Node *node)
         else
             PyTuple_SET_ITEM(made, i, element);
     }
+    if (made != NULL)
+        show_tuple(made);
     return made;
 }
 
@@ -310,7 +315,7 @@ read_table(Reader *r, const Node *node, PyObject **values)
         return status;
     }
     for (Py_ssize_t i = 0; i < node->count; i++)
-        if ((values[node->inner[i].attribute] = PyTuple_New(count)) == NULL)
+        if ((values[node->inner[i].attribute] = new_tuple(count)) == NULL)
             return -1;
     for (Py_ssize_t row = 0; row < count; row++)
         for (Py_ssize_t i = 0; i < node->count; i++) {
@@ -319,6 +324,8 @@ read_table(Reader *r, const Node *node, PyObject **values)
                 return -1;
             PyTuple_SET_ITEM(values[node->inner[i].attribute], row, element);
         }
+    for (Py_ssize_t i = 0; i < node->count; i++)
+        show_tuple(values[node->inner[i].attribute]);
     return 0;
 }
 

@@ -400,7 +400,7 @@ fill(Fill *f, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t size)
         if (status == 0 && takes(self, &record))
             status = take_row(f, &record);
     }
-    PyObject *made = status < 0 ? NULL : PyTuple_New(self->columns);
+    PyObject *made = status < 0 ? NULL : new_tuple(self->columns);
     for (Py_ssize_t i = 0; i < self->columns && made != NULL; i++) {
         Output *out = &f->out[i];
         PyObject *one = NULL;
@@ -416,6 +416,8 @@ fill(Fill *f, Py_ssize_t first, Py_ssize_t stop, Py_ssize_t size)
         else
             PyTuple_SET_ITEM(made, i, one);
     }
+    if (made != NULL)
+        show_tuple(made);
     for (Py_ssize_t i = 0; i < self->columns && f->out != NULL; i++) {
         Py_XDECREF(f->out[i].valid);
         Py_XDECREF(f->out[i].fixed);

@@ -196,8 +196,14 @@ shape_init(Shape *self, PyObject *names, PyObject *nodes)
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         self->node.count = i + 1;
-        if (node_init(&self->node.inner[i], PyTuple_GET_ITEM(nodes, i), self, 0) < 0)
+        Node *node = &self->node.inner[i];
+        if (node_init(node, PyTuple_GET_ITEM(nodes, i), self, 0) < 0)
             return -1;
+        if ((node->attribute >= 0) != (node->op != OP_CONSTANT && node->op != OP_TABLE)) {
+            PyErr_Format(PyExc_ValueError, "%s: a node of a record fills an attribute, a constant and a table none",
+                         op_names[node->op]);
+            return -1;
+        }
     }
     unsigned filled = 0;
     if (mark(&self->node, &filled) < 0 || filled != (1u << self->attributes) - 1) {

@@ -92,69 +92,6 @@ encode_parts(const Shortcut *self, PyObject *const *args)
     return write_parts(self->codec, args[0]);
 }
 
-static PyObject *
-find_whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
-{
-    return whole_frames(args);
-}
-
-static PyObject *
-put_frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
-{
-    return frames_into(args);
-}
-
-static PyObject *
-copy_into_memory(const Shortcut *Py_UNUSED(self), PyObject *const *args)
-{
-    return copy_into(args);
-}
-
-static PyObject *
-add_recorded_piece(const Shortcut *Py_UNUSED(self), PyObject *const *args)
-{
-    return add_piece(args);
-}
-
-static PyObject *
-append_rows_to_segment(const Shortcut *self, PyObject *const *args)
-{
-    return append_rows(self->types[0], self->slots, args);
-}
-
-static PyObject *
-store_plain_runs(const Shortcut *self, PyObject *const *args)
-{
-    const State *state = PyType_GetModuleState(Py_TYPE(self));
-    return state == NULL ? NULL : store_plain(self, state->acks, args);
-}
-
-static PyObject *
-receive_list_of_runs(const Shortcut *self, PyObject *const *args)
-{
-    const State *state = PyType_GetModuleState(Py_TYPE(self));
-    return state == NULL ? NULL : receive_all(self, state->acks, args);
-}
-
-static PyObject *
-make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
-{
-    return record_of_rows(args);
-}
-
-static PyObject *
-write_to_disk(const Shortcut *Py_UNUSED(self), PyObject *const *args)
-{
-    return write_and_sync(args);
-}
-
-static PyObject *
-feed_decoder(const Shortcut *self, PyObject *const *args)
-{
-    const State *state = PyType_GetModuleState(Py_TYPE(self));
-    return state == NULL ? NULL : feed(self, state->frames, args);
-}
-
 #define OF_WRITERS \
     0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, \
         5, 5, 5
@@ -164,25 +101,25 @@ static const What whats[] = {
     {"decode", decode, 1, 0, 0, "", NULL, NULL, 0},
     {"encode", encode, 1, 0, 0, "", NULL, NULL, 0},
     {"encode_parts", encode_parts, 1, 0, 0, "", NULL, NULL, 0},
-    {"feed", feed_decoder, 7, 1, 6, "", "_stop", "_fail", 0, {0}, 5},
+    {"feed", feed, 7, 1, 6, "", "_stop", "_fail", 0, {0}, 5},
     {"add_behind", add_behind, 5, 3, 6, "", NULL, NULL, 0, {0, 0, 0, 0, 2, 2}},
     {"append", append_item, 6, 8, 46, "", NULL, NULL, 0, {OF_WRITERS, 7, 7, 7, 7}, 3},
     {"run_turns", run_turns, 2, 7, 42, "uU4488H", "append", "pop", 1, {OF_WRITERS}},
-    {"acknowledge", acknowledge, 3, 10, 44, "U8888", "set_result", "popleft", 0, {OF_WRITERS, 9, 9}},
-    {"resolve_stored", resolve_stored, 2, 3, 1, "", "set_result", NULL, 0},
+    {"acknowledge", acknowledge, 3, 9, 44, "U8888", "set_result", "popleft", 0, {OF_WRITERS, 8, 8}},
+    {"resolve_stored", resolve_stored, 2, 2, 1, "", "set_result", NULL, 0},
     {"split_events", split_events, 7, 0, 0, "", NULL, NULL, 1},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, "", NULL, NULL, 0},
-    {"whole_frames", find_whole_frames, 7, 0, 0, "", NULL, NULL, 0},
-    {"frames_into", put_frames_into, 6, 0, 0, "", NULL, NULL, 0},
-    {"copy_into", copy_into_memory, 3, 0, 0, "", NULL, NULL, 0},
-    {"add_piece", add_recorded_piece, 6, 0, 0, "", NULL, NULL, 0},
+    {"whole_frames", whole_frames, 7, 0, 0, "", NULL, NULL, 0},
+    {"frames_into", frames_into, 6, 0, 0, "", NULL, NULL, 0},
+    {"copy_into", copy_into, 3, 0, 0, "", NULL, NULL, 0},
+    {"add_piece", add_piece, 6, 0, 0, "", NULL, NULL, 0},
     {"add", record_bytes, 5, 4, 25, "", NULL, NULL, 0, {[15] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2}},
-    {"append_rows", append_rows_to_segment, 4, 1, 6, "", NULL, NULL, 0},
-    {"store_plain", store_plain_runs, 6, 2, 19, "", "update_index", NULL, 0, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
-    {"receive_all", receive_list_of_runs, 4, 3, 24, "", "update_index", "writer_counts", 0,
+    {"append_rows", append_rows, 4, 1, 6, "", NULL, NULL, 0},
+    {"store_plain", store_plain, 6, 2, 19, "", "update_index", NULL, 0, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"receive_all", receive_all, 4, 3, 24, "", "update_index", "writer_counts", 0,
      {[11] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
-    {"record_of_rows", make_record_of_rows, 5, 0, 0, "", NULL, NULL, 0},
-    {"write_and_sync", write_to_disk, 3, 0, 0, "", NULL, NULL, 0},
+    {"record_of_rows", record_of_rows, 5, 0, 0, "", NULL, NULL, 0},
+    {"write_and_sync", write_and_sync, 3, 0, 0, "", NULL, NULL, 0},
 };
 
 static PyObject *
@@ -212,8 +149,8 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
         return -1;
     for (int i = 0; i < what->types; i++) {
         PyObject *type = PyTuple_GET_ITEM(types, i);
-        if (!PyType_Check(type))
-            return -1;
+        if (!PyType_Check(type) || ((PyTypeObject *)type)->tp_basicsize < (Py_ssize_t)sizeof(PyVarObject))
+            return -1; /* sizes of some are read */
         self->types[i] = (PyTypeObject *)Py_NewRef(type);
     }
     for (int i = 0; i < what->slots; i++) {

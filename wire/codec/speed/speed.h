@@ -24,6 +24,8 @@
 #define Py_READONLY READONLY
 #endif
 
+_Static_assert(sizeof(Py_ssize_t) >= 8, "lengths of 32 bits are added to each other; other systems use Python alone");
+
 #define HEADER_BYTES 8
 #define UUID_BYTES 16
 #define MAX_FRAME_BYTES 0x00FFFFFF /* header included */
@@ -112,6 +114,23 @@ set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
     PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
     *at = value;
     Py_XDECREF(before);
+}
+
+/* A tuple whose items are still to be set. The garbage collector, and so no other code, knows it before show_tuple(). */
+static inline PyObject *
+new_tuple(Py_ssize_t count)
+{
+    PyObject *made = PyTuple_New(count);
+    if (made != NULL && count > 0)
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
+static inline void
+show_tuple(PyObject *tuple)
+{
+    if (PyTuple_GET_SIZE(tuple) > 0)
+        PyObject_GC_Track(tuple);
 }
 
 static inline Shape *
@@ -204,34 +223,11 @@ PyObject *write_frame(Codec *codec, PyObject *command);
 /* The same as a list of buffers, with payloads as the command has them. */
 PyObject *write_parts(Codec *codec, PyObject *command);
 
-struct Shortcut;
-
-/* --- recording --------------------------------------------------------------------------------------------------- */
-
-/* The functions of segstore.wire.trace.framing with these names, and their arguments in order. NULL: an exception, or
-   declined if none is set. */
-PyObject *whole_frames(PyObject *const *args);
-PyObject *frames_into(PyObject *const *args);
-PyObject *copy_into(PyObject *const *args);
-PyObject *add_piece(PyObject *const *args);
-
-/* The method of segstore.wire.trace.writer.TraceWriter. */
-PyObject *record_bytes(const struct Shortcut *self, PyObject *const *args);
-
-/* As the function of segstore.server.store.operations. */
-PyObject *record_of_rows(PyObject *const *args);
-
-/* As the function of segstore.server.durable.files. */
-PyObject *write_and_sync(PyObject *const *args);
-
-/* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
-PyObject *append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args);
-
 /* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
    acks: an Acks; key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
 int add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out);
 
-/* Cuts a bytearray to a size, and keeps the exception that is set; -1. */
+/* Cuts a bytearray to a size, if it is longer, and keeps the exception that is set; -1. */
 int cut(PyObject *out, Py_ssize_t size);
 
 /* --- functions of Python with an equal in C ----------------------------------------------------------------------- */
@@ -258,18 +254,34 @@ typedef struct Shortcut {
     Py_ssize_t positions[MAX_POSITIONS]; /* in `head` or `end`, as `What` says */
 } Shortcut;
 
-/* The functions of segstore.server.connection with these names, for segments and writers of exactly the types, and
-   acknowledgements by an object of type `acks`. The last arguments of receive_all may be NULL. NULL: an exception, or
-   declined if none is set. */
-PyObject *store_plain(const Shortcut *self, PyTypeObject *acks, PyObject *const *args);
-PyObject *receive_all(const Shortcut *self, PyTypeObject *acks, PyObject *const *args);
+/* Set, because shortcut_new() has asked. */
+static inline const State *
+state_of(const Shortcut *self)
+{
+    return PyType_GetModuleState(Py_TYPE(self));
+}
 
-/* The method of segstore.wire.codec.framing.FrameDecoder, whose last arguments may be NULL, for decoders with such frames.
-   NULL: an exception, or declined if none is set. */
-PyObject *feed(const Shortcut *self, PyTypeObject *frames, PyObject *const *args);
+/* The functions of Python with these names, and their arguments in order; those that may be missing are NULL. Each
+   returns NULL with an exception, or if it declines. */
 
-/* The functions of segstore.client with these names. append_item is `append` of SegmentWriter, whose last three arguments
-   may be NULL. NULL: an exception, or declined if none is set. */
+/* segstore.wire.trace.framing; record_bytes is `add` of TraceWriter in segstore.wire.trace.writer. */
+PyObject *whole_frames(const Shortcut *self, PyObject *const *args);
+PyObject *frames_into(const Shortcut *self, PyObject *const *args);
+PyObject *copy_into(const Shortcut *self, PyObject *const *args);
+PyObject *add_piece(const Shortcut *self, PyObject *const *args);
+PyObject *record_bytes(const Shortcut *self, PyObject *const *args);
+
+/* segstore.wire.codec.framing, for FrameDecoder. */
+PyObject *feed(const Shortcut *self, PyObject *const *args);
+
+/* segstore.server, for segments and writers of exactly the types. */
+PyObject *append_rows(const Shortcut *self, PyObject *const *args);
+PyObject *store_plain(const Shortcut *self, PyObject *const *args);
+PyObject *receive_all(const Shortcut *self, PyObject *const *args);
+PyObject *record_of_rows(const Shortcut *self, PyObject *const *args);
+PyObject *write_and_sync(const Shortcut *self, PyObject *const *args);
+
+/* segstore.client; append_item is `append` of SegmentWriter. */
 PyObject *add_behind(const Shortcut *self, PyObject *const *args);
 PyObject *append_item(const Shortcut *self, PyObject *const *args);
 PyObject *run_turns(const Shortcut *self, PyObject *const *args);
@@ -282,10 +294,46 @@ PyObject *split_events(const Shortcut *self, PyObject *const *args);
 PyObject *newest_of(PyObject *queue, Py_ssize_t size, int64_t *added, const Py_ssize_t of[3]);
 
 /* Completes what waits for an item: 1, 0 with what a callback raised in `problem`, or -1 with an exception. */
-int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem);
+int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyObject **problem);
+
+/* The exception that is set, which is cleared; NULL if there is none. */
+static inline PyObject *
+take_exception(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *problem, *trace;
+    PyErr_Fetch(&type, &problem, &trace);
+    PyErr_NormalizeException(&type, &problem, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(problem, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return problem;
+#endif
+}
+
+/* Sets an exception again, which is consumed; none for NULL. */
+static inline void
+set_exception(PyObject *problem)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(problem);
+#else
+    if (problem == NULL)
+        PyErr_Clear();
+    else
+        PyErr_Restore(Py_NewRef(Py_TYPE(problem)), problem, PyException_GetTraceback(problem));
+#endif
+}
 
 /* The exception that is set, if it is an Exception, which is cleared; else NULL. */
-PyObject *exception_of_call(void);
+static inline PyObject *
+exception_of_call(void)
+{
+    return PyErr_ExceptionMatches(PyExc_Exception) ? take_exception() : NULL;
+}
 
 /* Prefetches memory; `at` may be any address, also an invalid one. */
 static inline void

@@ -9,7 +9,7 @@
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
 
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
-enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, INVALID_STATE, ROWS, MACHINE = FUTURE };
+enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, ROWS, MACHINE = FUTURE };
 enum {
     ASKED, FLOW_BYTES, CLOSED, APPENDS_OF, IN_PYTHON,
     FLOW, FRAME_EVENTS, REQUEST_ID, WRITER_BYTES, AWAITED, OUTBOX_OF, PLAIN, QUEUE, TIMER,
@@ -90,20 +90,22 @@ static int
 find_place(const Shortcut *self, PyObject *writer, PyObject *data, int now, Place *place)
 {
     const Py_ssize_t of[] = {self->slots[NEWEST], self->slots[ADDED_BYTES], self->slots[OVERHEAD]};
-    int64_t largest;
+    int64_t largest, full_at;
     if (!PyObject_TypeCheck(writer, self->types[MACHINE]) || !PyBytes_CheckExact(data) ||
         slot(writer, self->slots[ERROR]) != Py_None || !number_at(self, writer, LARGEST, &largest) ||
         PyBytes_GET_SIZE(data) > largest || (place->queue = typed(self, writer, QUEUE_OF, IN_FLIGHT)) == NULL ||
-        (place->newest = newest_of(place->queue, PyBytes_GET_SIZE(data), &place->added, of)) == NULL)
+        (place->newest = newest_of(place->queue, PyBytes_GET_SIZE(data), &place->added, of)) == NULL ||
+        !number_at(self, place->queue, FULL_AT, &full_at))
         return 0;
     if (PyList_GET_SIZE(place->newest) > 0 || place->newest != slot(place->queue, self->slots[QUEUED]))
         return 1;
-    PyObject *appends = typed(self, writer, MY_APPENDS, APPENDS);
+    PyObject *appends = typed(self, writer, MY_APPENDS, APPENDS), *asked;
     if (appends == NULL || (place->flow = open_flow(self, appends)) == NULL ||
+        (asked = slot(place->flow, self->slots[ASKED])) == NULL || !PyBool_Check(asked) ||
         (place->outbox = typed(self, appends, OUTBOX_OF, OUTBOX)) == NULL ||
         (place->turns = list_at(self, place->outbox, TURNS)) == NULL)
         return 0;
-    if (now || slot(place->flow, self->slots[ASKED]) == Py_True)
+    if (now || asked == Py_True)
         place->turns = NULL;
     return 1;
 }
@@ -128,7 +130,7 @@ queue_item(const Shortcut *self, const Place *place, PyObject *item)
     }
     set_slot(place->queue, self->slots[ADDED_BYTES], total);
     if (place->turns != NULL)
-        set_slot(place->flow, self->slots[ASKED], Py_NewRef(Py_True)); /* last: what was there may run code */
+        set_slot(place->flow, self->slots[ASKED], Py_NewRef(Py_True)); /* it was False: no code runs */
     return 0;
 }
 
@@ -174,10 +176,11 @@ typedef struct {
 static int
 find_turn(const Shortcut *self, Turn *turn)
 {
-    PyObject *flow = turn->flow, *appends, *later, *timer;
+    PyObject *flow = turn->flow, *appends, *later, *timer, *framed;
     turn->appends = appends = typed(self, flow, APPENDS_OF, APPENDS);
     if (appends == NULL || open_flow(self, appends) != flow || slot(appends, self->slots[OUTBOX_OF]) != turn->outbox ||
-        (timer = slot(appends, self->slots[TIMER])) == NULL || timer == Py_None)
+        (timer = slot(appends, self->slots[TIMER])) == NULL || timer == Py_None ||
+        (framed = slot(appends, self->slots[FRAME_EVENTS])) == NULL || !PyBool_Check(framed))
         return 0;
     turn->writer = slot(appends, self->slots[WRITER_BYTES]);
     turn->queue = typed(self, appends, QUEUE, IN_FLIGHT);
@@ -417,6 +420,7 @@ static int
 send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
 {
     int64_t left, size;
+    int is_left;
     if (!number_at(self, turn->outbox, LEFT_BYTES, &left))
         return 0;
     do {
@@ -429,9 +433,12 @@ send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
             append = PyObject_Vectorcall((PyObject *)self->types[APPEND], with, 5, NULL);
         }
         size = append == NULL ? -1 : send_append(self, turn, joined, append, items);
+        PyObject *queued = size < 0 ? NULL : Py_NewRef(turn->queued); /* what is released may run code, and release it */
         Py_XDECREF(now_s);
         Py_XDECREF(items);
         Py_XDECREF(append);
+        is_left = queued != NULL && PyList_GET_SIZE(queued) > 0;
+        Py_XDECREF(queued);
         if (size < 0) {
             PyErr_Clear(); /* no memory: Python tries as well, and says so */
             PyObject *rest = PyLong_FromLongLong(left);
@@ -440,7 +447,7 @@ send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
             return rest == NULL ? -1 : 0;
         }
         left -= size;
-    } while (PyList_GET_SIZE(turn->queued) > 0);
+    } while (is_left);
     return 1;
 }
 
@@ -456,10 +463,11 @@ run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
         return status;
     Py_CLEAR(*joined); /* other frames go behind it */
     PyObject *in_python = Py_XNewRef(slot(turn->flow, self->slots[IN_PYTHON])), *done = NULL;
-    if (in_python == NULL || in_python == Py_None || slot(turn->flow, self->slots[CLOSED]) == Py_True)
-        done = Py_NewRef(Py_None);
-    else
-        done = PyObject_CallNoArgs(in_python);
+    PyObject *closed = Py_XNewRef(slot(turn->flow, self->slots[CLOSED]));
+    int is_closed = closed == NULL ? 0 : PyObject_IsTrue(closed);
+    if (is_closed >= 0)
+        done = in_python == NULL || in_python == Py_None || is_closed ? Py_NewRef(Py_None) : PyObject_CallNoArgs(in_python);
+    Py_XDECREF(closed);
     Py_XDECREF(in_python);
     Py_XDECREF(done);
     return done == NULL ? -1 : 1;
@@ -489,6 +497,8 @@ run_turns(const Shortcut *self, PyObject *const *args)
 
 /* --- acknowledge(acks, flows, counters) ---------------------------------------------------------------------------- */
 
+#define FLOWS_DISABLED 0 /* of segstore.wire.request_id */
+
 typedef struct {
     const unsigned char *writer; /* UUID_BYTES */
     int64_t number, previous, request, length;
@@ -506,6 +516,19 @@ read_ack(const Shortcut *self, const unsigned char *frame, Ack *ack)
     ack->request = load64(frame + self->positions[3]);
     ack->length = load64(frame + self->positions[4]);
     return 1;
+}
+
+/* Whether one flow of several gets all acknowledgements, as that of a connection without flows does; also if memory has
+   run out. */
+static int
+has_owner(PyObject *flows)
+{
+    if (PyDict_GET_SIZE(flows) < 2)
+        return 0;
+    PyObject *key = PyLong_FromLong(FLOWS_DISABLED);
+    int has = key == NULL ? -1 : PyDict_Contains(flows, key);
+    Py_XDECREF(key);
+    return has != 0;
 }
 
 /* The flow of an acknowledgement; NULL if Python has to look. A new reference. */
@@ -614,7 +637,7 @@ complete_all(const Shortcut *self, PyObject *flow, PyObject *items)
         PyObject *done = Py_IS_TYPE(item, self->types[PENDING]) ? Py_XNewRef(slot(item, self->slots[DONE])) : NULL;
         if (done == NULL)
             continue;
-        status = complete(self, done, self->types[FUTURE], self->types[INVALID_STATE], &problem);
+        status = complete(self, done, self->types[FUTURE], &problem);
         Py_DECREF(done);
         if (status == 0)
             status = report_callback(flow, problem);
@@ -692,7 +715,7 @@ acknowledge(const Shortcut *self, PyObject *const *args)
         return NULL;
     PyObject *frames = slot(args[0], self->slots[FRAMES]), *unpack = slot(args[0], self->slots[UNPACK]), *done = NULL;
     Py_buffer held;
-    if (frames == NULL || unpack == NULL || hold(frames, &held) < 0)
+    if (frames == NULL || unpack == NULL || has_owner(args[1]) || hold(frames, &held) < 0)
         return NULL;
     Py_INCREF(frames);
     Py_INCREF(unpack);

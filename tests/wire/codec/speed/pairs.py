@@ -44,7 +44,6 @@ def pair(function: Any, *types: type, **layout: Any) -> Pair:
 
 def pairs() -> dict[str, Pair]:
     of_writers = {"slots": (*WRITER_SLOTS, "_events", "_error", "_largest", "_appends")}
-    futures = asyncio.Future, asyncio.InvalidStateError
     return {
         "append": pair(SegmentWriter.append, *WRITERS, WriterMachine, **of_writers),
         "run_turns": pair(run_turns, *WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT),
@@ -53,7 +52,7 @@ def pairs() -> dict[str, Pair]:
             *(add_behind, InFlight, Pending, Budget),
             slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"),
         ),
-        "resolve_stored": pair(resolve_stored, Pending, *futures, slots=("done",)),
+        "resolve_stored": pair(resolve_stored, Pending, asyncio.Future, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
         "murmur3_128_low": pair(murmur3_128_low),
         "whole_frames": pair(whole_frames),

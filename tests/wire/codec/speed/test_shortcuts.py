@@ -508,6 +508,13 @@ def test_a_shortcut_is_collected_with_its_function() -> None:
     assert sum(type(each).__name__ == "Shortcut" for each in gc.get_objects()) == before - 1
 
 
+class Sizeless:
+    """Objects that have neither attributes nor a size."""
+
+    __slots__ = ()
+
+
+
 def test_misuse_of_shortcuts_raises() -> None:
     speed = codec.SPEED
     make = partial(speed._speed.Shortcut, speed._codec)  # type: ignore[union-attr]
@@ -537,12 +544,14 @@ def test_misuse_of_shortcuts_raises() -> None:
         *(partial(settled, bytes(size), (8, 24, 32, 40, 48)) for size in (0, 7, 55, 257)),
         *(partial(settled, bytes(56), at) for at in ((7, 24, 32, 40, 48), (41, 24, 32, 40, 48), (8, 24, 32, 40, 49))),
         *(partial(settled, bytes(56), (8, 24, 32, 40, 48)[:4] + more) for more in ((), (48, 48))),
-        partial(behind, (Pending, Pending, Pending), (), b"", b"", ()),
-        partial(behind, (5, Pending, Pending), ("done",), b"", b"", ()),
-        partial(behind, (Pending, Pending), ("done",), b"", b"", ()),
-        partial(behind, (Pending, Pending, Pending), ("missing",), b"", b"", ()),
-        partial(behind, (Pending, Pending, Pending), (5,), b"", b"", ()),
-        partial(behind, (int, int, int), ("real",), b"", b"", ()),
+        partial(behind, (Pending, Pending), (), b"", b"", ()),
+        partial(behind, (5, Pending), ("done",), b"", b"", ()),
+        partial(behind, (Pending,), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Pending, Pending), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Sizeless), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Pending), ("missing",), b"", b"", ()),
+        partial(behind, (Pending, Pending), (5,), b"", b"", ()),
+        partial(behind, (int, int), ("real",), b"", b"", ()),
     ]
     for call in misused:
         with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):
