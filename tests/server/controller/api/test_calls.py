@@ -256,6 +256,18 @@ async def test_rules_about_frames_leave_calls_alone() -> None:
         ("rpc = createStream", {"status": "UNAVAILABEL"}, r"is not a status \(UNAVAILABLE\?\)"),
         ("rpc = createStream", {"answer": {"statsu": 1}}, r"no answer has a field 'statsu' \(status\?\)"),
         ("rpc = createStraem", "drop", r"expected a method \(createStream\?\)"),
+        ("rpc = createStream", {"answer": {"port": 1}}, "no answer of createStream has a field 'port'"),
+        ("failure and (rpc = createStream)", {"answer": {"port": 1}}, "no answer of createStream has a field 'port'"),
+        ("rpc ~ create*", {"answer": {"port": 1}}, "no answer of a method that `match` selects has a field 'port'"),
+        (
+            "rpc = createStream",
+            {"answer": {"status": "SCOPE_NOT_EMPTY"}},
+            "'SCOPE_NOT_EMPTY' is no status of an answer of createStream",
+        ),
+        *(
+            (match, {"answer": {"port": 99999999999}}, "the answer of getURI cannot have these fields: .* out of range")
+            for match in ("rpc = getURI", "rpc ~ *", "status = OK")
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(match: str, do: Any, said: str) -> None:
@@ -285,7 +297,7 @@ async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
     ("fields", "why"),
     [
         ({"status": "\ud800"}, "is no status of an answer"),
-        ({"status": []}, "no method has an answer with these fields"),
+        ({"status": []}, "the answer of createScope cannot have these fields"),
         ({"status": "y" * 200_000}, r"(?s)^.{0,999}is no status of an answer"),
         ({"status": 0, "delegationToken": "x"}, "no answer has a field 'delegationToken' beside status"),
     ],
@@ -293,6 +305,13 @@ async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
 def test_fields_that_protobuf_refuses_are_a_value_error(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Rule(match="rpc = createScope", do={"answer": fields})
+
+
+@pytest.mark.parametrize(
+    "match", ["rpc = getURI", "rpc ~ get*", "not rpc = createScope", "rpc = createScope or rpc = getURI", "status = OK"]
+)
+def test_fields_that_the_answer_of_a_matched_method_has_are_taken(match: str) -> None:
+    assert Rule(match=match, do={"answer": {"port": 1}}).match == match
 
 
 def test_the_value_of_a_status_may_be_its_number() -> None:
