@@ -17,7 +17,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypedDict
 from uuid import UUID
 
 from pydantic import (
@@ -234,7 +234,8 @@ class Answer(_Action):
     """Changes fields of a controller call's answer.
 
     answer: fields of the answer's message, by the names of `controller.proto`. at: "after" executes the call and sets
-    these fields in its answer; "before" answers with these fields only, instead of executing the call.
+    these fields in its answer, or answers with these fields only if the call ended with a status; "before" answers with
+    these fields only, instead of executing the call.
     """
 
     answer: dict[str, Any]
@@ -244,28 +245,39 @@ class Answer(_Action):
     def _check_fields(self) -> Answer:
         from segstore.wire.controller_api import METHODS  # imports protobuf, which only these rules need
 
-        answers = [method.response.DESCRIPTOR for method in METHODS.values()]
-        before: list[str] = []
-        for name, value in self.answer.items():
-            known = {field for each in answers for field in each.fields_by_name}
-            if name not in known:
-                others = f" beside {', '.join(before)}" if before else ""
-                raise ValueError(f"no answer has a field {_shown(name)}{others}{_near(name, known)}")
-            answers = [each for each in answers if name in each.fields_by_name]
-            kinds = [each.fields_by_name[name].enum_type for each in answers]
-            words = {word for kind in kinds if kind is not None for word in kind.values_by_name}
-            if words and isinstance(value, str) and value not in words and not value.isdecimal():
-                raise ValueError(f"{_shown(value)} is no {name} of an answer{_near(value.upper(), words)}")
-            before.append(name)
-        problem = ""
-        for rpc in METHODS:
+        self._with_fields(tuple(METHODS), "")
+        return self
+
+    def check(self, rpcs: Sequence[str]) -> None:
+        """Raises ValueError if the answer of none of these methods can have the fields."""
+        problems: list[str] = []
+        for rpc in self._with_fields(rpcs, f" of {rpcs[0]}" if len(rpcs) == 1 else " of a method that `match` selects"):
             try:
                 self.message(rpc, b"")
             except ValueError as error:
-                problem = str(error)
+                problems.append(f"the answer of {rpc} cannot have these fields: {error}")
             else:
-                return self
-        raise ValueError(f"no method has an answer with these fields: {problem}")
+                return
+        raise ValueError(problems[0])
+
+    def _with_fields(self, rpcs: Sequence[str], of: str) -> Sequence[str]:
+        """The methods whose answers have all the fields. of: names the given methods in errors."""
+        from segstore.wire.controller_api import METHODS
+
+        before: list[str] = []
+        for name, value in self.answer.items():
+            fields = {rpc: METHODS[rpc].response.DESCRIPTOR.fields_by_name for rpc in rpcs}
+            known = {field for each in fields.values() for field in each}
+            if name not in known:
+                others = f" beside {', '.join(before)}" if before else ""
+                raise ValueError(f"no answer{of} has a field {_shown(name)}{others}{_near(name, known)}")
+            rpcs = [rpc for rpc in rpcs if name in fields[rpc]]
+            kinds = [fields[rpc][name].enum_type for rpc in rpcs]
+            words = {word for kind in kinds if kind is not None for word in kind.values_by_name}
+            if words and isinstance(value, str) and value not in words and not value.isdecimal():
+                raise ValueError(f"{_shown(value)} is no {name} of an answer{of}{_near(value.upper(), words)}")
+            before.append(name)
+        return rpcs
 
     def message(self, rpc: str, answer: bytes) -> bytes:
         """Returns an answer of a method, changed. Raises ValueError for fields that it has not."""
@@ -390,6 +402,30 @@ _parsed: Final = lru_cache(maxsize=1)(parse_filter)
 """A rule parses its filter when `match` is checked, and uses it when the whole rule is: long filters take long."""
 
 
+class _Method(NamedTuple):
+    rpc: str
+
+
+class _AnyCall(NamedTuple):
+    """What is true of every call of a method; it has no other attributes."""
+
+    call: _Method
+    kind: str = "call"
+
+
+def _methods(match: Filter) -> list[str]:
+    """The methods whose calls a filter may match: all that no part of it excludes whatever the call."""
+    from segstore.wire.controller_api import METHODS
+
+    def may_match(holds: Callable[[Any], bool], rpc: str) -> bool:
+        try:
+            return holds(_AnyCall(_Method(rpc)))
+        except AttributeError:  # it depends on the call
+            return True
+
+    return [rpc for rpc in METHODS if all(may_match(holds, rpc) for _, holds in match.parts)]
+
+
 class Rule(BaseModel):
     """A fault rule: when it fires, and what it does.
 
@@ -439,6 +475,10 @@ class Rule(BaseModel):
                 raise ValueError(
                     f"{each.word!r} is for controller calls: name some in `match`, such as rpc = createStream"
                 )
+        answers = [each for each in self.do if isinstance(each, Answer)]
+        if answers and self.filter is not None and (rpcs := _methods(self.filter)):
+            for answer in answers:
+                answer.check(rpcs)
         return self
 
     @field_validator("do", "nth", mode="before")

@@ -44,14 +44,15 @@ class Calling:
             return await self.unseen(method, request)
         context, kinds = _Context(self._peer), METHODS[method]
 
-        async def behave(data: bytes, _: Any) -> bytes:
+        async def behave(data: bytes, given: Any) -> bytes:
             try:
                 response = await self.unseen(method, kinds.request.FromString(data))
             except ControllerError as error:
                 context.error = error
                 value, code = answer(method, error)
                 if value is None:
-                    await context.abort(code, error.message)
+                    await given.abort(code, error.message)
+                    raise AssertionError("abort raises") from error
                 return with_status(kinds.response, value).SerializeToString()
             found = with_status(kinds.response, "SUCCESS") if response is None else response
             message: bytes = found.SerializeToString()
@@ -61,10 +62,10 @@ class Calling:
         try:
             data = await handle(request.SerializeToString(), context)
         except grpc.aio.AbortError:
-            if context.error is not None:
-                raise context.error from None
-            why = f"{context.refused.name}: {context.details()}"
-            raise Refused(status_of(None, context.refused), why) from None
+            code, details, error = context.refused, context.details(), context.error
+            if error is not None and (answer(method, error), error.message) == ((None, code), details):
+                raise error from None  # no rule has replaced its status
+            raise Refused(status_of(None, code), f"{code.name}: {details}") from None
         outcome = Call(0, method, data, status=_OK).outcome
         if outcome == _OK:
             return kinds.response.FromString(data)

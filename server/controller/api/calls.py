@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
@@ -128,24 +128,35 @@ class _Ruled:
         return answer
 
     async def _replied(self, request: bytes, behaviour: Behaviour, seen: Seen, plan: Plan | None) -> bytes:
-        """Executes the call; then the actions of its rule, and of the rule that matches its answer."""
-        answer = await behaviour(request, self._context)
+        """Executes the call; then the actions of its rule, and of the rule that matches its outcome."""
+        context = _Deferring(self._context)
+        answer: bytes | None = None
+        try:
+            answer = await behaviour(request, context)
+        except grpc.aio.AbortError:
+            assert context.aborted, "behaviours end calls by their context"
         if plan is not None:
             await self._wait(plan.after)
             answer = await self._changed(plan.action, plan.rule, answer)
         if self._faults.looks_at_replies:
-            reply = self._seen(Call(seen.number, self._rpc, answer, status="OK"), len(answer), direction=1)
+            status = "OK" if answer is not None else _name(context.aborted[0])
+            message = answer or b""
+            reply = self._seen(Call(seen.number, self._rpc, message, status=status), len(message), direction=1)
             found = self._faults.decide(reply)
             if found is not None:
                 seen.faults = (*seen.faults, *reply.faults)
                 await self._wait(found.after)
                 answer = await self._changed(found.action, found.rule, answer)
+        if answer is None:
+            await self._context.abort(*context.aborted)
+            raise AssertionError("abort raises")
         return answer
 
-    async def _changed(self, action: Action | None, name: str, answer: bytes) -> bytes:
+    async def _changed(self, action: Action | None, name: str, answer: bytes | None) -> bytes | None:
+        """Applies an action to the outcome of the call. answer: None if the call ended with a status."""
         if isinstance(action, Drop):
             await self._until(asyncio.get_running_loop().create_future())
-        return await self._replaced(action, name, answer) if isinstance(action, Status | Answer) else answer
+        return await self._replaced(action, name, answer or b"") if isinstance(action, Status | Answer) else answer
 
     async def _replaced(self, action: Status | Answer, name: str, answer: bytes) -> bytes:
         if isinstance(action, Status):
@@ -196,6 +207,24 @@ class _Ruled:
             failure=call.failed,
             call=call,
         )
+
+
+class _Deferring:
+    """The context of a call under rules, which decide before a status is sent.
+
+    aborted: the arguments of `abort`, which ends only the behaviour; empty until then.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.aborted: tuple[Any, ...] = ()
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", *trailing: Any) -> NoReturn:
+        self.aborted = code, details, *trailing
+        raise grpc.aio.AbortError(details)
 
 
 def as_texts(metadata: Any) -> dict[str, str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import grpc
 import pytest
 
+from segstore.server.clock import LoopClock
 from segstore.server.cluster import MockCluster
-from segstore.server.faults import Rule
+from segstore.server.faults import Faults, Observer, Rule
+from segstore.server.tap import TapServer, TapSettings
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import Call, Direction
 
@@ -38,9 +41,11 @@ class Recorded:
     def closed(self, *_: Any, **facts: str) -> None: ...
 
 
-async def call(mock: MockCluster, rpc: str, request: Any, timeout_s: float | None = 10, **metadata: str) -> Any:
+async def call(
+    server: MockCluster | TapServer, rpc: str, request: Any, timeout_s: float | None = 10, **metadata: str
+) -> Any:
     method = METHODS[rpc]
-    async with grpc.aio.insecure_channel(mock.controller_uri) as channel:
+    async with grpc.aio.insecure_channel(str(server.controller_address)) as channel:
         ask = channel.unary_unary(
             method.path,
             request_serializer=method.request.SerializeToString,
@@ -150,6 +155,91 @@ async def test_rules_about_answers_see_how_the_call_ended() -> None:
         assert caught.value.code() is grpc.StatusCode.INTERNAL
 
 
+STREAM = messages.StreamInfo(scope="s", stream="missing")
+OF_MISSING = "rpc = getCurrentSegments and status = NOT_FOUND"
+
+
+async def ended(asking: Awaitable[Any]) -> tuple[str, str]:
+    """The status and the details with which a call ends."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asking
+    return caught.value.code().name, str(caught.value.details())
+
+
+@pytest.mark.parametrize("match", [OF_MISSING, "rpc = getCurrentSegments and failure"])
+@pytest.mark.parametrize(
+    ("do", "status"),
+    [
+        ({"delay_ms": 1}, ("NOT_FOUND", "stream s/missing does not exist")),
+        ("ok", ("NOT_FOUND", "stream s/missing does not exist")),
+        ({"status": "ABORTED", "details": "by a rule"}, ("ABORTED", "by a rule")),
+        ({"status": "ABORTED", "at": "after"}, ("ABORTED", "fault rule 'r'")),
+    ],
+)
+async def test_rules_about_answers_see_calls_that_end_with_a_status(match: str, do: Any, status: Any) -> None:
+    async with MockCluster() as mock:
+        mock.faults.add(match, on="reply", do=do, name="r")
+        assert await ended(call(mock, "getCurrentSegments", STREAM)) == status
+        assert [(each.rule, each.direction) for each in mock.faults.decisions] == [("r", "reply")]
+        seen = await mock.wait_for("rpc = getCurrentSegments", stage="refused")
+        assert (seen.reply, len(seen.faults)) == (status[0], 1)
+
+
+@pytest.mark.parametrize(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
+async def test_a_call_that_ends_with_a_status_is_held_until_its_rule_releases_it(on: Any, match: str) -> None:
+    async with MockCluster() as mock:
+        mock.faults.add(match, on=on, do="hold after", name="late")
+        asked = asyncio.create_task(ended(call(mock, "getCurrentSegments", STREAM)))
+        await mock.faults.wait_held("late")
+        assert not asked.done()
+        mock.faults.release("late")
+        assert (await asked)[0] == "NOT_FOUND"
+
+
+@pytest.mark.parametrize(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
+async def test_a_call_that_ends_with_a_status_is_not_answered_if_its_reply_is_dropped(on: Any, match: str) -> None:
+    async with MockCluster() as mock:
+        mock.faults.add(match, on=on, do="drop reply")
+        assert (await ended(call(mock, "getCurrentSegments", STREAM, timeout_s=0.2)))[0] == "DEADLINE_EXCEEDED"
+
+
+async def test_a_reset_ends_a_call_whose_status_a_rule_holds() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add(OF_MISSING, on="reply", do="hold", name="late")
+        asked = asyncio.create_task(ended(call(mock, "getCurrentSegments", STREAM)))
+        await mock.faults.wait_held("late")
+        await mock.reset()
+        assert (await asked)[0] == "UNAVAILABLE"
+
+
+@pytest.mark.parametrize(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
+async def test_an_answer_in_place_of_a_status_has_the_fields_of_the_rule_only(on: Any, match: str) -> None:
+    async with MockCluster() as mock:
+        mock.faults.add(match, on=on, do={"answer": {"delegationToken": "x"}})
+        assert await call(mock, "getCurrentSegments", STREAM) == messages.SegmentRanges(delegationToken="x")
+
+
+async def test_a_status_after_the_call_replaces_the_one_that_it_ended_with() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("rpc = getCurrentSegments", do={"status": "ABORTED", "at": "after"}, name="r")
+        mock.faults.add("rpc = getCurrentSegments", on="reply", do={"status": "INTERNAL"})
+        assert await ended(call(mock, "getCurrentSegments", STREAM)) == ("ABORTED", "fault rule 'r'")
+        assert [each.rule for each in mock.faults.decisions] == ["r"], "no rule sees what another has made"
+
+
+async def test_rules_of_a_tap_see_calls_that_end_with_a_status() -> None:
+    async with MockCluster() as mock:
+        faults = Faults(LoopClock(), observer=Observer())
+        tap = TapServer(TapSettings(controller=mock.controller_address), faults=faults)
+        await tap.start()
+        try:
+            faults.add(OF_MISSING, on="reply", times=1, do={"status": "ABORTED"}, name="r")
+            statuses = [await ended(call(tap, "getCurrentSegments", STREAM)) for _ in range(2)]
+            assert statuses == [("ABORTED", "fault rule 'r'"), ("NOT_FOUND", "stream s/missing does not exist")]
+        finally:
+            await tap.stop()
+
+
 async def test_rules_about_frames_leave_calls_alone() -> None:
     async with MockCluster() as mock:
         mock.faults.add("", do="drop")
@@ -166,6 +256,18 @@ async def test_rules_about_frames_leave_calls_alone() -> None:
         ("rpc = createStream", {"status": "UNAVAILABEL"}, r"is not a status \(UNAVAILABLE\?\)"),
         ("rpc = createStream", {"answer": {"statsu": 1}}, r"no answer has a field 'statsu' \(status\?\)"),
         ("rpc = createStraem", "drop", r"expected a method \(createStream\?\)"),
+        ("rpc = createStream", {"answer": {"port": 1}}, "no answer of createStream has a field 'port'"),
+        ("failure and (rpc = createStream)", {"answer": {"port": 1}}, "no answer of createStream has a field 'port'"),
+        ("rpc ~ create*", {"answer": {"port": 1}}, "no answer of a method that `match` selects has a field 'port'"),
+        (
+            "rpc = createStream",
+            {"answer": {"status": "SCOPE_NOT_EMPTY"}},
+            "'SCOPE_NOT_EMPTY' is no status of an answer of createStream",
+        ),
+        *(
+            (match, {"answer": {"port": 99999999999}}, "the answer of getURI cannot have these fields: .* out of range")
+            for match in ("rpc = getURI", "rpc ~ *", "status = OK")
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(match: str, do: Any, said: str) -> None:
@@ -195,7 +297,7 @@ async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
     ("fields", "why"),
     [
         ({"status": "\ud800"}, "is no status of an answer"),
-        ({"status": []}, "no method has an answer with these fields"),
+        ({"status": []}, "the answer of createScope cannot have these fields"),
         ({"status": "y" * 200_000}, r"(?s)^.{0,999}is no status of an answer"),
         ({"status": 0, "delegationToken": "x"}, "no answer has a field 'delegationToken' beside status"),
     ],
@@ -203,6 +305,13 @@ async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
 def test_fields_that_protobuf_refuses_are_a_value_error(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Rule(match="rpc = createScope", do={"answer": fields})
+
+
+@pytest.mark.parametrize(
+    "match", ["rpc = getURI", "rpc ~ get*", "not rpc = createScope", "rpc = createScope or rpc = getURI", "status = OK"]
+)
+def test_fields_that_the_answer_of_a_matched_method_has_are_taken(match: str) -> None:
+    assert Rule(match=match, do={"answer": {"port": 1}}).match == match
 
 
 def test_the_value_of_a_status_may_be_its_number() -> None:
