@@ -121,6 +121,14 @@ def _bounds_dialogue(seen: Exchange) -> bool:
     return seen.kind in ("open", "close") or seen.type_name == "HELLO"
 
 
+def _check_output(output: Path, *sources: Path) -> None:
+    """Refuses to write over a file that is read, also by the name of a link to it."""
+    for each in sources:
+        if output.is_file() and output.samefile(each):
+            said = f"{output}: the output is the same file as the input {each}"
+            raise click.UsageError(said, click.get_current_context())
+
+
 def _status(*opened: TraceFile) -> int:
     return 1 if any(each.damages for each in opened) else 0
 
@@ -330,12 +338,16 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: 
     It has a timeline of connections, the records, their bytes and payloads, filters, and the state of segments, writers
     and transactions at any record. Payloads are shortened if the page would exceed a third of the traces' size.
     """
+    from segstore.traces import is_trace
     from segstore.view import write_page
     from segstore.wire.trace import TraceError
 
     if against is not None and len(sources) > 1:
         raise click.UsageError("--against compares one trace with another", click.get_current_context())
     _check_comparison(exact, compares=against is not None)
+    _check_output(output, *sources, *(() if against is None else (against,)))
+    if is_trace(output):
+        raise click.UsageError(f"{output} is a trace: -o names the HTML file to write", click.get_current_context())
     size = sum(each.stat().st_size for each in sources)
     with contextlib.ExitStack() as stack:
         advance = None
@@ -382,6 +394,7 @@ def filter_(
     """
     from segstore.traces import redacted
 
+    _check_output(target, source)
     of: frozenset[int] = frozenset()
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, report_damage=False) as (opened, records):
@@ -414,6 +427,7 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
     """
     from segstore.traces import redacted
 
+    _check_output(target, source)
     with _reading(source) as (opened, records):
         count = _write(target, opened, redacted(records) if redact else records, compress)
     echo(f"{count} records")
