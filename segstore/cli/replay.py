@@ -441,6 +441,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
 
     from segstore.explore import ClientFailed, CommandError, explore_command, explore_trace, words_of
     from segstore.server.replay import read_script
+    from segstore.traces import make_folder
     from segstore.wire.trace import FilterError
 
     try:
@@ -452,6 +453,10 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     left_out: list[Record] = []
     read_script(records, left_out)
     _report_left_out(left_out)
+    if out is not None:
+        make_folder(out)  # before the runs, which may take long
+        if any(each.samefile(trace) for each in out.glob("finding-*.jsonl") if each.is_file()):
+            raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
     # A store warns of each cut and of errors in a shortened trace. Here these are intended.
     listener = logging.getLogger("segstore.server.connection.connection")
     listener.addFilter(_is_not_a_cut if client else _is_error)
@@ -501,7 +506,6 @@ def _explored(found: Exploration, out: Path | None) -> int:
         for line in str(finding).splitlines():
             echo(line, fg="red")
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
             path = out / f"finding-{number}.jsonl"
             values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
             write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))

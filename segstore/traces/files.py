@@ -17,6 +17,7 @@ import logging
 import mmap
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -232,6 +233,15 @@ def write_trace(
     with replacing(path) as file:
         file.writelines(_WRITERS[path.suffix](counted(), metadata, compress))
     return count
+
+
+def make_folder(path: Path) -> None:
+    """Creates a folder and its parents unless it exists. Raises OSError, also if no file can be created in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise of_file(error, path) from error
 
 
 @contextlib.contextmanager
