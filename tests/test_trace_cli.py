@@ -367,6 +367,23 @@ def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> 
     assert "  only A goes on, with 2 more" in run("diff", trace, tmp_path / "b.wtrace", status=1).stdout
 
 
+def test_what_readers_of_packets_do_not_find_is_said_on_writing_and_on_reading(
+    trace: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    packets = tmp_path / "b.pcapng"
+    assert run("filter", trace, packets, "--only", "-f", "type = READ_SEGMENT").stdout == "2 records\n"
+    (warning,) = caplog.messages
+    assert warning.startswith("connections without a Hello")
+    result = run("show", packets)
+    assert (result.stdout, result.stderr) == (
+        "",
+        f"{packets}: no connection in it starts with a Hello, and others are not read\n",
+    )
+    run("convert", trace, packets)
+    assert run("show", packets).stderr == ""
+    assert caplog.messages == [warning]
+
+
 # --- bad input --------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ Long work on a terminal shows its progress on standard error.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -75,9 +76,15 @@ def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceF
         if opened.size >= _LONG_WORK_BYTES and _is_terminal():
             bar: Any = click.progressbar(length=opened.size, label=printable(path.name), file=sys.stderr)
             advance = stack.enter_context(bar).update
-        yield opened, _named(path, opened.records(advance))
-    for damage in opened.damages if report_damage else ():
+        records = _named(path, opened.records(advance))
+        first = list(itertools.islice(records, 1)) if opened.form == "packets" else None
+        yield opened, itertools.chain(first or (), records)
+    if not report_damage:
+        return
+    for damage in opened.damages:
         echo(f"{path}: {damage}", err=True, fg="red")
+    if first == []:
+        echo(f"{path}: no connection in it starts with a Hello, and others are not read", err=True)
 
 
 def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
