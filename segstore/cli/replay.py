@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, echo, http_token_file
+from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -429,7 +429,7 @@ def diff_stores(
 @click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
 @click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
+@click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
     """Replay a trace once for each point at which its connection can be cut, and report the failures.
 

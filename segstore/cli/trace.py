@@ -20,7 +20,7 @@ from click.core import ParameterSource
 
 from segstore.cli.pipeline import report
 from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import EXISTING_FILE, echo, error_text
+from segstore.cli.terminal import EXISTING_FILE, NewPath, echo, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 
-_OUT = click.Path(dir_okay=False, path_type=Path)
+_OUT = NewPath(dir_okay=False, path_type=Path)
 
 
 @click.group(short_help="Inspect, compare and convert traces.")
