@@ -102,6 +102,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder is not None:
         # Absolute before workers are started, which may have another working directory.
         config.option.segstore_record = str(Path(config.invocation_params.dir, folder))
+        from segstore.traces import make_folder
+
+        try:
+            make_folder(Path(config.option.segstore_record))
+        except OSError as error:
+            raise pytest.UsageError(f"--segstore-record={folder}: {error.strerror}") from error
 
 
 # --- recordings -----------------------------------------------------------------------------------------------------
@@ -175,7 +181,6 @@ class _Recordings:
 
         name = self._item.config.stash[_names][self._item.nodeid]
         failed = self._item.stash.get(_failed, False)
-        self._folder.mkdir(parents=True, exist_ok=True)
         for number, path in enumerate(self._made, 1):
             if not path.exists():
                 continue  # the server was not started

@@ -117,6 +117,7 @@ class Tap(TapServer):
         self._record_values = dict(record_values or {})
         self._recording: Recording | None = None
         self._ticking: asyncio.Task[None] | None = None
+        self._listens = False
 
     # --- where it is ------------------------------------------------------------------------------------------------
 
@@ -161,6 +162,7 @@ class Tap(TapServer):
             self.record(self._recording.recorder)
             self._ticking = asyncio.create_task(keep_writing(self._recording.recorder), name="segstore tap records")
         await super().start()
+        self._listens = True
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
         """As `TapServer.stop`, then closes the recording. Raises OSError if it could not be written."""
@@ -176,7 +178,7 @@ class Tap(TapServer):
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
-        recording.close(keep_empty=False)  # if no client connected, the next attempt needs the name
+        recording.close(keep_empty=self._listens)  # if it never listened, the next attempt needs the name
 
 
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:

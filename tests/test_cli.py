@@ -178,6 +178,8 @@ def test_encode_names_the_line_and_the_field_that_are_invalid(given: str | bytes
         (["serve", "--own", "7", "--containers", "4"], "own names container 7, but there are 4"),
         (["serve", "--long-poll-s", "0"], "--long-poll-s: input should be greater than 0"),
         (["serve", "--tls-cert", "/no/such/file"], "'/no/such/file' does not exist"),
+        (["tap", "--store", "a:1", "--record", ""], "'--trace': the name is empty"),
+        (["ctl", "snapshot", "take", ""], "ctl snapshot take: the name is empty"),
         (["serve", "--tls-cert", __file__], "tls_cert and tls_key go together"),
     ],
 )

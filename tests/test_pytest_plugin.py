@@ -524,6 +524,17 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
 
 
 @slow
+@pytest.mark.parametrize(("name", "why"), [("kept", "File exists"), ("kept/below", "Not a directory")])
+def test_a_folder_for_recordings_that_cannot_be_written_is_a_wrong_option(
+    suite: pytest.Pytester, name: str, why: str
+) -> None:
+    suite.makefile("", kept="")
+    suite.makepyfile(test_writes=WRITES)
+    result = suite.runpytest_inprocess(*STRICT, f"--segstore-record={name}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --segstore-record={name}: {why}"])
+
+
 def test_under_xdist_each_worker_has_its_own_and_recordings_come_together(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         import pytest, time

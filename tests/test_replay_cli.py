@@ -409,6 +409,28 @@ def test_a_port_that_is_taken_is_said_as_of_serve(trace: Path) -> None:
     assert (result.exit_code, result.output) == (1, said)
 
 
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_client_runs(
+    trace: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    ran = tmp_path / "ran"
+    result = run("explore", trace, "--client", f"touch {ran} {{host}} {{port}}", "--out", tmp_path / name)
+    assert result.exit_code != 0
+    assert str(tmp_path / name) in result.stderr
+    assert not ran.exists()
+
+
+def test_findings_are_not_written_over_the_trace_that_is_explored(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "finding-1.jsonl"
+    assert run("trace", "convert", trace, path).exit_code == 0
+    before = path.read_bytes()
+    result = run("explore", path, "--out", tmp_path)
+    assert result.exit_code == 2
+    assert f"{tmp_path} contains {path}, which is being read" in result.stderr
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("command", [["replay", "--to", "127.0.0.1:1"], ["replay", "--port", "0"], ["explore"]])
 def test_a_trace_without_requests_is_no_script(tmp_path: Path, command: list[str]) -> None:
     empty = tmp_path / "empty.jsonl"

@@ -178,6 +178,12 @@ def test_what_is_wrong_in_an_option_or_a_variable_is_said_with_its_name(name: st
     assert (variable.exit_code, variable.stderr) == (2, f"main serve: {ALL[name].variable}: {said}\n")
 
 
+@pytest.mark.parametrize("name", ["record", "data", "faults", "auth_key_file"])
+def test_an_empty_name_of_a_file_is_refused(name: str) -> None:
+    result = run(ALL[name].option, "")
+    assert (result.exit_code, result.stderr) == (2, f"main serve: {ALL[name].option}: the name is empty\n")
+
+
 def test_a_file_may_be_a_pipe_and_not_a_directory(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -245,10 +245,16 @@ async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
                 await store_before(mock, record=taken).start()
 
 
-async def test_a_recording_without_clients_leaves_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["run.jsonl", "run.wtrace"])
+async def test_a_recording_without_clients_is_an_empty_trace(tmp_path: Path, name: str) -> None:
+    async with MockSegmentStore() as mock, store_before(mock, record=tmp_path / name):
+        pass
+    assert names_in(tmp_path) == [name]
+    assert read_all(tmp_path / name) == []
+
+
+async def test_a_tap_that_cannot_listen_leaves_no_recording(tmp_path: Path) -> None:
     async with MockSegmentStore() as mock:
-        async with store_before(mock, record=tmp_path / "run.jsonl"):
-            assert names_in(tmp_path) == ["run.jsonl.wtrace"]
         tap = store_before(mock, record=tmp_path / "run.wtrace", port=mock.port)
         with pytest.raises(OSError, match="is taken by another process"):
             await tap.start()

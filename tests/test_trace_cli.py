@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -166,6 +167,43 @@ def test_a_link_that_names_itself_is_replaced_by_the_output(trace: Path, tmp_pat
     run("convert", trace, link)
     assert not link.is_symlink()
     assert run("diff", trace, link).output == ""
+
+
+@pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("convert", "{trace}", "{output}", "--redact"),
+        ("filter", "{trace}", "{output}", "-f", "type = HELLO"),
+        ("view", "{trace}", "-o", "{output}"),
+        ("view", "{other}", "{trace}", "-o", "{output}"),
+        ("view", "{other}", "--against", "{trace}", "-o", "{output}"),
+    ],
+)
+def test_an_output_that_is_an_input_is_refused(
+    trace: Path, tmp_path: Path, link: Callable[[Path, Path], None] | None, command: tuple[str, ...]
+) -> None:
+    before, output, other = trace.read_bytes(), trace, tmp_path / "other.jsonl"
+    run("convert", trace, other)
+    if link is not None:
+        output = tmp_path / "b.wtrace"
+        link(output, trace)
+    result = run(*(each.format(trace=trace, output=output, other=other) for each in command), status=2)
+    assert f"{output}: the output is the same file as the input {trace}" in result.stderr
+    assert trace.read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".wtrace", ".jsonl", ".pcapng"])
+def test_a_page_is_not_written_over_a_trace(trace: Path, tmp_path: Path, suffix: str) -> None:
+    named, other = tmp_path / f"named{suffix}", tmp_path / "other"
+    run("convert", trace, named)
+    before = named.read_bytes()
+    for output in (named, named.rename(other)):
+        result = run("view", trace, "-o", output, status=2)
+        assert f"{output} is a trace: -o names the HTML file to write" in result.stderr
+    assert other.read_bytes() == before
+    other.write_text('{"name": "no trace"}')
+    run("view", trace, "-o", other)
 
 
 def test_convert_redacts_on_request(trace: Path, tmp_path: Path) -> None:
@@ -329,6 +367,23 @@ def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> 
     assert "  only A goes on, with 2 more" in run("diff", trace, tmp_path / "b.wtrace", status=1).stdout
 
 
+def test_what_readers_of_packets_do_not_find_is_said_on_writing_and_on_reading(
+    trace: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    packets = tmp_path / "b.pcapng"
+    assert run("filter", trace, packets, "--only", "-f", "type = READ_SEGMENT").stdout == "2 records\n"
+    (warning,) = caplog.messages
+    assert warning.startswith("connections without a Hello")
+    result = run("show", packets)
+    assert (result.stdout, result.stderr) == (
+        "",
+        f"{packets}: no connection in it starts with a Hello, and others are not read\n",
+    )
+    run("convert", trace, packets)
+    assert run("show", packets).stderr == ""
+    assert caplog.messages == [warning]
+
+
 # --- bad input --------------------------------------------------------------------------------------------------
 
 
@@ -366,6 +421,7 @@ def test_a_damaged_trace_is_used_and_reported(trace: Path) -> None:
             "line 2: fields.high_version: HELLO: the field is missing",
         ),
         (b"{", "line 1: not JSON at column 2"),
+        (b"", "the file is empty\n"),
     ],
 )
 @pytest.mark.parametrize("command", ["show", "stats"])

@@ -102,6 +102,22 @@ def test_connections_without_addresses_or_of_the_same_ones_are_told_apart(tmp_pa
     assert len({each.data for each in found if each.kind is RecordKind.OPEN}) == 6
 
 
+def test_connections_without_a_hello_are_counted_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def sent(connection: int, data: bytes, direction: Direction = Direction.REQUEST) -> Record:
+        return Record(0, connection, direction, RecordKind.FRAME, data)
+
+    records = [
+        *(opened(1), sent(1, HELLO, Direction.REPLY), sent(1, HELLO[:5]), sent(1, HELLO[5:]), sent(1, HELLO)),
+        *(opened(1), sent(1, HELLO[:5]), sent(1, HELLO[4:]), sent(1, HELLO)),
+        *(opened(3), sent(3, HELLO, Direction.REPLY)),
+    ]
+    write_trace(tmp_path / "a.pcapng", records, lambda: METADATA)
+    assert len(by_connection(read(tmp_path / "a.pcapng"))) == 1
+    (warning,) = caplog.messages
+    assert warning.startswith("connections without a Hello, which are not found ")
+    assert warning.endswith(": 2")
+
+
 def calls_of(records: list[Record]) -> list[Record]:
     return [each for each in records if each.kind is RecordKind.CALL]
 

@@ -75,7 +75,8 @@ _PIECE_BYTES: Final = 128
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
 PIECES_AT_ONCE: Final = 16_384
 """A chunk ends after this many pieces, however short they are."""
-_HELLO: Final = struct.pack(">ii", -127, 8)
+HELLO_START: Final = struct.pack(">ii", -127, 8)
+"""The first bytes of a client, by which connections to stores are found."""
 _MASK: Final = 0xFFFFFFFF
 
 _End = tuple[bytes, int]
@@ -337,11 +338,11 @@ class Reassembly:
             connection.early.append((self.now, direction, data))
             connection.early_bytes += len(data) + _PIECE_BYTES
             if direction == 0:
-                connection.first += data[: len(_HELLO)]
+                connection.first += data[: len(HELLO_START)]
             wanted = any(port in self.ports for _, port in key)
-            if wanted or (not self.ports and connection.first[: len(_HELLO)] == _HELLO):
+            if wanted or (not self.ports and connection.first[: len(HELLO_START)] == HELLO_START):
                 self._adopt(connection, key)
-            elif self.ports or not _HELLO.startswith(connection.first[: len(_HELLO)]):
+            elif self.ports or not HELLO_START.startswith(connection.first[: len(HELLO_START)]):
                 connection.leave_alone()
             return
         self._add(self.now, connection.number, direction, data)

@@ -134,8 +134,11 @@ def _name_next(found: Any) -> None:
 
 
 def quoted(name: str) -> str:
+    """A name as a part of a path. Raises UsageError for an empty one, whose path would be that of something else."""
     from urllib.parse import quote
 
+    if not name:
+        raise click.UsageError("the name is empty", click.get_current_context(silent=True))
     return quote(name, safe="")
 
 

@@ -15,7 +15,7 @@ import click
 
 from segstore.cli.api import URL, Api, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS
-from segstore.cli.terminal import EXISTING_FILE, Finite, Listing
+from segstore.cli.terminal import EXISTING_FILE, Finite, Listing, NewPath
 
 if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
@@ -216,7 +216,7 @@ def stop_recording(api: Api, name: str) -> None:
 
 @record.command("download")
 @click.argument("name")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=NewPath(dir_okay=False, path_type=Path))
 @pass_api
 def download_recording(api: Api, name: str, file: Path) -> None:
     """Write what a recording has so far to a new FILE, .wtrace, .jsonl or .pcapng, or to standard output (-)."""

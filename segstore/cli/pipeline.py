@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from segstore.cli.replay import Address, timeout_option
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import NewPath, echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,9 +167,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
 
 @pipeline.command(short_help="Write a report about traces.")
 @_TRACES
-@click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the report."
-)
+@click.option("-o", "--out", required=True, type=NewPath(path_type=Path), metavar="DIR", help="Folder of the report.")
 @click.option("--strict", is_flag=True, help="Stop at the first unreadable data.")
 @click.option("--replace", is_flag=True, help="Overwrite a report in DIR.")
 @_PARTS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, echo, http_token_file
+from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -429,7 +429,7 @@ def diff_stores(
 @click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
 @click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
+@click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
     """Replay a trace once for each point at which its connection can be cut, and report the failures.
 
@@ -441,6 +441,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
 
     from segstore.explore import ClientFailed, CommandError, explore_command, explore_trace, words_of
     from segstore.server.replay import read_script
+    from segstore.traces import make_folder
     from segstore.wire.trace import FilterError
 
     try:
@@ -452,6 +453,10 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     left_out: list[Record] = []
     read_script(records, left_out)
     _report_left_out(left_out)
+    if out is not None:
+        make_folder(out)  # before the runs, which may take long
+        if any(each.samefile(trace) for each in out.glob("finding-*.jsonl") if each.is_file()):
+            raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
     # A store warns of each cut and of errors in a shortened trace. Here these are intended.
     listener = logging.getLogger("segstore.server.connection.connection")
     listener.addFilter(_is_not_a_cut if client else _is_error)
@@ -501,7 +506,6 @@ def _explored(found: Exploration, out: Path | None) -> int:
         for line in str(finding).splitlines():
             echo(line, fg="red")
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
             path = out / f"finding-{number}.jsonl"
             values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
             write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))

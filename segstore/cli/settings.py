@@ -225,6 +225,8 @@ class Setting(NamedTuple):
 
         Raises ValueError.
         """
+        if self.is_file and given == "":
+            raise ValueError("the name is empty")
         if self.is_file and isinstance(given, str):
             path = Path(given) if folder is None else folder / given
             if self.type is not Path:

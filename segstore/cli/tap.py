@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, PORT, Renamed, http_token_file
+from segstore.cli.terminal import EXISTING_FILE, PORT, NewPath, Renamed, http_token_file
 
 _STORE = "Segment store to proxy right away; others are added when the controller names them."
 
@@ -71,7 +71,7 @@ def _kept_bytes() -> int:
     "--trace",
     "record",
     cls=Renamed,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Record the traffic of the stores to a new file, .wtrace, .jsonl or .pcapng, or to standard output (-).",
 )

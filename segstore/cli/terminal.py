@@ -53,6 +53,15 @@ class Text(click.types.StringParamType):
         return made
 
 
+class NewPath(click.Path):
+    """A path to write, which need not exist."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:  # as a path, it would be the working directory
+            self.fail("the name is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def check_texts(command: click.Command) -> None:
     """Makes all arguments and options of a command and its subcommands that are text refuse other bytes than UTF-8."""
     for each in command.params:

@@ -8,6 +8,7 @@ Long work on a terminal shows its progress on standard error.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import time
@@ -19,7 +20,7 @@ from click.core import ParameterSource
 
 from segstore.cli.pipeline import report
 from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import EXISTING_FILE, echo, error_text
+from segstore.cli.terminal import EXISTING_FILE, NewPath, echo, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 
-_OUT = click.Path(dir_okay=False, path_type=Path)
+_OUT = NewPath(dir_okay=False, path_type=Path)
 
 
 @click.group(short_help="Inspect, compare and convert traces.")
@@ -75,9 +76,15 @@ def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceF
         if opened.size >= _LONG_WORK_BYTES and _is_terminal():
             bar: Any = click.progressbar(length=opened.size, label=printable(path.name), file=sys.stderr)
             advance = stack.enter_context(bar).update
-        yield opened, _named(path, opened.records(advance))
-    for damage in opened.damages if report_damage else ():
+        records = _named(path, opened.records(advance))
+        first = list(itertools.islice(records, 1)) if opened.form == "packets" else None
+        yield opened, itertools.chain(first or (), records)
+    if not report_damage:
+        return
+    for damage in opened.damages:
         echo(f"{path}: {damage}", err=True, fg="red")
+    if first == []:
+        echo(f"{path}: no connection in it starts with a Hello, and others are not read", err=True)
 
 
 def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
@@ -119,6 +126,14 @@ def _numbered(records: Iterable[Record], chosen: Filter, *, follow: bool) -> Ite
 
 def _bounds_dialogue(seen: Exchange) -> bool:
     return seen.kind in ("open", "close") or seen.type_name == "HELLO"
+
+
+def _check_output(output: Path, *sources: Path) -> None:
+    """Refuses to write over a file that is read, also by the name of a link to it."""
+    for each in sources:
+        if output.is_file() and output.samefile(each):
+            said = f"{output}: the output is the same file as the input {each}"
+            raise click.UsageError(said, click.get_current_context())
 
 
 def _status(*opened: TraceFile) -> int:
@@ -330,12 +345,16 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: 
     It has a timeline of connections, the records, their bytes and payloads, filters, and the state of segments, writers
     and transactions at any record. Payloads are shortened if the page would exceed a third of the traces' size.
     """
+    from segstore.traces import is_trace
     from segstore.view import write_page
     from segstore.wire.trace import TraceError
 
     if against is not None and len(sources) > 1:
         raise click.UsageError("--against compares one trace with another", click.get_current_context())
     _check_comparison(exact, compares=against is not None)
+    _check_output(output, *sources, *(() if against is None else (against,)))
+    if is_trace(output):
+        raise click.UsageError(f"{output} is a trace: -o names the HTML file to write", click.get_current_context())
     size = sum(each.stat().st_size for each in sources)
     with contextlib.ExitStack() as stack:
         advance = None
@@ -382,6 +401,7 @@ def filter_(
     """
     from segstore.traces import redacted
 
+    _check_output(target, source)
     of: frozenset[int] = frozenset()
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, report_damage=False) as (opened, records):
@@ -414,6 +434,7 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
     """
     from segstore.traces import redacted
 
+    _check_output(target, source)
     with _reading(source) as (opened, records):
         count = _write(target, opened, redacted(records) if redact else records, compress)
     echo(f"{count} records")

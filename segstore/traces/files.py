@@ -1,9 +1,9 @@
 """Opens trace files by content, writes them by suffix, and records traces while a server runs.
 
-Invariants: a written file appears under its name only when complete, so a trace can be converted onto itself. The
-exception is a recording, which grows block by block and never replaces an existing file. Files written here are
-readable only by their owner. A recording contains delegation tokens only on request. Damaged parts of a capture are
-reported, never skipped silently.
+Invariants: a written file appears under its name only when complete, so records can be read from the file that they
+replace. The exception is a recording, which grows block by block and never replaces an existing file. Files written
+here are readable only by their owner. A recording contains delegation tokens only on request. Damaged parts of a
+capture are reported, never skipped silently.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import mmap
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from segstore.wire.trace import (
     BLOCK_BYTES,
     HEADER_BYTES,
     LONGEST_LINE,
+    MAGIC,
     SECRET_CODES,
     SPARE_BYTES,
     Block,
@@ -60,6 +62,7 @@ CAPTURE: Final = ".wtrace"
 FIXTURE: Final = ".jsonl"
 PACKETS: Final = ".pcapng"
 _PACKET_MAGICS: Final = tuple(map(bytes.fromhex, ("0a0d0d0a", "a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1")))
+_START_BYTES: Final = 64
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _DIRECT_BYTES: Final = 1024 * 1024
 """From this size of a block's data, it is written past the system's cache."""
@@ -96,7 +99,7 @@ class TraceFile:
         self._file: BinaryIO = path.open("rb")
         try:
             self.size = os.fstat(self._file.fileno()).st_size
-            start = self._file.read(64)
+            start = self._file.read(_START_BYTES)
             self.form = "packets" if start.startswith(_PACKET_MAGICS) else "fixture" if is_fixture(start) else "capture"
             self._file.seek(0)
         except BaseException:
@@ -189,6 +192,17 @@ def check_suffix(path: Path) -> None:
         raise UnknownSuffix(path)
 
 
+def is_trace(path: Path) -> bool:
+    """Whether a file is a trace by its name, or by its first bytes if it exists. Raises OSError."""
+    if path.suffix in _WRITERS:
+        return True
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(_START_BYTES)
+    return start.startswith((MAGIC, *_PACKET_MAGICS)) or (is_fixture(start) and b'"segstore_trace"' in start)
+
+
 def redacted(records: Iterable[Record]) -> Iterator[Record]:
     """Yields the records with delegation tokens overwritten; lengths stay the same."""
     for record in records:
@@ -219,6 +233,15 @@ def write_trace(
     with replacing(path) as file:
         file.writelines(_WRITERS[path.suffix](counted(), metadata, compress))
     return count
+
+
+def make_folder(path: Path) -> None:
+    """Creates a folder and its parents unless it exists. Raises OSError, also if no file can be created in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise of_file(error, path) from error
 
 
 @contextlib.contextmanager

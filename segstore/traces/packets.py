@@ -15,6 +15,7 @@ connection's first bytes. Connections are numbered from 1.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address
@@ -23,9 +24,11 @@ from typing import Final
 from segstore.pipeline.storage import File
 from segstore.pipeline.trace.files import Piece, Skipped
 from segstore.pipeline.trace.packet_files import ACK, CALL_START, FIN, RAW_IP, SYN, UPPER_PDU
-from segstore.pipeline.trace.packets import read_packets
+from segstore.pipeline.trace.packets import HELLO_START, read_packets
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import CONTROLLER, Call, Damage, Direction, Metadata, Record, RecordKind, to_line, unpack_data
+
+log = logging.getLogger(__name__)
 
 _SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _COMMENT, _APPLICATION, _RESOLUTION = 1, 4, 9
@@ -57,10 +60,14 @@ def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Recor
 
 
 def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -> Iterator[bytes]:
-    """Yields the blocks of a pcapng file. metadata: called after the first record."""
+    """Yields the blocks of a pcapng file. metadata: called after the first record.
+
+    Connections that `read_capture` will not find in it, as they do not start with a Hello, are counted in a warning.
+    """
     connections: dict[int, _Connection] = {}
     used: set[tuple[_End, _End]] = set()
     port = 49_151
+    unread = 0
     started = with_calls = False
     for record in records:
         if not started:
@@ -85,12 +92,16 @@ def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -
                 ends = (host, port), (bytes((127, 0, 0, 1)), 12_345)
             used.add(ends)
             connection = connections[record.connection] = _Connection(ends)
+            unread += 1
             yield from connection.open(record.ts_ns, _comment(record) if record.kind is RecordKind.OPEN else "")
         if record.kind is RecordKind.CLOSE:
             yield from connection.close(record.ts_ns, record.direction, _comment(record))
             used.discard(connections.pop(record.connection).ends)
         elif record.kind in (RecordKind.FRAME, RecordKind.BYTES):
+            unread -= connection.see_hello(record)
             yield from connection.data(record.ts_ns, record.direction, record.data)
+    if unread:
+        log.warning("connections without a Hello, which are not found when the capture is read as a trace: %d", unread)
     if not started:
         yield _start(metadata())
 
@@ -115,11 +126,19 @@ class _Connection:
     def __init__(self, ends: tuple[_End, _End]) -> None:
         self.ends = ends
         self._next = [0, 0]
+        self._first = b""
 
     def open(self, ts_ns: int, comment: str) -> Iterator[bytes]:
         yield self._packet(ts_ns, 0, SYN, comment=comment)
         yield self._packet(ts_ns, 1, SYN | ACK)
         yield self._packet(ts_ns, 0, ACK)
+
+    def see_hello(self, record: Record) -> bool:
+        """Takes the next record; returns whether with it the client's first bytes are those of a Hello."""
+        before = self._first
+        if record.direction is Direction.REQUEST:
+            self._first += record.data[: len(HELLO_START) - len(before)]
+        return before != self._first == HELLO_START
 
     def data(self, ts_ns: int, side: int, data: bytes) -> Iterator[bytes]:
         for at in range(0, len(data), _MOST_DATA):

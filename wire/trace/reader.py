@@ -63,6 +63,8 @@ class Damage(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
+        if not self.size:
+            return self.reason
         what = "the last block is torn" if self.torn else "a block is damaged"
         return f"{what}: {self.size} bytes at {self.offset} are lost: {self.reason}"
 
@@ -98,7 +100,7 @@ def read_blocks(buffer: Buffer, start: int = 0, *, mark: bytes | None = None) ->
     mark = mark or mark_of(buffer)
     if mark is None:
         if start == 0:
-            yield Damage(0, end, True, "not one block is whole")
+            yield Damage(0, end, True, "not one block is whole" if end else "the file is empty")
         return
     at, in_vain = start, 0
     if start > 0:

@@ -85,7 +85,13 @@ def test_zeros_at_the_end_are_reported() -> None:
     assert str(last).startswith("the last block is torn: 4096 bytes at ")
 
 
-@pytest.mark.parametrize("data", [b"", MAGIC[:3], MAGIC, MARK, capture([])[:63]])
+def test_an_empty_file_is_named_as_one() -> None:
+    (damage,) = read_blocks(b"")
+    assert str(damage) == "the file is empty"
+    assert mark_of(b"") is None
+
+
+@pytest.mark.parametrize("data", [MAGIC[:3], MAGIC, MARK, capture([])[:63]])
 def test_a_torn_start_of_a_capture_is_no_error(data: bytes) -> None:
     assert list(read_blocks(data)) == [Damage(0, len(data), True, "not one block is whole")]
     assert mark_of(data) is None
