@@ -1,0 +1,216 @@
+"""Odd values, and code that runs in the middle: C does what Python does, and nothing else is seen of its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from segstore.client.connection import Pending
+from segstore.wire import DataAppended, FrameDecoder, ReadTable, WrongHost, decode, encode
+from segstore.wire.commands.table import TableKey
+from tests.server.connection.test_plain_runs import ACKNOWLEDGE, IDS, NAMES, World, store_plain
+from tests.wire.codec.speed.pairs import outcome, pairs
+from tests.wire.codec.speed.writers import TIMER, Writers, with_acks, with_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.needs("the extension segstore._speed")
+
+
+@pytest.fixture
+def while_collecting() -> Iterator[Callable[[Callable[[], object], int], None]]:
+    """Calls a function at the start of the collection that begins after so many allocations."""
+    threshold, calls = gc.get_threshold(), list[Any]()
+
+    def begin(phase: str, _: Any) -> None:
+        if phase == "start" and calls:
+            calls.pop()()
+
+    def prepare(call: Callable[[], object], after: int) -> None:
+        calls[:] = [call]
+        gc.set_threshold(gc.get_count()[0] + after, 10, 10)
+
+    gc.callbacks.append(begin)
+    yield prepare
+    gc.callbacks.remove(begin)
+    gc.set_threshold(*threshold)
+
+
+def test_a_uuid_whose_bytes_change_while_it_is_made_is_remembered_for_no_other(
+    while_collecting: Callable[[Callable[[], object], int], None],
+) -> None:
+    chance = random.Random(5)
+    for after in range(40):
+        own = uuid.UUID(int=chance.randrange(1 << 128))
+        alike = uuid.UUID(int=own.int ^ (0xFFFF << 64 | 0xFFFF))  # it has the same place in the memo
+        frame = bytearray(encode(DataAppended(1, own, 3, 2, 5)))
+        at = frame.index(own.bytes)
+        other = encode(DataAppended(1, alike, 3, 2, 5))
+
+        def change(frame: bytearray = frame, at: int = at, alike: uuid.UUID = alike) -> None:
+            frame[at : at + 16] = alike.bytes
+
+        while_collecting(change, after % 8)
+        made = decode(frame)
+        assert isinstance(made, DataAppended)
+        assert made.writer_id.bytes == made.writer_id.int.to_bytes(16, "big")
+        assert decode(other) == decode(other, codec="python")
+
+
+def test_no_code_sees_a_tuple_that_is_still_filled(
+    while_collecting: Callable[[Callable[[], object], int], None],
+) -> None:
+    count, seen = 3000, list[Any]()
+    frame = encode(ReadTable(1, "s", "t", tuple(TableKey(b"k", 5) for _ in range(count))))
+
+    def look() -> None:
+        seen.extend(each[-1] for each in gc.get_objects() if type(each) is tuple and len(each) == count)
+
+    while_collecting(look, 500)
+    made = decode(frame)
+    assert isinstance(made, ReadTable)
+    assert len(made.keys) == count
+    assert seen == []
+
+
+def test_acknowledgements_that_a_keys_code_has_removed_stay_removed() -> None:
+    for at, store in enumerate(pairs()["store_plain"]):
+        world, acks, left = World(store_plain, journalled=False, counted=False), bytearray(600), [3]
+        world.set_up(0, IDS[0], NAMES[0])
+        writer = world.desks[0]._blocks.writers[IDS[0].bytes]
+        world.desks[0].session.receive_all([[(writer, [(1, 1, b"data", 7)])]])
+
+        class Key:
+            def __hash__(self) -> int:
+                return hash(IDS[0].bytes)
+
+            def __eq__(self, _: object, acks: bytearray = acks, left: list[int] = left) -> bool:
+                left[0] -= 1
+                if left[0] == 0:
+                    acks.clear()
+                    raise ZeroDivisionError
+                return False
+
+        segment: Any = writer.found  # type: ignore[union-attr]
+        segment.attributes = {Key(): 5, **segment.attributes}
+        left[0] = 2 if at == 0 else 3  # C looks once less
+        found = outcome(store, [(writer, [(9, 1, b"data", 7)])], 0, world.store.containers, 25, ACKNOWLEDGE, acks)
+        assert found[0] is ZeroDivisionError
+        assert acks == b""
+
+
+def test_a_journal_that_fails_at_a_later_run_leaves_the_same_counters_and_answers() -> None:
+    found = []
+    for receive in pairs()["receive_all"]:
+        world = World(store_plain, journalled=True, counted=False)
+        desk = world.desks[0]
+        for each, name in zip(IDS, NAMES, strict=True):
+            world.set_up(0, each, name)
+        writers = [desk._blocks.writers[each.bytes] for each in IDS[:2]]
+        for number in (1, 2):
+            desk.session.receive_all([[(each, [(number, 1, b"data", 7)]) for each in writers]])
+        world.journal._fails_at = len(world.journal.runs) + 1
+        result = outcome(receive, desk.session, [[(each, [(9, 1, b"data", 7)]) for each in writers]], 0, True)
+        found.append((result, world.service.counters.appends, desk.take()))
+    assert found[0] == found[1]
+    assert found[0][0][0] is ZeroDivisionError
+
+
+@pytest.mark.parametrize("most", [None, 1, 2, sys.maxsize])
+def test_feeding_stops_behind_a_large_frame_if_a_number_is_given(most: int | None) -> None:
+    data, found = encode(WrongHost(1, "a" * 3000, "b" * 3000, "c")) * 3, []
+    for feed in pairs()["feed"]:
+        decoder = FrameDecoder()
+        found.append((feed(decoder, data, None, 0, most), decoder.position, decoder.taken))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == (3 if most is None else 1)
+
+
+async def test_a_task_that_is_done_and_items_that_come_meanwhile_are_as_in_python() -> None:
+    async def nothing() -> None: ...
+
+    class Other(Pending):
+        """Items that C leaves to Python."""
+
+    task = asyncio.ensure_future(nothing())
+    await task
+    found = []
+    for tell in pairs()["resolve_stored"]:
+        told: list[Any] = []
+        items: list[Any] = []
+
+        def again(_: Any, told: list[Any] = told, items: list[Any] = items) -> None:
+            told.append(len(items))
+            if len(told) < 3:
+                items.append(Pending(b"", 1, None, told.append))
+
+        items += [Pending(b"", 1, None, task), Other(b"", 1, None, again), Pending(b"", 1, None, again)]
+        tell(items, told.append)
+        found.append(told)
+    assert found[0] == found[1] == [3, 4, None, None]
+
+
+def test_a_flow_that_owns_the_connection_gets_all_acknowledgements() -> None:
+    found = []
+    for settle in pairs()["acknowledge"]:
+        made = Writers(2)
+        acks, _, counters = with_acks(made)
+        flows = {0: made.flows[1], **made.flows}
+        found.append((outcome(settle, acks, flows, counters), made.state()))
+    assert found[0] == found[1]
+
+
+def _write_asked(made: Writers, function: Any, value: Any) -> Any:
+    made.flows[1].asked = value
+    return outcome(function, made.writers[0], b"data", print)
+
+
+def _write_full_at(made: Writers, function: Any, value: Any) -> Any:
+    made.writers[0]._events.full_at = value
+    return outcome(function, made.writers[0], b"data", print)[:1] if isinstance(value, str) else None
+
+
+def _turn_framed(made: Writers, function: Any, value: Any) -> Any:
+    made.writers[0]._appends._frame_events = value  # type: ignore[union-attr]
+    return outcome(function, made.outbox, list(made.outbox.turns)), [bytes(each) for each in made.outbox._out]
+
+
+def _turn_closed(made: Writers, function: Any, value: Any) -> Any:
+    made.flows[1].closed = value
+    return outcome(function, made.outbox, list(made.outbox.turns)), made.notes
+
+
+@pytest.mark.parametrize("value", [0, 1, "", "x", None, 1.5])
+@pytest.mark.parametrize(
+    ("name", "do"),
+    [("append", _write_asked), ("append", _write_full_at), ("run_turns", _turn_framed), ("run_turns", _turn_closed)],
+)
+def test_odd_values_in_the_place_of_bools_and_numbers_are_taken_as_python_takes_them(
+    name: str, do: Callable[[Writers, Any, Any], Any], value: Any
+) -> None:
+    found = []
+    for function in pairs()[name]:
+        made = Writers(1)
+        made.writers[0]._appends.timer = TIMER  # type: ignore[union-attr]
+        if name == "run_turns":
+            with_turns(made)
+        found.append((do(made, function, value), made.outbox.turns == [made.flows[1]], made.notes))
+    assert found[0] == found[1]
+
+
+def test_a_shape_whose_node_fills_no_attribute_is_refused() -> None:
+    from segstore import _speed  # type: ignore[attr-defined]
+
+    class Record:
+        __slots__ = ("a",)
+
+    fills, fills_none = ("int8", 0, 0, 0, None, ()), ("int64", -1, 0, 0, None, ())
+    with pytest.raises(ValueError, match="int64: a node of a record fills an attribute"):
+        _speed.Shape(Record, 5, ("a",), (fills, fills_none))
