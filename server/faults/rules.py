@@ -430,12 +430,11 @@ class Rule(BaseModel):
     def _fits(self) -> Rule:
         if self.filter is not None:
             check_types(self.filter, replies=self.on == "reply")
-        about_calls = self.filter is not None and self.filter.about_calls
         for each in self.do:
-            if about_calls and not isinstance(each, _OF_CALLS):
+            if self.about_calls and not isinstance(each, _OF_CALLS):
                 others = "status, answer, delay_ms, hold, drop or ok"
                 raise ValueError(f"{each.word!r} is not for controller calls, which `match` names: use {others}")
-            if not about_calls and isinstance(each, Status | Answer):
+            if not self.about_calls and isinstance(each, Status | Answer):
                 raise ValueError(
                     f"{each.word!r} is for controller calls: name some in `match`, such as rpc = createStream"
                 )
@@ -466,6 +465,11 @@ class Rule(BaseModel):
     def filter(self) -> Filter | None:
         """The parsed `match`; None if it matches everything."""
         return _parsed(self.match) if self.match.strip() else None
+
+    @cached_property
+    def about_calls(self) -> bool:
+        """Whether it matches controller calls only; else it matches frames only."""
+        return self.filter is not None and self.filter.about_calls
 
     @property
     def terms(self) -> int:

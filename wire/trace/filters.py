@@ -118,6 +118,8 @@ class Subject(Protocol):
     def time_ns(self) -> int | None: ...
     @property
     def call(self) -> Call | None: ...
+    @property
+    def status(self) -> str | None: ...
 
 
 class _Name(NamedTuple):
@@ -150,12 +152,12 @@ def _called(subject: Subject) -> tuple[tuple[str, str], ...]:
     return () if subject.call is None else subject.call.streams
 
 
+def _type(subject: Subject) -> str | None:
+    return None if subject.call is not None else subject.type_name
+
+
 def _rpc(subject: Subject) -> str | None:
     return None if subject.call is None else subject.call.rpc
-
-
-def _outcome(subject: Subject) -> str | None:
-    return None if subject.call is None else subject.call.outcome or None
 
 
 def _half(half: Callable[[int], int]) -> Callable[[Subject], int | None]:
@@ -171,10 +173,12 @@ def _writer(subject: Subject) -> str | None:
 
 
 _NAMES: Final = {
-    "type": _Name("type", operator.attrgetter("type_name"), "the command, such as READ_SEGMENT or ReadSegment"),
+    "type": _Name("type", _type, "the command, such as READ_SEGMENT or ReadSegment"),
     "kind": _Name("kind", operator.attrgetter("kind"), "frame or call; of a trace also open, close, bytes"),
     "rpc": _Name("rpc", _rpc, "the method of a controller call, such as createStream"),
-    "status": _Name("word", _outcome, "how a controller call ended: OK, UNAVAILABLE …, or STREAM_EXISTS …"),
+    "status": _Name(
+        "word", operator.attrgetter("status"), "how a controller call ended: OK, UNAVAILABLE, STREAM_EXISTS …"
+    ),
     "code": _Name("number", operator.attrgetter("code"), "type code on the wire"),
     "segment": _Name("texts", operator.attrgetter("segments"), "any segment that the frame, or its request, speaks of"),
     "stream": _Name("texts", _streams, "the stream of such a segment, with its scope or without"),
@@ -258,7 +262,7 @@ class Filter:
 
     @property
     def about_calls(self) -> bool:
-        """Whether it selects controller calls, where they are apart from frames."""
+        """Whether a fault rule with it is about controller calls; others are about frames."""
         return not self.names.isdisjoint(("rpc", "status"))
 
     def __call__(self, subject: Subject) -> bool:

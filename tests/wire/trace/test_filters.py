@@ -33,6 +33,7 @@ def subject(**known: Any) -> Any:
         "latency_ns": None,
         "time_ns": None,
         "call": None,
+        "status": None,
     }
     return SimpleNamespace(**{**unknown, **known})
 
