@@ -4,8 +4,9 @@
     assert [each.type_name for each in mock.requests("failure")] == ["READ_SEGMENT"]
 
 A request passes these stages: received; applied, or refused if its reply is a failure; replied, when its reply was
-written to the socket. Controller calls are requests, too; one that is cancelled is refused. `Seen` is the subject of the filter language: `latency` is the time from receipt to reply,
-`failure` whether the reply is a failure, `time` the time since the store's start.
+written to the socket. Controller calls are requests, too; one that is cancelled is refused. `Seen` is the subject of
+the filter language: `latency` is the time from receipt to reply, `failure` whether the reply is a failure, `time` the
+time since the store's start.
 
 Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads and tokens are not
 kept. Only `wait_for` waits; its deadline is the loop's.

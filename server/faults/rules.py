@@ -38,6 +38,7 @@ from segstore.server.config import PlainName
 from segstore.server.faults.near import check_types
 from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
+from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
 from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
@@ -51,12 +52,6 @@ _MOST_LISTED: Final = 1_000
 _MOST_NAME: Final = 255
 _MOST_SHOWN: Final = 100
 """Maximum number of characters that an error shows of a name or word."""
-STATUSES: Final = (
-    *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
-    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
-    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
-)
-"""gRPC's status codes but OK."""
 
 At = Literal["before", "after"]
 What = Literal["request", "reply"]

@@ -185,6 +185,7 @@ async def test_rules_about_frames_leave_calls_alone() -> None:
         ("rpc = createStream", {"status": "UNAVAILABEL"}, r"is not a status \(UNAVAILABLE\?\)"),
         ("rpc = createStream", {"answer": {"statsu": 1}}, r"no answer has a field 'statsu' \(status\?\)"),
         ("rpc = createStraem", "drop", r"expected a method \(createStream\?\)"),
+        ("status = STREAM_EXIST", "drop", r"expected a status \(STREAM_EXISTS\?\)"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(match: str, do: Any, said: str) -> None:
