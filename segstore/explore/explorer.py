@@ -330,7 +330,7 @@ async def _run(
         counts: Counter[str] = Counter()
         requests = []
         wanted = {each.number for each in mock.requests(match)}
-        for each in mock.requests():
+        for each in mock.requests("kind = frame"):
             counts[each.type_name] += 1
             if each.number in wanted and each.type_name != "KEEP_ALIVE":
                 requests.append((each.type_name, counts[each.type_name]))

@@ -242,7 +242,7 @@ function valueOf(sort, text) {
     if (!/^[0-9a-f]{32}$/i.test(digits)) return undefined;
     return digits.toLowerCase().replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
   }
-  return sort === "word" ? text.toUpperCase() : text;
+  return text;
 }
 
 function quantity(text, units, folded) {

@@ -69,13 +69,11 @@ class Kept:
 
     @property
     def call(self) -> Call | None:
-        """The controller call that it is, with the outcome of its answer."""
-        call, answer = self.request.call, None if self.reply is None else self.reply.call
-        if call is None or answer is None:
-            return call
-        ended = answer._replace()
-        ended.streams = call.streams  # the answer's message names none
-        return ended
+        return self.request.call
+
+    @property
+    def status(self) -> str | None:
+        return None if self.reply is None else self.reply.status
 
     @property
     def type_name(self) -> str | None:
@@ -246,7 +244,7 @@ class Latest:
         if faults is None or not requests:
             return
         by_key = {each.key: each for each in requests}
-        for seen in () if faults.observer is None else faults.observer.requests():
+        for seen in () if faults.observer is None else faults.observer.requests("kind = frame"):
             if kept := by_key.get(_key(seen.connection, seen.request_id, seen.type_name, seen.event_number)):
                 kept.seen = seen
         for each in faults.decisions[-_MOST_DECISIONS:]:

@@ -255,7 +255,7 @@ class Decider:
         rule = each.rule
         if rule.store is not None and rule.store != seen.store:
             return None
-        if (each.matches is not None and each.matches.about_calls) != (seen.call is not None):
+        if rule.about_calls != (seen.call is not None):
             return None
         if each.matches is not None and not each.matches(seen):
             return None
@@ -315,6 +315,7 @@ class _AnyAppend(NamedTuple):
     direction: int = 0
     malformed: bool = False
     call: None = None
+    status: None = None
 
 
 def _may_match_append(each: _Rule) -> bool:

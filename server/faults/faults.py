@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
@@ -26,7 +27,7 @@ from pydantic import ValidationError
 from segstore.server.faults.decisions import Decider, Wait
 from segstore.server.faults.file import read_faults, rule_problem
 from segstore.server.faults.functions import Function, Functions
-from segstore.server.faults.near import near_misses
+from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.server.faults.observe import Observed, Observer
 from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
 from segstore.server.toxics import Toxics
@@ -274,7 +275,9 @@ class Faults(Decider):
         """The requests that come nearest to a rule that matched none. Replies are not recorded."""
         if self.observer is None or rule.on == "reply":
             return []
-        return list(near_misses(self.observer.newest_first(), rule.filter, store=rule.store))
+        latest = islice(self.observer.newest_first(), MOST_LOOKED_AT)
+        of_its_kind = (each for each in latest if (each.call is not None) == rule.about_calls)
+        return list(near_misses(of_its_kind, rule.filter, store=rule.store))
 
     async def aclose(self) -> None:
         """The server has stopped: cancels functions, and logs warnings about the first rules that never fired.

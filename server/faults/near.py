@@ -76,12 +76,13 @@ def near_misses(
     """The requests nearest to a filter, with the parts that do not hold: at most three lines, the latest first.
 
     seen: the latest first. missing: the text for a request that matches. store: of a rule that is about one store.
+    Frames are never near a filter that names `rpc` or `status`.
     """
     parts, about_calls = (() if match is None else match.parts), match is not None and match.about_calls
     wanted = 1 if len(parts) > 1 else 0
     near: list[tuple[int, int, str]] = []
     for at, each in enumerate(islice(seen, MOST_LOOKED_AT)):
-        if (each.call is not None) != about_calls:
+        if about_calls and each.call is None:
             continue
         failing = [text for text, holds in parts if not holds(each)]
         if len(parts) - len(failing) < wanted or (failing and not wanted):

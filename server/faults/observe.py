@@ -4,8 +4,9 @@
     assert [each.type_name for each in mock.requests("failure")] == ["READ_SEGMENT"]
 
 A request passes these stages: received; applied, or refused if its reply is a failure; replied, when its reply was
-written to the socket. `Seen` is the subject of the filter language: `latency` is the time from receipt to reply,
-`failure` whether the reply is a failure, `time` the time since the store's start.
+written to the socket. Controller calls are requests, too; one that is cancelled is refused. `Seen` is the subject of
+the filter language: `latency` is the time from receipt to reply, `failure` whether the reply is a failure, `time` the
+time since the store's start.
 
 Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads and tokens are not
 kept. Only `wait_for` waits; its deadline is the loop's.
@@ -89,6 +90,10 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     @property
     def kind(self) -> str:
         return "frame" if self.call is None else "call"
+
+    @property
+    def status(self) -> str | None:
+        return None if self.call is None else self.reply or self.call.outcome or None
 
     @property
     def malformed(self) -> bool:
@@ -396,22 +401,10 @@ def _parsed(match: str | Filter) -> Filter | None:
     return parse_filter(match) if match.strip() else None
 
 
-def _predicate(match: Filter | None) -> Callable[[Subject], bool]:
-    """Returns what selects requests: controller calls if the filter is about them, else frames only."""
-    if match is None:
-        return _is_frame
-    if match.about_calls:
-        return match
-    return lambda subject: subject.call is None and match(subject)
-
-
 def _of_requests(match: str | Filter) -> Callable[[Subject], bool]:
-    """As `_predicate`. Raises ValueError for a type that no request has."""
+    """Returns the predicate of a filter. Raises FilterError; ValueError for a type that no request has."""
     parsed = _parsed(match)
-    if parsed is not None:
-        check_types(parsed)
-    return _predicate(parsed)
-
-
-def _is_frame(subject: Subject) -> bool:
-    return subject.call is None
+    if parsed is None:
+        return lambda _: True
+    check_types(parsed)
+    return parsed

@@ -38,6 +38,7 @@ from segstore.server.config import PlainName
 from segstore.server.faults.near import check_types
 from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
+from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
 from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
@@ -51,12 +52,6 @@ _MOST_LISTED: Final = 1_000
 _MOST_NAME: Final = 255
 _MOST_SHOWN: Final = 100
 """Maximum number of characters that an error shows of a name or word."""
-STATUSES: Final = (
-    *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
-    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
-    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
-)
-"""gRPC's status codes but OK."""
 
 At = Literal["before", "after"]
 What = Literal["request", "reply"]
@@ -466,12 +461,11 @@ class Rule(BaseModel):
     def _fits(self) -> Rule:
         if self.filter is not None:
             check_types(self.filter, replies=self.on == "reply")
-        about_calls = self.filter is not None and self.filter.about_calls
         for each in self.do:
-            if about_calls and not isinstance(each, _OF_CALLS):
+            if self.about_calls and not isinstance(each, _OF_CALLS):
                 others = "status, answer, delay_ms, hold, drop or ok"
                 raise ValueError(f"{each.word!r} is not for controller calls, which `match` names: use {others}")
-            if not about_calls and isinstance(each, Status | Answer):
+            if not self.about_calls and isinstance(each, Status | Answer):
                 raise ValueError(
                     f"{each.word!r} is for controller calls: name some in `match`, such as rpc = createStream"
                 )
@@ -506,6 +500,11 @@ class Rule(BaseModel):
     def filter(self) -> Filter | None:
         """The parsed `match`; None if it matches everything."""
         return _parsed(self.match) if self.match.strip() else None
+
+    @cached_property
+    def about_calls(self) -> bool:
+        """Whether it matches controller calls only; else it matches frames only."""
+        return self.filter is not None and self.filter.about_calls
 
     @property
     def terms(self) -> int:

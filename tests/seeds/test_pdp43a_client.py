@@ -97,7 +97,9 @@ async def test_the_target_is_flushed_first_and_each_event_has_a_fresh_writer_and
             assert asked(mock, "CREATE_TRANSIENT_SEGMENT") == 0
             mock.faults.release("small")
             await asyncio.gather(*done)
-        kinds = [each.type_name for each in mock.requests() if each.type_name not in ("HELLO", "KEEP_ALIVE")]
+        kinds = [
+            each.type_name for each in mock.requests("kind = frame") if each.type_name not in ("HELLO", "KEEP_ALIVE")
+        ]
         sequence = ["CREATE_TRANSIENT_SEGMENT", "SETUP_APPEND", *["CONDITIONAL_APPEND"] * 2, "MERGE_SEGMENTS"]
         assert kinds == ["SETUP_APPEND", "APPEND_BLOCK_END", *sequence, *sequence, "APPEND_BLOCK_END"]
         writers = [each.writer_id for each in mock.requests("type = CREATE_TRANSIENT_SEGMENT")]

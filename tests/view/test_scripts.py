@@ -34,7 +34,7 @@ FILTERS = (
     "connection = 3", "connection > 40 and connection <= 55", "direction = reply", "size > 100", "size <= 0.1KiB",
     "latency > 1ms", "latency <= 0.25ms", "latency != 0", "time < 500ms", "time >= 1.5s and time < 0.05min",
     "not (type = HELLO or size < 50B) and (failure or latency > 2ms)", "segment = 'a\\'b'",
-    "failure or malformed or not kind=frame",
+    "failure or malformed or not kind=frame", "status = OK", "status != ok",
 )  # fmt: skip
 EXPRESSIONS = (
     "", "a", "a|b", "^a", "a$", "^$", "a*b", "(a|b)+c", "(ab){2}", "a{1,3}b", "x{0}a", "[a-c]+", "[^a-c]",

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from segstore.wire.controller_api.methods import OUTCOME_UNKNOWN, SERVICE, Method
+from segstore.wire.controller_api.methods import OUTCOME_UNKNOWN, SERVICE, STATUSES, Method
 
 if TYPE_CHECKING:
     from segstore.wire.controller_api.compiled import METHODS
 
-__all__ = ["METHODS", "OUTCOME_UNKNOWN", "SERVICE", "Method"]
+__all__ = ["METHODS", "OUTCOME_UNKNOWN", "SERVICE", "STATUSES", "Method"]
 
 
 def __getattr__(name: str) -> Any:

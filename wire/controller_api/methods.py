@@ -12,6 +12,13 @@ SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 OUTCOME_UNKNOWN: Final = ("segstore-outcome", "unknown")
 """In the trailing metadata of UNAVAILABLE: the call may have been applied. Without this entry, it was not applied."""
 
+STATUSES: Final = (
+    *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
+    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
+    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
+)
+"""gRPC's status codes but OK."""
+
 ONCE: Final = frozenset(
     {
         # A repeat is refused: the name exists or is gone, the segments are sealed, the generation has changed.

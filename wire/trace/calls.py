@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.wire.trace.blocks import Direction, unpack_data
@@ -126,12 +126,9 @@ class Call(_CallFields):
         """
         if self.status != _OK or self.content is None:
             return self.status
-        for name in _OUTCOMES:
-            field = self.content.DESCRIPTOR.fields_by_name.get(name)
-            if field is not None and field.enum_type is not None:
-                value = field.enum_type.values_by_number.get(getattr(self.content, name))
-                return _OK if value is None or value.name in _DONE else value.name
-        return _OK
+        field = _status_field(self.content)
+        value = None if field is None else field.enum_type.values_by_number.get(getattr(self.content, field.name))
+        return _OK if value is None or value.name in _DONE else value.name
 
     @property
     def failed(self) -> bool:
@@ -149,6 +146,22 @@ class Call(_CallFields):
         fields, size = self.fields, len(self.message) or self.omitted
         said = _flat(fields) if fields is not None else f"{size} bytes" if size else ""
         return " ".join(each for each in (self.rpc, self.outcome, self.details, said) if each)
+
+
+@cache
+def outcomes() -> frozenset[str]:
+    """All outcomes of answers: gRPC's statuses, and those of the answers' messages."""
+    from segstore.wire.controller_api import METHODS, STATUSES
+
+    fields = [field for each in METHODS.values() if (field := _status_field(each.response)) is not None]
+    named = {name for field in fields for name in field.enum_type.values_by_name}
+    return frozenset({_OK, *STATUSES, *named} - _DONE)
+
+
+def _status_field(answer: Message | type[Message]) -> Any:
+    """The descriptor of the field with an answer's status; None if it has none."""
+    found = (answer.DESCRIPTOR.fields_by_name.get(name) for name in _OUTCOMES)
+    return next((field for field in found if field is not None and field.enum_type is not None), None)
 
 
 def message_of(rpc: str, direction: Direction, fields: Mapping[str, Any]) -> bytes:

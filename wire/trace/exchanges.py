@@ -99,6 +99,10 @@ class Exchange:
         """The outcome of a reply: of a call its status, else the reply's name."""
         return self.name if self.call is None else self.call.outcome
 
+    @property
+    def status(self) -> str | None:
+        return None if self.call is None else self.call.outcome or None
+
     @cached_property
     def segments(self) -> tuple[str, ...]:
         """The segments that the command names; where it names none, those of its writer or its request."""

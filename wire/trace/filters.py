@@ -36,6 +36,7 @@ from segstore.wire.patterns import Pattern, PatternError, glob, regular_expressi
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
+from segstore.wire.trace.calls import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -118,6 +119,8 @@ class Subject(Protocol):
     def time_ns(self) -> int | None: ...
     @property
     def call(self) -> Call | None: ...
+    @property
+    def status(self) -> str | None: ...
 
 
 class _Name(NamedTuple):
@@ -150,12 +153,12 @@ def _called(subject: Subject) -> tuple[tuple[str, str], ...]:
     return () if subject.call is None else subject.call.streams
 
 
+def _type(subject: Subject) -> str | None:
+    return None if subject.call is not None else subject.type_name
+
+
 def _rpc(subject: Subject) -> str | None:
     return None if subject.call is None else subject.call.rpc
-
-
-def _outcome(subject: Subject) -> str | None:
-    return None if subject.call is None else subject.call.outcome or None
 
 
 def _half(half: Callable[[int], int]) -> Callable[[Subject], int | None]:
@@ -171,10 +174,12 @@ def _writer(subject: Subject) -> str | None:
 
 
 _NAMES: Final = {
-    "type": _Name("type", operator.attrgetter("type_name"), "the command, such as READ_SEGMENT or ReadSegment"),
+    "type": _Name("type", _type, "the command, such as READ_SEGMENT or ReadSegment"),
     "kind": _Name("kind", operator.attrgetter("kind"), "frame or call; of a trace also open, close, bytes"),
     "rpc": _Name("rpc", _rpc, "the method of a controller call, such as createStream"),
-    "status": _Name("word", _outcome, "how a controller call ended: OK, UNAVAILABLE …, or STREAM_EXISTS …"),
+    "status": _Name(
+        "status", operator.attrgetter("status"), "how a controller call ended: OK, UNAVAILABLE, STREAM_EXISTS …"
+    ),
     "code": _Name("number", operator.attrgetter("code"), "type code on the wire"),
     "segment": _Name("texts", operator.attrgetter("segments"), "any segment that the frame, or its request, speaks of"),
     "stream": _Name("texts", _streams, "the stream of such a segment, with its scope or without"),
@@ -198,7 +203,7 @@ _EXPECTED: Final = {
     "type": "a command such as READ_SEGMENT",
     "kind": "frame, call, open, close or bytes",
     "rpc": "a method of the controller such as createStream",
-    "word": "a status such as OK",
+    "status": "a status such as OK",
     "number": "a whole number",
     "uuid": "a writer id such as 01234567-89ab-cdef-0123-456789abcdef",
     "direction": "request or reply",
@@ -212,12 +217,12 @@ _WORDS: Final[dict[str, dict[str, Any]]] = {
     "direction": {"request": 0, "reply": 1},
     "flag": {"true": True, "false": False},
 }
-_GUESSED: Final = {"type": "command", "rpc": "method"}
+_GUESSED: Final = {"type": "command", "rpc": "method", "status": "status"}
 """What a word of a sort is called where the nearest one is suggested."""
 _OPERATORS: Final = {
     **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
     **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
-    **dict.fromkeys(("type", "rpc", "word", "texts", "uuid"), ("=", "!=", "~", "!~")),
+    **dict.fromkeys(("type", "rpc", "status", "texts", "uuid"), ("=", "!=", "~", "!~")),
 }
 
 
@@ -231,7 +236,7 @@ def language() -> dict[str, Any]:
         "names": {name: each.sort for name, each in _NAMES.items()},
         "expected": _EXPECTED,
         "operators": _OPERATORS,
-        "words": {"type": _TYPES, "rpc": _methods(), **_WORDS},
+        "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
         "units": {"size": _SIZES, "time": _TIMES},
         "guessed": _GUESSED,
         "most_terms": MOST_TERMS,
@@ -258,7 +263,7 @@ class Filter:
 
     @property
     def about_calls(self) -> bool:
-        """Whether it selects controller calls, where they are apart from frames."""
+        """Whether a fault rule with it is about controller calls; others are about frames."""
         return not self.names.isdisjoint(("rpc", "status"))
 
     def __call__(self, subject: Subject) -> bool:
@@ -421,7 +426,7 @@ class _Parser:
         try:
             return _VALUES[sort](found)
         except (ValueError, KeyError) as cause:
-            known = _TYPES if sort == "type" else _methods() if sort == "rpc" else {}
+            known = _KNOWN.get(sort, dict)()
             near = difflib.get_close_matches(found.casefold(), known, 1)
             expected = f"a {_GUESSED[sort]} ({known[near[0]]}?)" if near else _EXPECTED[sort]
             raise FilterError(start + 1, expected, found) from cause
@@ -446,6 +451,15 @@ def _methods() -> dict[str, str]:
     return {name.casefold(): name for name in METHODS}
 
 
+def _statuses() -> dict[str, str]:
+    """The outcomes of controller calls by their names in lower case."""
+    return {name.casefold(): name for name in sorted(outcomes())}
+
+
+_KNOWN: Final[dict[str, Callable[[], dict[str, str]]]] = {"type": lambda: _TYPES, "rpc": _methods, "status": _statuses}
+"""The words of the sorts in `_GUESSED`, by their names in lower case."""
+
+
 def _one_of(words: dict[str, Any]) -> Callable[[str], Any]:
     return lambda text: words[text.casefold()]
 
@@ -453,7 +467,7 @@ def _one_of(words: dict[str, Any]) -> Callable[[str], Any]:
 _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     "type": _one_of(_TYPES),
     "rpc": lambda text: _methods()[text.casefold()],
-    "word": str.upper,
+    "status": lambda text: _statuses()[text.casefold()],
     **{sort: _one_of(words) for sort, words in _WORDS.items()},
     "number": int,
     "uuid": lambda text: str(uuid.UUID(text)),

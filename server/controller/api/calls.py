@@ -121,6 +121,10 @@ class _Ruled:
                 observer.executed(seen, faults.clock.now_s(), _name(self._context.code()), failure=True)
                 observer.replied(seen, faults.clock.now_s())
             raise
+        except asyncio.CancelledError:
+            if observer is not None:
+                observer.executed(seen, faults.clock.now_s(), "CANCELLED", failure=True)
+            raise
         if observer is not None:
             call = Call(seen.number, self._rpc, answer, status="OK")
             observer.executed(seen, faults.clock.now_s(), call.outcome, failure=call.failed)

@@ -155,6 +155,7 @@ def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
         ("GET", "requests/verify?exactly=0&since_=1", None, "query.since_", "there is no such parameter (since?)"),
         ("GET", "health?x=1", None, "query.x", "there are no parameters"),
         ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request has this type"),
+        ("GET", "requests?match=status%20=%20STREAM_EXIST", None, "query.match", "STREAM_EXISTS?"),
         ("GET", "requests?match=type%20=%20SEGMENT_READ", None, "query.match", "it is a reply"),
     ],
 )

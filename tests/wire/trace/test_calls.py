@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.controller_api import METHODS, messages
+from segstore.wire.controller_api import METHODS, STATUSES, messages
 from segstore.wire.trace import (
     CONTROLLER,
     Call,
@@ -169,6 +170,21 @@ def test_filters_select_calls(text: str, matches: list[bool]) -> None:
     request, answer = (exchanges.see(each._replace(direction=way)) for each, way in zip(pair, Direction, strict=True))
     assert [chosen(request), chosen(answer)] == matches
     assert answer.answers == (request,)
+
+
+def test_filters_know_every_status_of_grpc_and_of_answers() -> None:
+    own = {
+        value.name
+        for method in METHODS.values()
+        for name in ("status", "result", "state")
+        if (field := method.response.DESCRIPTOR.fields_by_name.get(name)) is not None and field.enum_type is not None
+        for value in field.enum_type.values
+    }
+    for name in {"OK", *STATUSES, *own} - {"SUCCESS", "SCALE_SUCCESS"}:
+        assert parse_filter(f"status = {name}").names == {"status"}
+    assert set(grpc.StatusCode.__members__) == {"OK", *STATUSES}
+    for pattern in ("STREAM_EXIST", "*EXIST", "/SUCCESS/"):
+        assert parse_filter(f"status ~ {pattern}").names == {"status"}
 
 
 def test_calls_without_a_counterpart_are_counted() -> None:

@@ -33,6 +33,7 @@ def subject(**known: Any) -> Any:
         "latency_ns": None,
         "time_ns": None,
         "call": None,
+        "status": None,
     }
     return SimpleNamespace(**{**unknown, **known})
 
@@ -200,6 +201,9 @@ WRONG = [
     ("code = nine", 8, "a whole number", "nine"),
     ("type = READ", 8, "a command", "READ"),
     ("type = READ_SEGMNT", 8, "a command (READ_SEGMENT?)", "READ_SEGMNT"),
+    ("status = STREAM_EXIST", 10, "a status (STREAM_EXISTS?)", "STREAM_EXIST"),
+    ("status != unavailabel", 11, "a status (UNAVAILABLE?)", "unavailabel"),
+    ("status = SUCCESS", 10, "a status such as OK", "SUCCESS"),
     ("direction = in", 13, "request or reply", "in"),
     ("failure = maybe", 11, "true or false", "maybe"),
     ("kind = frames", 8, "frame, call, open, close or bytes", "frames"),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from segstore.server import Rule
-from segstore.server.faults.rules import STATUSES
 from segstore.server.toxics import TOXIC_MODELS
 from segstore.wire import GetStreamSegmentInfo
+from segstore.wire.controller_api import STATUSES
 from tests.server.control_api.browser import Browser
 from tests.server.control_api.support import asking, peer_of
 from tests.server.support import SEGMENT, create

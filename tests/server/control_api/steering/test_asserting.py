@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
 from segstore.server.faults import Faults, Seen
+from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import CONTROLLER, Call
-from tests.server.control_api.support import asking, done, peer_of, refusal
-from tests.server.support import append, create, read, set_up, until
+from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
+from tests.server.support import HELLO, Peer, append, create, read, set_up, until
 
 APPENDS = "type = APPEND_BLOCK_END"
 
@@ -163,6 +165,44 @@ async def test_controller_calls_are_among_the_latest_requests() -> None:
             "1 request with rpc = createScope was received, not exactly 2; "
             "the last request was createScope to the controller"
         )
+
+
+@pytest.mark.usefixtures("grpc_runs")
+async def test_a_filter_selects_the_same_requests_in_lists_verifications_and_waits() -> None:
+    async with asking_cluster() as (mock, http):
+        async with Peer(*await asyncio.open_connection(*mock.stores[0].address)) as peer:
+            await peer.ask(HELLO, create(), set_up(), create("other/stream/0.#epoch.0"), create())
+        method = METHODS["createScope"]
+        async with grpc.aio.insecure_channel(mock.controller_uri) as channel:
+            ask = channel.unary_unary(method.path, method.request.SerializeToString, method.response.FromString)
+            for scope in ("s", "s", "t"):
+                await ask(messages.ScopeInfo(scope=scope))
+        for match, count in (
+            ("", 8),
+            ("kind = call", 3),
+            ("kind = frame", 5),
+            ("failure", 2),
+            ("not failure", 6),
+            ("scope = s", 2),
+            ("type != HELLO", 4),
+            ("type ~ create*", 3),
+            ("latency >= 0 and size > 0", 8),
+            ("rpc = createScope and status != OK", 1),
+            ("status = OK", 2),
+            ("status = SCOPE_EXISTS and scope = s", 1),
+            ("status = SCOPE_EXISTS or type = HELLO", 2),
+            ("kind = call and direction = reply", 0),
+        ):
+            listed = (await done(http, "GET", "/v1/requests", match=match, limit=100))["requests"]
+            assert len(listed) == count, match
+            assert await done(http, "GET", "/v1/requests/verify", match=match, exactly=count) == {"count": count}
+            if count:
+                await done(http, "GET", "/v1/requests/wait", match=match, count=count, stage="replied", timeout_s=50)
+        exists = {"match": "rpc = createScope and status = SCOPE_EXISTS", "stage": "refused"}
+        assert (await done(http, "GET", "/v1/requests/wait", **exists))["type"] == "createScope"
+        none = {"match": "rpc = createScope and status = NOT_FOUND", "at_least": "1"}
+        near = refusal(await http.get("/v1/requests/verify", params=none))[1].splitlines()[1:]
+        assert [each.endswith(": not status = NOT_FOUND") for each in near] == [True] * 3
 
 
 @pytest.mark.parametrize(

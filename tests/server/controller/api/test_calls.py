@@ -93,14 +93,33 @@ async def test_a_call_that_its_client_gives_up_is_recorded_as_cancelled() -> Non
         assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SUCCESS
 
 
-async def test_calls_are_requests_of_the_log_where_a_filter_asks_for_them() -> None:
+async def test_calls_are_requests_of_the_log() -> None:
     async with MockCluster() as mock:
         await call(mock, "createScope", SCOPE)
         await call(mock, "createScope", SCOPE)
-        assert mock.requests() == []
         refused = await mock.wait_for("rpc = createScope", stage="refused")
         assert (refused.reply, refused.failure, refused.kind) == ("SCOPE_EXISTS", True, "call")
-        assert [each.reply for each in mock.requests("rpc ~ *")] == ["OK", "SCOPE_EXISTS"]
+        for match in ("", "rpc ~ *", "kind = call", "scope = s", "not malformed"):
+            assert [each.reply for each in mock.requests(match)] == ["OK", "SCOPE_EXISTS"]
+        assert mock.requests("kind = frame") == mock.requests("type ~ *") == []
+
+
+async def test_a_call_has_a_status_from_its_end() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("rpc = createScope", do="hold", name="late")
+        asked = asyncio.create_task(call(mock, "createScope", SCOPE))
+        await mock.faults.wait_held("late")
+        assert mock.requests("status ~ *") == []
+        asked.cancel()
+        await mock.wait_for("rpc = createScope and status = CANCELLED", stage="refused")
+        mock.faults.clear()
+        mock.faults.add("rpc = createScope", do={"status": "UNAVAILABLE"})
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call(mock, "createScope", SCOPE)
+        mock.faults.clear()
+        await call(mock, "createScope", SCOPE)
+        assert [each.status for each in mock.requests("scope = s")] == ["CANCELLED", "UNAVAILABLE", "OK"]
+        assert [each.status for each in mock.requests("status != OK and failure")] == ["CANCELLED", "UNAVAILABLE"]
 
 
 @pytest.mark.parametrize(("at", "exists"), [("before", False), ("after", True)])
@@ -268,6 +287,7 @@ async def test_rules_about_frames_leave_calls_alone() -> None:
             (match, {"answer": {"port": 99999999999}}, "the answer of getURI cannot have these fields: .* out of range")
             for match in ("rpc = getURI", "rpc ~ *", "status = OK")
         ),
+        ("status = STREAM_EXIST", "drop", r"expected a status \(STREAM_EXISTS\?\)"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(match: str, do: Any, said: str) -> None:
