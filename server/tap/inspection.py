@@ -237,6 +237,8 @@ class Inspection:
                 self._apply(effects)
         if lane.is_deaf:
             self._backlog.clear()
+        if not (self._backlog or lane.is_blocked or self._requests.has_more):
+            lane.settle()
         self._flush()
         requests_wait = bool(self._backlog) or lane.is_blocked or lane.requests_bytes > _MOST_BYTES
         self._hold(link.client, requests_wait or self._requests.has_more)
