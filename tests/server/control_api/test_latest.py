@@ -119,4 +119,11 @@ async def test_a_tap_shows_faults_at_their_frames(appends: int) -> None:
             await tap.faults.wait_held("held")
             assert await faults_of(http, "type = READ_SEGMENT") == [[], [], ["lost: error WRONG_HOST"], []]
             assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["held: hold"], []]
+            tap.faults.release("held")
+            await ask_last(peer)
+            tap.traffic.clear()
+            tap.faults.add("type = KEEP_ALIVE", nth=1, do="hold", name="again")
+            peer.send(*[KeepAlive()] * 3)
+            await tap.faults.wait_held("again")
+            assert await faults_of(http, "type = KEEP_ALIVE") == [["again: hold"], [], []]
             tap.faults.clear()
