@@ -74,6 +74,7 @@ class Traffic(TraceRecorder):
     Attributes:
         max_bytes: the most that records take.
         started_ns: time of its start, in ns since 1970.
+        discarded_ns: time of the newest record that was discarded, in ns since 1970; 0 if none was.
         last: number of the last record that `flush` has made readable; 0 if there is none.
         peers: facts about connections, by number: those that are open, and the last 1,000 that were closed.
         taker: called with the records of each block, which are valid during the call; None for no such function.
@@ -106,6 +107,7 @@ class Traffic(TraceRecorder):
         super().__init__(writer, clock)
         self.max_bytes = max_bytes
         self.started_ns = clock()
+        self.discarded_ns = 0
         self.last = 0
         self.peers: dict[int, Mapping[str, str]] = {}
         self.writers: dict[bytes, str] = {}
@@ -151,6 +153,8 @@ class Traffic(TraceRecorder):
 
     def _discard(self, block: _Block) -> None:
         self._bytes -= block.size
+        if block.pending is not None:
+            self.discarded_ns = max(self.discarded_ns, block.pending.last_ts_ns)
         block.pending = None
         if block.memory is not None and len(self._free) < _MOST_FREE:
             self._free.append(block.memory)

@@ -216,6 +216,8 @@ class Connection(asyncio.BufferedProtocol):
         hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
         self._counters.bytes_in += nbytes
         self.bytes_in += nbytes
+        if lane is not None and not (received.is_pending() or session.ended or lane.is_paused):
+            lane.settle()  # what is recorded next has not passed the lane
         if self._recorder is not None:
             self._recorder.received(self._number, self._buffers.view[:nbytes])
         if session.ending is not _NOT_YET:

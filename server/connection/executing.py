@@ -128,6 +128,12 @@ class LaneHost:
         """Everything that was received is executed."""
         session.nothing_in_flight()
         self._lane.nothing_in_flight()
+        if not session.ended:
+            self.settle()
+
+    def settle(self) -> None:
+        """Every request that was received has passed the lane."""
+        self._lane.settle()
 
     def drop_waiting(self) -> bool:
         """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""

@@ -55,8 +55,8 @@ _RESOURCES: Final[tuple[tuple[tuple[Any, ...], tuple[Kind, ...]], ...]] = (
 _LACKS: Final[dict[Kind, str]] = {
     "tap": "a tap has no stores: this is a request for `segstore serve`, or for the cluster behind the tap",
     "replay": "a replay has problems only: this is a request for `segstore serve` or `segstore tap`",
-    "stores": "stores do not answer from a trace: this is a request for `segstore replay`",
 }
+_OF_REPLAYS: Final = "only a replay answers from a trace: this is a request for `segstore replay`"
 _ABOUT: Final = """Inspects and controls a running segment store, a tap before one, or a replay of a trace.
 
 Every error response is a `Problem`: one sentence, and the place in the request."""
@@ -86,24 +86,28 @@ def _operation(route: APIRoute) -> str:
     return route.name
 
 
-def _refuse(kind: Kind) -> params.Depends:
-    """Refuses the requests of a router, which a server of this kind lacks."""
+def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
+    """Refuses the requests of a router that servers of these kinds have, and one of this kind lacks."""
+    why = _OF_REPLAYS if kinds == ("replay",) else _LACKS[kind]
 
     def refuse() -> None:
-        raise ApiProblem(409, _LACKS[kind], "path")
+        raise ApiProblem(409, why, "path")
 
     found: params.Depends = Depends(refuse)
     return found
 
 
-def _check_query(request: Request) -> None:
-    """Refuses parameters that an operation does not have, and would not see.
+async def _check_given(request: Request) -> None:
+    """Refuses parameters that an operation does not have, or a body, and would not see.
 
     The page keeps parameters of its own in its address, and scrapers of `/metrics` may send some.
     """
     if not request.url.path.startswith("/v1/"):
         return
     known = [each.alias for each in request.scope["route"].dependant.query_params]
+    if request.scope["route"].body_field is None and await request.body() not in (b"", b"{}"):
+        said = f"; its parameters are in the query: {', '.join(known)}" if known else ""
+        raise ApiProblem(422, f"body: the operation takes none{said}", "body")
     unknown = next((each for each in request.query_params if each not in known), None)
     if unknown is not None:
         where = place(("query", unknown))
@@ -125,10 +129,10 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
     )
     for modules, kinds in _RESOURCES:
         is_here = controlled.kind in kinds
-        refused = [] if is_here else [_refuse(controlled.kind)]
+        refused = [] if is_here else [_refuse(controlled.kind, kinds)]
         for each in modules:
             app.include_router(
-                each.router(controlled), dependencies=[*refused, Depends(_check_query)], include_in_schema=is_here
+                each.router(controlled), dependencies=[*refused, Depends(_check_given)], include_in_schema=is_here
             )
     install(app)
     described = app.openapi

@@ -11,11 +11,12 @@ is known as long as their log has it; when a request was applied, only where a m
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.faults import check_types
-from segstore.wire import AppendBlock, AppendBlockEnd
+from segstore.wire import COMMANDS, AppendBlock, AppendBlockEnd
 from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ _MOST_RECORDS: Final = 30_000
 _MOST_DECISIONS: Final = 2_000
 _AROUND: Final = 2_000
 """Records on each side of a request among which its reply and its neighbours are looked for."""
-
-_Key = tuple[int, int | str | None, int]
 
 
 class Kept:
@@ -120,12 +119,6 @@ class Kept:
         return None if self.reply is None else self.reply.record.ts_ns - self.request.record.ts_ns
 
     @property
-    def key(self) -> _Key:
-        """The connection, the request id or the type, and the event number: as decisions of fault rules have them."""
-        number = getattr(self.command, "last_event_number", getattr(self.command, "event_number", -1))
-        return _key(self.connection, self.request_id, self.request.name, number)
-
-    @property
     def stage(self) -> str:
         """The last stage that it is known to have reached."""
         if self.reply is not None:
@@ -204,7 +197,7 @@ class Latest:
                     await asyncio.sleep(0)
             found = await _matching(pairing.requests, holds, limit)
             if len(found) == limit or first == lowest:
-                self._add_known(found)
+                await self._add_known(found)
                 return found
             size *= 4
 
@@ -235,25 +228,74 @@ class Latest:
                     behind.append((each, seen))
             if found is None or found.number != number:
                 return None, []
-            self._add_known([found])
+            await self._add_known([found])
             return found, [*before, (number, found.request), *behind]
 
-    def _add_known(self, requests: list[Kept]) -> None:
+    async def _add_known(self, requests: list[Kept]) -> None:
         """Adds what the fault rules have done to requests, and what a mock has observed about them."""
         faults = self._faults
-        if faults is None or not requests:
+        if faults is None:
             return
-        by_key = {each.key: each for each in requests}
-        for seen in () if faults.observer is None else faults.observer.requests("kind = frame"):
-            if kept := by_key.get(_key(seen.connection, seen.request_id, seen.type_name, seen.event_number)):
+        decisions = faults.decisions[-_MOST_DECISIONS:]
+        observed = [] if faults.observer is None else list(faults.observer.newest_first())
+        known = {each.connection for each in decisions} | {each.connection for each in observed}
+        by_place = await self._by_place([each for each in requests if each.connection in known], faults)
+        for seen in observed:
+            if kept := by_place.get((seen.connection, seen.place)):
                 kept.seen = seen
-        for each in faults.decisions[-_MOST_DECISIONS:]:
-            if kept := by_key.get(_key(each.connection, each.request_id, each.type_name, each.event_number)):
+        for each in decisions:
+            if kept := by_place.get((each.connection, each.place)):
                 kept.faults = (*kept.faults, f"{each.rule}: {each.action}")
 
+    async def _by_place(self, requests: list[Kept], faults: Faults) -> dict[tuple[int, int], Kept]:
+        """Returns requests by connection and place, as decisions have them. Those whose place is unknown are missing.
 
-def _key(connection: int, request_id: int | None, type_name: str | None, event_number: int) -> _Key:
-    return connection, type_name if request_id is None else request_id, event_number
+        The place of a frame is counted from the last request of its connection that had come when the connection was
+        settled. Where a request came later, as behind one that a rule holds, the records between may be discarded.
+        """
+        found = {(each.connection, call.number): each for each in requests if (call := each.call) is not None}
+        last = self.traffic.flush()
+        settled = {
+            each.connection: (there.settled, there.settled_ns)
+            for each in requests
+            if (there := faults.progress.get(each.connection)) is not None
+        }
+        frames = [each for each in requests if each.request.record.kind is RecordKind.FRAME]
+        frames = [each for each in frames if each.connection in settled]
+        if not frames:
+            return found
+        is_behind = any(each.request.record.ts_ns > settled[each.connection][1] for each in frames)
+        first = self.traffic.first if is_behind else min(each.number for each in frames)
+        start, following, discarded_ns = 0, 0, 0
+        numbers: dict[int, list[int]] = {}
+        before: dict[int, int] = {}
+        """By connection, the numbers of its requests since `start`, and how many of these came before it settled."""
+        for done, (number, record) in enumerate(self.traffic.records(first, last), 1):
+            if number != following:  # the first one, or older ones were discarded meanwhile
+                start, discarded_ns = number, self.traffic.discarded_ns
+                numbers, before = {each: [] for each in settled}, dict.fromkeys(settled, 0)
+            following = number + 1
+            if record.connection in settled and _is_counted(record):
+                numbers[record.connection].append(number)
+                before[record.connection] += record.ts_ns <= settled[record.connection][1]
+            if done % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for each in frames:
+            count, settled_ns = settled[each.connection]
+            if each.number < start:
+                continue
+            behind = bisect_left(numbers[each.connection], each.number) - before[each.connection]
+            if behind < 0 or discarded_ns <= settled_ns:
+                found[each.connection, count + behind + 1] = each
+        return found
+
+
+def _is_counted(record: Record) -> bool:
+    """Whether a record is one of the requests that the rules count on a connection: an append is one with its block."""
+    if record.kind is not RecordKind.FRAME or record.direction is Direction.REPLY:
+        return False
+    code = int.from_bytes(record.data[:4])
+    return code in COMMANDS and code != AppendBlock.code
 
 
 async def _matching(requests: deque[Kept], holds: Filter | None, limit: int) -> list[Kept]:

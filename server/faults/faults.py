@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
+import msgspec
 from pydantic import ValidationError
 
-from segstore.server.faults.decisions import Decider, Wait
+from segstore.server.faults.decisions import Decider, NoSuchRule, Wait
 from segstore.server.faults.file import read_faults, rule_problem
 from segstore.server.faults.functions import Function, Functions
 from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 
 _MOST_REPORTED: Final = 5
 _LONGEST: Final = 1_000
+_MOST_CONNECTIONS: Final = 10_000
 
 F = TypeVar("F", bound=Function)
 
@@ -49,6 +52,22 @@ class NoFaults(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("there are no faults here: the mock was made with watched=False, or the store without faults")
+
+
+class Progress(msgspec.Struct, gc=False):
+    """How many requests of a connection have passed the rules.
+
+    count: so far. settled: the count at `settled_ns`, in ns since 1970, when all that had been received by then had
+    passed. With it, recorded requests are counted on from there, whatever was recorded before.
+    """
+
+    count: int
+    settled: int
+    settled_ns: int
+
+    def settle(self) -> None:
+        """All that was received has passed."""
+        self.settled, self.settled_ns = self.count, time.time_ns()
 
 
 class Waiting:
@@ -99,6 +118,7 @@ class Faults(Decider):
         observer: log of requests; None if they are not recorded.
         toxics: disturbances of the bytes below the protocol.
         functions: the functions that rules have called, and their errors.
+        progress: of the last 10,000 connections, by number.
     """
 
     def __init__(
@@ -114,6 +134,7 @@ class Faults(Decider):
         self._holding: list[tuple[str, int, asyncio.Future[None]]] = []
         self._requests = 0
         self._connections = 0
+        self.progress: dict[int, Progress] = {}
         self.load(settings or FaultSettings())
 
     @classmethod
@@ -166,6 +187,7 @@ class Faults(Decider):
         """Replaces a rule at its place, and releases what the old one holds. Raises NoSuchRule, and ValueError."""
         new = super().replace(name, rule)
         self._release(name)
+        self._notify_held()
         return new
 
     def load(self, source: Path | str | FaultSettings) -> None:
@@ -183,6 +205,7 @@ class Faults(Decider):
         super().clear(name)
         for each in [name] if name is not None else list(self._held):
             self._release(each)
+        self._notify_held()
 
     def disable(self, name: str) -> None:
         """Disables a rule and releases what it holds; its position and counts stay. Raises NoSuchRule."""
@@ -210,8 +233,10 @@ class Faults(Decider):
         return len(waiting)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
-        """Waits until a rule holds `count` requests or replies. Raises TimeoutError, NoSuchRule."""
-        rule = self._rule(name)
+        """Waits until a rule holds `count` requests or replies. Raises TimeoutError; NoSuchRule, at once if the rule
+        is removed meanwhile.
+        """
+        self._rule(name)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (name, count, done)
         self._holding.append(entry)
@@ -220,6 +245,7 @@ class Faults(Decider):
             async with asyncio.timeout(timeout_s):
                 await done
         except TimeoutError as error:
+            rule = self._rule(name)
             said = f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s"
             said += f"; it has matched {rule.matched} and fired {rule.fired.total()} times"
             raise TimeoutError("\n  ".join([said, *([] if rule.matched else self._near(rule.rule))])) from error
@@ -228,7 +254,11 @@ class Faults(Decider):
 
     def _notify_held(self) -> None:
         for name, count, done in self._holding:
-            if self.held(name) >= count and not done.done():
+            if done.done():
+                continue
+            if name not in self._rules:
+                done.set_exception(NoSuchRule(name, tuple(self._rules)))
+            elif self.held(name) >= count:
                 done.set_result(None)
 
     def _hold(self, name: str, waiting: Waiting) -> None:
@@ -294,6 +324,13 @@ class Faults(Decider):
     def next_connection(self) -> int:
         self._connections += 1
         return self._connections
+
+    def start_progress(self, connection: int) -> Progress:
+        """Returns the progress of a new connection."""
+        made = self.progress[connection] = Progress(0, 0, time.time_ns())
+        if len(self.progress) > _MOST_CONNECTIONS:
+            del self.progress[next(iter(self.progress))]
+        return made
 
     def next_request(self, count: int = 1) -> int:
         """Returns the number of the last of `count` requests."""

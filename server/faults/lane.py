@@ -132,6 +132,7 @@ class Lane:
         self.is_blocked = False
         self.is_deaf = False
         self.requests_bytes = 0
+        self._progress = faults.start_progress(self.number)
         self._faults = faults
         self._store = store
         self._encode = encode
@@ -185,6 +186,7 @@ class Lane:
     def appends_passed(self, count: int) -> None:
         """Counts appends as executed and answered; only while `passes_appends`."""
         self._faults.next_request(count)
+        self._progress.count += count
 
     def pass_appends(self, segment: str, writer_id: UUID, appends: list[tuple[int, int]]) -> None:
         """Appends of one writer, by event number and request id, are executed; only while `passes_appends`.
@@ -194,6 +196,7 @@ class Lane:
         event_number, request_id = appends[0]
         first = self._seen(Append(segment, writer_id, event_number, 1, b"", None, request_id))
         self._faults.next_request(len(appends) - 1)
+        self._progress.count += len(appends) - 1
         self._pending.add_appends(writer_id.bytes, appends, first)
 
     def pass_acknowledgement(self, writer: bytes, number: int) -> None:
@@ -226,6 +229,7 @@ class Lane:
     def _seen(self, item: Command | Append) -> Seen:
         """Returns the facts about the next request, which has come now."""
         faults = self._faults
+        self._progress.count += 1
         return request_seen(
             item,
             faults.next_request(),
@@ -233,6 +237,7 @@ class Lane:
             connection=self.number,
             now_s=faults.clock.now_s(),
             started_s=faults.started_s,
+            place=self._progress.count,
         )
 
     def _call(self, request: Execute, action: Call) -> list[Effect]:
@@ -337,6 +342,11 @@ class Lane:
     def await_reply(self, request: Execute) -> bool:
         """A request was executed and its reply comes later. Returns False if earlier requests were forgotten for it."""
         return self._pending.add(request.item, Asked(request.seen, request.plan))
+
+    def settle(self) -> None:
+        """Every request that was received has come here."""
+        if not self.is_deaf:
+            self._progress.settle()
 
     def nothing_in_flight(self) -> None:
         """Everything that was received is executed: later appends did not come with a refused one."""
@@ -468,6 +478,7 @@ class Lane:
         about = reply_seen(
             reply, len(frame), seen[0] if seen else None, store=self._store, connection=self.number, now_s=now_s
         )
+        about.place = seen[-1].place if seen else 0
         plan = self._faults.decide(about)
         if plan is None:
             self._outgoing.add([frame], seen, after)

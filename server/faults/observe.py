@@ -61,7 +61,7 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     number: from 1, in order of receipt. store: the store's number in the cluster, from 0. connection: from 1, counted
     over all stores. offset: of a read or a conditional append. event_number, event_count: of an append. size: in bytes,
     with headers. reply: the type name of the first reply. faults: actions of rules that fired. call: of a controller
-    call, which is no frame; its type name is the method's, its reply the outcome.
+    call, which is no frame; its type name is the method's, its reply the outcome. place: as a `Decision` has it.
     """
 
     number: int
@@ -86,6 +86,7 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     direction: int = 0
     failure: bool = False
     call: Call | None = None
+    place: int = 0
 
     @property
     def kind(self) -> str:
@@ -119,7 +120,7 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
 
 
 def request_seen(
-    item: Command | Append, number: int, *, store: int, connection: int, now_s: float, started_s: float
+    item: Command | Append, number: int, *, store: int, connection: int, now_s: float, started_s: float, place: int = 0
 ) -> Seen:
     """Returns the facts about a request at its receipt. Keeps no view of its payload."""
     if isinstance(item, Append):
@@ -139,6 +140,7 @@ def request_seen(
             -1 if item.expected_offset is None else item.expected_offset,
             item.event_number,
             item.event_count,
+            place=place,
         )
     return Seen(
         number,
@@ -153,6 +155,7 @@ def request_seen(
         now_s,
         started_s,
         item.offset if isinstance(item, ReadSegment) else -1,
+        place=place,
     )
 
 

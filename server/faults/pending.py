@@ -82,10 +82,15 @@ class PendingRequests:
 
         def each_of(kept: tuple[int, Asked], appends: list[tuple[int, int]]) -> Iterator[tuple[int, Asked]]:
             mark, asked = kept
-            number = asked.seen.number + self._prompt[mark] - len(appends)  # of those that are left
+            done = self._prompt[mark] - len(appends)
             for at, (event_number, request_id) in enumerate(appends, 1):
+                behind = done + at - 1
                 seen = msgspec.structs.replace(
-                    asked.seen, number=number + at - 1, event_number=event_number, request_id=request_id
+                    asked.seen,
+                    number=asked.seen.number + behind,
+                    place=asked.seen.place + behind,
+                    event_number=event_number,
+                    request_id=request_id,
                 )
                 yield mark if at == len(appends) else 0, Asked(seen, NO_PLAN)
 

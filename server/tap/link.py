@@ -224,6 +224,7 @@ class Link:
             side.forward(data)
             return
         if side is self.client and side.note is not None:
+            self._inspection.settle()  # what is recorded next has not passed the lane
             side.note(data)
         self._inspection.take(side, data)
 

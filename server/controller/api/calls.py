@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from segstore.server.recording import Recorder
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
+_recorded_number: ContextVar[int] = ContextVar("_recorded_number", default=0)
+"""Of the call that is being served, in the recorded traffic; 0 if it is not recorded."""
 _OF_TRANSPORT: Final = ("grpc-", ":")
 
 
@@ -55,6 +58,7 @@ class Calls:
                 return await behaviour(request, context)
             self._number += 1
             number, message = self._number, b""
+            _recorded_number.set(number)
             given = as_texts(sent_metadata(context))
             recorder.called(Direction.REQUEST, Call(number, rpc, request, given, context.peer()))
             status = "UNKNOWN"
@@ -210,6 +214,7 @@ class _Ruled:
             direction=direction,
             failure=call.failed,
             call=call,
+            place=_recorded_number.get(),
         )
 
 

@@ -85,8 +85,12 @@ async def test_it_lists_what_it_is_and_refuses_the_rest(replay: TraceServer, htt
         status, said, where = refusal(await http.request(method, path))
         assert (status, where) == (409, "path")
         assert said.startswith("a replay has problems only")
+
+
+async def test_stores_refuse_what_only_a_replay_has() -> None:
     async with alone(Controlled()) as other:
-        assert "`segstore replay`" in refusal(await other.get("/v1/problems"))[1]
+        said = refusal(await other.get("/v1/problems"))[1]
+        assert said == "only a replay answers from a trace: this is a request for `segstore replay`"
 
 
 async def test_its_description_has_only_what_it_serves(http: httpx.AsyncClient) -> None:

@@ -79,6 +79,12 @@ async def test_what_only_stores_have_is_refused_in_one_sentence(method: str, pat
         assert why.startswith("a tap has no stores: ")
 
 
+async def test_what_only_a_replay_has_is_refused_with_its_name() -> None:
+    async with tapped() as (_, http):
+        status, why, _ = refusal(await http.get("/v1/problems"))
+        assert (status, why) == (409, "only a replay answers from a trace: this is a request for `segstore replay`")
+
+
 async def test_only_what_it_answers_is_described() -> None:
     async with tapped() as (_, http):
         described = (await done(http, "GET", "/v1/openapi.json"))["paths"]

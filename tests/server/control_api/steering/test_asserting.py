@@ -233,3 +233,26 @@ async def test_a_wait_for_what_a_rule_holds() -> None:
         peer.send(read(0))
         assert await done(http, "POST", "/v1/faults/reads/wait") == {"held": 1}
         assert refusal(await http.post("/v1/faults/none/wait"))[0] == 404
+
+
+@pytest.mark.parametrize(("method", "path"), [("DELETE", "/v1/faults/reads"), ("DELETE", "/v1/faults")])
+async def test_a_wait_for_what_a_rule_holds_ends_when_the_rule_is_removed(method: str, path: str) -> None:
+    async with asking() as (mock, http):
+        await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "hold", "name": "reads"})
+        waiting = asyncio.create_task(http.post("/v1/faults/reads/wait", params={"timeout_s": 50}))
+        await until(lambda: bool(mock.faults._holding))
+        await done(http, method, path)
+        status, said, where = refusal(await waiting)
+        assert (status, where) == (404, "path.name")
+        assert said.startswith("the rule was removed during the wait: no rule has the name 'reads'")
+
+
+async def test_a_body_is_refused_where_the_parameters_are_in_the_query() -> None:
+    async with asking() as (_, http):
+        await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "hold", "name": "reads"})
+        for path, said in (
+            ("reads/wait", "body: the operation takes none; its parameters are in the query: count, timeout_s"),
+            ("reads/release", "body: the operation takes none"),
+        ):
+            answer = await http.post(f"/v1/faults/{path}", json={"count": 1})
+            assert refusal(answer) == (422, said, "body")

@@ -1,0 +1,129 @@
+"""Which requests of the kept traffic fault rules and the observer were about, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
+from segstore.server.traffic import Traffic
+from segstore.tap import Tap
+from segstore.wire import Command, KeepAlive, Padding
+from tests.server.control_api.support import asking, client_of, done, peer_of
+from tests.server.support import HELLO, Peer, append, create, read, set_up
+
+STATUS = {"name": "st", "match": "rpc = createScope", "times": 1, "do": {"status": "UNAVAILABLE"}}
+
+
+def traffic_of(mock: MockSegmentStore) -> Traffic:
+    recorder = mock.server.hub.recorder
+    assert isinstance(recorder, Traffic)
+    return recorder
+
+
+async def ask_last(peer: Peer, *commands: Command) -> None:
+    """Sends commands, and waits until they and all before are answered."""
+    peer.send(*commands, create(request_id=99))
+    while getattr((await peer.receive())[0], "request_id", 0) != 99:
+        pass
+
+
+async def faults_of(http: httpx.AsyncClient, match: str) -> list[list[str]]:
+    """Those of the requests that match, oldest first; each is the same in detail."""
+    found = (await done(http, "GET", "/v1/requests", match=match, limit=1_000))["requests"]
+    for each in found[:5] + found[-5:]:
+        detail = await done(http, "GET", f"/v1/requests/{each['number']}")
+        assert (detail["faults"], detail["stage"]) == (each["faults"], each["stage"])
+    return [each["faults"] for each in reversed(found)]
+
+
+@pytest.mark.usefixtures("grpc_runs")
+async def test_a_fault_is_shown_at_the_call_that_it_has_ended() -> None:
+    async with MockCluster(http_port=0, rest_port=0) as mock, client_of(mock) as http:
+        async with httpx.AsyncClient(base_url=mock.rest_url, trust_env=False, timeout=60) as rest:
+            for name in "abcd":
+                if name == "c":
+                    await done(http, "POST", "/v1/faults", STATUS)
+                await rest.post("/v1/scopes", json={"scopeName": name})
+        found = (await done(http, "GET", "/v1/requests", match="rpc = createScope"))["requests"]
+        assert [(each["reply"], each["faults"]) for each in reversed(found)] == [
+            ("OK", []),
+            ("OK", []),
+            ("UNAVAILABLE", ["st: status UNAVAILABLE"]),
+            ("OK", []),
+        ]
+
+
+async def test_a_fault_is_shown_at_its_frame_among_others_that_look_the_same() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        mock.faults.add("type = KEEP_ALIVE", nth=2, do={"delay_ms": 1}, name="late")
+        mock.faults.add("type = READ_SEGMENT", nth=3, do="WrongHost", name="lost")
+        peer.send(KeepAlive(), Padding(8), KeepAlive(), KeepAlive())
+        await ask_last(peer, create(), set_up(), append(1))
+        await ask_last(peer, *[read(length=1)] * 4)
+        assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["late: delay"], []]
+        assert await faults_of(http, "type = READ_SEGMENT") == [[], [], ["lost: error WRONG_HOST"], []]
+
+
+async def test_a_fault_is_shown_at_its_frame_while_others_wait_behind_it() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up(), append(1))
+        mock.faults.add("type = KEEP_ALIVE", nth=2, do="hold", name="held")
+        peer.send(*[KeepAlive()] * 4)
+        await mock.faults.wait_held("held")
+        assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["held: hold"], [], []]
+        mock.faults.clear()
+
+
+@pytest.mark.parametrize("observed", [True, False])
+async def test_faults_are_shown_at_their_frames_after_older_records_were_discarded(observed: bool) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        if not observed:  # appends pass the rules together
+            mock.faults.observer = None
+        await peer.ask(create(), set_up())
+        peer.send(*map(append, range(1, 1_001)))
+        mock.faults.add("type = READ_SEGMENT", nth=2, do="WrongHost", name="lost")
+        await ask_last(peer, append(1_001), read(length=1))
+        traffic_of(mock).clear()
+        peer.send(*map(append, range(1_002, 2_001)))
+        await ask_last(peer, *[read(length=1)] * 3)
+        assert await faults_of(http, "type = READ_SEGMENT") == [["lost: error WRONG_HOST"], [], []]
+        traffic_of(mock).clear()
+        mock.faults.add("type = KEEP_ALIVE", nth=2, do="hold", name="held")
+        peer.send(*[KeepAlive()] * 3)
+        await mock.faults.wait_held("held")
+        assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["held: hold"], []]
+        mock.faults.clear()
+
+
+@pytest.mark.parametrize("appends", [1, 1_000])
+async def test_a_tap_shows_faults_at_their_frames(appends: int) -> None:
+    async with (
+        MockSegmentStore() as mock,
+        Tap(store=f"{mock.host}:{mock.port}", http_port=0) as tap,
+        httpx.AsyncClient(base_url=tap.http_url, trust_env=False, timeout=60) as http,
+    ):
+        where: Any = tap  # a peer asks for host and port alone
+        async with await Peer.connect(where) as peer:
+            await peer.ask(HELLO, create(), set_up())
+            await ask_last(peer, *map(append, range(1, appends + 1)))
+            assert tap.traffic is not None
+            tap.traffic.clear()
+            tap.faults.add("type = READ_SEGMENT", nth=3, do="WrongHost", name="lost")
+            tap.faults.add("type = KEEP_ALIVE", nth=2, do="hold", name="held")
+            await peer.ask(*[read(0, 1)] * 4)
+            peer.send(*[KeepAlive()] * 3)
+            await tap.faults.wait_held("held")
+            assert await faults_of(http, "type = READ_SEGMENT") == [[], [], ["lost: error WRONG_HOST"], []]
+            assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["held: hold"], []]
+            tap.faults.release("held")
+            await ask_last(peer)
+            tap.traffic.clear()
+            tap.faults.add("type = KEEP_ALIVE", nth=1, do="hold", name="again")
+            peer.send(*[KeepAlive()] * 3)
+            await tap.faults.wait_held("again")
+            assert await faults_of(http, "type = KEEP_ALIVE") == [["again: hold"], [], []]
+            tap.faults.clear()
