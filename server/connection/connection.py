@@ -171,6 +171,8 @@ class Connection(asyncio.BufferedProtocol):
         if self in hub.connections:
             self._counters.connections_open -= 1
         self._output.is_full = self.session.full = False
+        self._drop_out()
+        self.look_up()
         if self._wind_up():
             hub.queue.add(self, heavy=True)
 
@@ -192,8 +194,8 @@ class Connection(asyncio.BufferedProtocol):
             why = session.why or self._problem or (str(self._lost_by) if self._lost_by is not None else "")
             ours = bool(session.why or self._problem)
             self._recorder.closed(self._number, Direction(ours), **({"reason": why} if why else {}))
-        self.received.drop()
-        self._tell(0)
+        self._drop()
+        self._lane = self._execution.lane = None  # it refers to this: without a cycle both are freed at once
         self._take(ConnectionEvent.FINISHED)
         hub.closed(self)
         return False
@@ -454,13 +456,11 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes what is queued and ends the connection if its session has ended."""
         session, transport = self.session, self.transport
-        if transport is None:
-            return
-        if transport.is_closing():
-            session.take_out()
+        if transport is None or transport.is_closing():
+            self._drop_out()
             return
         if session.ending is _DROPPED:
-            session.take_out()
+            self._drop_out()
         else:
             self.write()
             if self.transport is None:
@@ -474,9 +474,10 @@ class Connection(asyncio.BufferedProtocol):
             self.look_up()
 
     def write(self) -> None:
-        """Writes what is queued, or holds it until it is durable."""
+        """Writes what is queued, or holds it until it is durable, or drops it if the peer is gone."""
         session, lane = self.session, self._lane
         if self.transport is None:
+            self._drop_out()
             return
         if lane is None:
             if not session.out:
@@ -488,6 +489,12 @@ class Connection(asyncio.BufferedProtocol):
             if not out:
                 return
         self._send(size, out, large=large)
+
+    def _drop_out(self) -> None:
+        """Drops what is queued."""
+        self.session.take_out()
+        if self._lane is not None:
+            self._lane.drop_out()
 
     def _send(self, size: int, out: list[Buffer], *, large: bool) -> None:
         """Writes or holds replies of a size. large: as `Output.write`."""
@@ -534,9 +541,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""
-        if self.transport is None:
-            return
-        held = self._output.held_bytes + self._execution.held_bytes
+        held = self._execution.held_bytes
+        if self.transport is not None:
+            held += self._output.held_bytes
         if held != self.held_bytes:
             self._tell(held)
             if held:
@@ -578,7 +585,6 @@ class Connection(asyncio.BufferedProtocol):
         session.end(why)
         log.warning("connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
         self.abort()
-        self._tell(0)
 
     def abort(self) -> None:
         """Cuts the connection without a word."""
@@ -587,6 +593,17 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None:
             self._take(ConnectionEvent.CUT)
             transport.abort()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Gives up all that is held for the peer: it gets no more replies, and nothing more is executed for it."""
+        self.received.drop()
+        self.session.take_out()
+        if self._lane is not None:
+            self._lane.drop_waiting()
+        if self._held is not None:
+            self._held.drop(self)
+        self._tell(0)
 
     def _refuse(self, problem: WireError) -> None:
         """Ends the connection of a peer that broke the protocol."""
