@@ -4,8 +4,9 @@ All connections of a hub share one receive buffer. The bytes of a read are decod
 frames. Usually all are executed before the next read, and the replies are sent in one write. What takes longer than a
 slice (`fair_queue`) continues in turn with other connections. A connection whose peer does not read its replies is not
 read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,
-in order. Whatever was read is executed, even if the peer has closed the connection since. A read of whole appends
-alone, before which nothing was pending, takes a shorter way (`_serve_appends`) with the same results.
+in order. Whatever was read is executed, even if the peer has closed the connection since; then the replies are dropped
+as they are made. A read of whole appends alone, before which nothing was pending, takes a shorter way
+(`_serve_appends`) with the same results.
 
 With a durable store, replies are held until every operation executed before them is durable (`held`), and a peer that
 sends more than the disk can take is not read for a while. `states` has the life of a connection.
@@ -182,6 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         hub, session = self._hub, self.session
         if self._can_go_on():
             self._serve()
+            self.look_up()
             if self._can_go_on():
                 return True
         hub.enter(self)
