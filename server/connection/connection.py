@@ -4,8 +4,9 @@ All connections of a hub share one receive buffer. The bytes of a read are decod
 frames. Usually all are executed before the next read, and the replies are sent in one write. What takes longer than a
 slice (`fair_queue`) continues in turn with other connections. A connection whose peer does not read its replies is not
 read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,
-in order. Whatever was read is executed, even if the peer has closed the connection since. A read of whole appends
-alone, before which nothing was pending, takes a shorter way (`_serve_appends`) with the same results.
+in order. Whatever was read is executed, even if the peer has closed the connection since; then the replies are dropped
+as they are made. A read of whole appends alone, before which nothing was pending, takes a shorter way
+(`_serve_appends`) with the same results.
 
 With a durable store, replies are held until every operation executed before them is durable (`held`), and a peer that
 sends more than the disk can take is not read for a while. `states` has the life of a connection.
@@ -171,6 +172,8 @@ class Connection(asyncio.BufferedProtocol):
         if self in hub.connections:
             self._counters.connections_open -= 1
         self._output.is_full = self.session.full = False
+        self._drop_out()
+        self.look_up()
         if self._wind_up():
             hub.queue.add(self, heavy=True)
 
@@ -180,6 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         hub, session = self._hub, self.session
         if self._can_go_on():
             self._serve()
+            self.look_up()
             if self._can_go_on():
                 return True
         hub.enter(self)
@@ -192,8 +196,8 @@ class Connection(asyncio.BufferedProtocol):
             why = session.why or self._problem or (str(self._lost_by) if self._lost_by is not None else "")
             ours = bool(session.why or self._problem)
             self._recorder.closed(self._number, Direction(ours), **({"reason": why} if why else {}))
-        self.received.drop()
-        self._tell(0)
+        self._drop()
+        self._lane = self._execution.lane = None  # it refers to this: without a cycle both are freed at once
         self._take(ConnectionEvent.FINISHED)
         hub.closed(self)
         return False
@@ -456,13 +460,11 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes what is queued and ends the connection if its session has ended."""
         session, transport = self.session, self.transport
-        if transport is None:
-            return
-        if transport.is_closing():
-            session.take_out()
+        if transport is None or transport.is_closing():
+            self._drop_out()
             return
         if session.ending is _DROPPED:
-            session.take_out()
+            self._drop_out()
         else:
             self.write()
             if self.transport is None:
@@ -476,9 +478,10 @@ class Connection(asyncio.BufferedProtocol):
             self.look_up()
 
     def write(self) -> None:
-        """Writes what is queued, or holds it until it is durable."""
+        """Writes what is queued, or holds it until it is durable, or drops it if the peer is gone."""
         session, lane = self.session, self._lane
         if self.transport is None:
+            self._drop_out()
             return
         if lane is None:
             if not session.out:
@@ -490,6 +493,12 @@ class Connection(asyncio.BufferedProtocol):
             if not out:
                 return
         self._send(size, out, large=large)
+
+    def _drop_out(self) -> None:
+        """Drops what is queued."""
+        self.session.take_out()
+        if self._lane is not None:
+            self._lane.drop_out()
 
     def _send(self, size: int, out: list[Buffer], *, large: bool) -> None:
         """Writes or holds replies of a size. large: as `Output.write`."""
@@ -536,9 +545,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""
-        if self.transport is None:
-            return
-        held = self._output.held_bytes + self._execution.held_bytes
+        held = self._execution.held_bytes
+        if self.transport is not None:
+            held += self._output.held_bytes
         if held != self.held_bytes:
             self._tell(held)
             if held:
@@ -580,7 +589,6 @@ class Connection(asyncio.BufferedProtocol):
         session.end(why)
         log.warning("connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
         self.abort()
-        self._tell(0)
 
     def abort(self) -> None:
         """Cuts the connection without a word."""
@@ -589,6 +597,17 @@ class Connection(asyncio.BufferedProtocol):
         if transport is not None:
             self._take(ConnectionEvent.CUT)
             transport.abort()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Gives up all that is held for the peer: it gets no more replies, and nothing more is executed for it."""
+        self.received.drop()
+        self.session.take_out()
+        if self._lane is not None:
+            self._lane.drop_waiting()
+        if self._held is not None:
+            self._held.drop(self)
+        self._tell(0)
 
     def _refuse(self, problem: WireError) -> None:
         """Ends the connection of a peer that broke the protocol."""

@@ -139,8 +139,12 @@ class LaneHost:
         """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""
         was_blocked = self._lane.is_blocked
         self._lane.drop_waiting()
-        self._out, self._seen, self.out_bytes = [], [], 0
+        self.drop_out()
         return was_blocked
+
+    def drop_out(self) -> None:
+        """Drops the replies that have passed: their peer is gone."""
+        self._out, self._seen, self.out_bytes = [], [], 0
 
     def apply(self, session: Session, effects: list[Effect]) -> None:
         """Performs what the lane decided."""

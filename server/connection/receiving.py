@@ -251,8 +251,12 @@ class Received:
             self._buffers.give_back(lent)
 
     def drop(self) -> None:
-        """Drops everything that is pending."""
+        """Drops everything, incomplete frames and blocks too: nothing more is received."""
         self.release()
+        self.decoder.drop_part()
+        if self.blocks is not None:
+            self.blocks.drop_block()
+        self.has_part = False
         self.at = self.end = 0
         self.problem = None
         self.backlog, self._backlog_bytes = [], 0

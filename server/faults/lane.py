@@ -520,9 +520,10 @@ class Lane:
         return self._end(why, reset=False)
 
     def drop_waiting(self) -> None:
-        """The peer is gone: cancels all waits, and drops the requests and replies that waited."""
+        """The peer is gone: cancels all waits, and drops the requests and replies that wait, now or later."""
         self._waits.clear()
         self._outgoing.clear()
+        self._on_effects = lambda _: None  # the host refers to this: without a cycle both are freed at once
         self.is_blocked = False
         self.requests_bytes = self._waiting = 0
 

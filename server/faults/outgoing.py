@@ -65,6 +65,8 @@ class OutgoingReplies:
 
     def add(self, frames: Sequence[bytes], seen: Sequence[Seen], wait: Wait) -> None:
         """Queues frames that may leave when a wait has ended; the round-trip time is part of it."""
+        if self._waits.is_cleared:
+            return
         wait = Wait(wait.seconds + self._faults.round_trip_s(self._store), wait.holds, wait.overtake)
         for frame in frames:
             reply = _Outgoing(frame, seen, ready=not wait)
@@ -78,6 +80,8 @@ class OutgoingReplies:
 
     def put(self, data: bytes) -> None:
         """Queues bytes that wait for nothing but those before them."""
+        if self._waits.is_cleared:
+            return
         reply = _Outgoing(data, (), ready=True)
         self._queue.append(reply)
         self.held_bytes += reply.cost
@@ -102,6 +106,7 @@ class OutgoingReplies:
         return b"".join(leaving), seen
 
     def clear(self) -> None:
-        """Drops everything; the owner of the waits clears them."""
+        """Drops everything, also what is queued later; the owner of the waits has cleared them."""
+        self._on_ready = lambda: None  # without a cycle, this and its owner are freed at once
         self._queue.clear()
         self._overtakable = self.held_bytes = 0

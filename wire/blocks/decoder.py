@@ -220,7 +220,7 @@ class AppendBlockDecoder:
         self.writers[key] = writer
 
     def _bad_end(self, command: AppendBlockEnd) -> AppendViolation:
-        self._drop_block()
+        self.drop_block()
         writer = self._writer(command)
         if command.num_events <= 0:
             return AppendViolation(
@@ -236,7 +236,7 @@ class AppendBlockDecoder:
 
     def _within_block(self, command: Command, type_name: str) -> AppendViolation:
         writer_id = self._block_writer
-        self._drop_block()
+        self.drop_block()
         return AppendViolation(AppendRule.BLOCK_OPEN, f"{type_name} came before the end", writer_id, command=command)
 
     def _conditional(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> Append:
@@ -250,7 +250,7 @@ class AppendBlockDecoder:
     def _reassemble(self, end: AppendBlockEnd) -> Buffer:
         """The whole events of the open block, and the event that continues in its end."""
         opened, block = self._block_writer, self._block_data
-        self._drop_block()
+        self.drop_block()
         if opened != end.writer_id:
             raise AppendViolation(
                 AppendRule.WRITER_MISMATCH, f"the block is of writer {opened}", command=end, field="writer_id"
@@ -327,5 +327,6 @@ class AppendBlockDecoder:
             actual=number,
         )
 
-    def _drop_block(self) -> None:
+    def drop_block(self) -> None:
+        """Drops the open block, if there is one."""
         self.block_open, self._block_writer, self._block_data = False, None, b""

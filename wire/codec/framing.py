@@ -224,8 +224,12 @@ class FrameDecoder(FrameState):
         if isinstance(error, WireError):
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
-            self._pending, self._long, self.room = bytearray(), memoryview(b""), None
-            self.has_part = False
+            self.drop_part()
+
+    def drop_part(self) -> None:
+        """Drops the incomplete frame: nothing is fed any more."""
+        self._pending, self._long, self.room = bytearray(), memoryview(b""), None
+        self.has_part = False
 
     def _take_part(self, view: memoryview, start: int, end: int, out: list[Any], *, in_place: bool) -> int:
         """Completes the incomplete frame, as far as its bytes are there; returns where they end."""

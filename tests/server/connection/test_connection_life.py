@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import socket
+from typing import Any
 
 import pytest
 
 from segstore.server.connection import Ending
 from segstore.server.connection.deadlines import Missed
 from segstore.wire import (
+    AppendBlock,
     CreateTransientSegment,
     FlushToStorage,
     GetStreamSegmentInfo,
@@ -25,7 +27,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.trace import Direction
-from tests.server.connection.driven import Line, Probe, Room, exists, idle
+from tests.server.connection.driven import PART, Line, Probe, Room, account, exists, filled, idle
 from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read, set_up
 
 PONG = KeepAlive()
@@ -268,6 +270,45 @@ def test_a_lost_connection_that_takes_long_to_end_lets_others_go_first(monkeypat
     room.queue.add(probe)
     room.run()
     assert probe.before == [executed]
+
+
+@pytest.mark.parametrize("rules", [False, True])
+def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_slice(
+    monkeypatch: pytest.MonkeyPatch, rules: bool
+) -> None:
+    room = Room(monkeypatch, rules=rules, connection_outstanding_bytes=10)
+    filled(room, 100_000)
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(HELLO)
+    requests = line.send(*[read(request_id=each, length=100_000) for each in range(50)])
+    line.socket.unread = 0
+    room.slow_down()
+    line.connection.connection_lost(None)
+    held, lane, before = [account(room, line)], line.connection._lane, room.counters.requests
+    while line.connection in room.hub.connections:
+        assert line.session.out_bytes + (0 if lane is None else lane.out_bytes) == 0
+        room.loop.iterate()
+        held.append(account(room, line))
+    assert room.counters.requests - before > 10
+    assert requests // 2 < held[0] < 50 * 1024, "the requests are counted, and no reply"
+    assert held == sorted(held, reverse=True)
+    assert held[-1] == 0
+
+
+@pytest.mark.parametrize("do", [{"delay_ms": 10, "at": "after"}, {"hold": "after"}], ids=str)
+def test_replies_that_a_rule_delays_are_dropped_after_the_loss_too(monkeypatch: pytest.MonkeyPatch, do: Any) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = READ_SEGMENT", do=do)
+    filled(room, 100_000)
+    line = room.connect()
+    room.queue.is_busy = True
+    line.send(*[read(request_id=each, length=100_000) for each in range(50)])
+    lane = line.connection._lane
+    assert lane is not None
+    line.connection.connection_lost(None)
+    assert lane.held_bytes == 0
+    assert room.counters.requests > 50
 
 
 def test_the_reads_of_a_lost_connection_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -614,6 +655,36 @@ def test_a_connection_that_is_cut_is_recorded_and_logged_with_the_reason_and_has
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "the hub needs its memory"})}
     assert warnings(caplog)[0] == (PEER, f"connection from {PEER} cut: the hub needs its memory")
     assert (room.hub.outstanding_bytes, room.counters.deadlines_missed) == (0, 0)
+
+
+@pytest.mark.parametrize("end", ["cut", "end"])
+@pytest.mark.parametrize("data", [PART, AppendBlock(WRITER, bytes(1000))], ids=["frame", "block"])
+def test_what_is_incomplete_is_dropped_when_the_connection_is_cut_or_ended(
+    monkeypatch: pytest.MonkeyPatch, data: bytes | AppendBlock, end: str
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.send(create(), set_up(), data)
+    assert account(room, line) == (1000 if isinstance(data, AppendBlock) else len(data))
+    getattr(line.connection, end)("enough")
+    assert line.connection.received.held_bytes == account(room, line) == 0
+
+
+def test_replies_of_a_connection_that_is_cut_are_dropped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True, disk=True)
+    filled(room, 100_000)
+    line = room.connect()
+    room.disk.behind()
+    line.send(read(length=100_000))
+    assert sum(len(each) for _, _, out in room.disk.held for each in out) > 100_000
+    room.faults.add("type = READ_SEGMENT", do={"hold": "after"})
+    line.send(read(length=100_000))
+    lane = line.connection._lane
+    assert lane is not None
+    assert lane.held_bytes > 100_000
+    line.connection.cut("the hub needs its memory")
+    assert [out for _, _, out in room.disk.held] == [[]]
+    assert lane.held_bytes == account(room, line) == 0
 
 
 def test_requests_of_a_connection_that_is_cut_are_not_executed(

@@ -379,15 +379,17 @@ async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: py
         assert await is_served(healthy)
 
 
-@pytest.mark.mock(watched=False)
-async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected(
-    store: MockSegmentStore,
-) -> None:
-    async with await filled(store, 10) as healthy, await Peer.connect(store) as peer:
+@pytest.mark.parametrize("watched", [False, True])
+async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected(watched: bool) -> None:
+    async with (
+        MockSegmentStore(watched=watched) as store,
+        await filled(store, 10) as healthy,
+        await Peer.connect(store) as peer,
+    ):
         await peer.ask(HELLO)
         peer.send(read(10))
         peer.send_bytes(encode(append(1, bytes(2 * MIB)))[:MIB])
-        await until(lambda: store.server.hub.outstanding_bytes > MIB)
+        await until(lambda: store.server.hub.outstanding_bytes >= MIB)
         held = weakref.ref(connection_of(store, peer))
         gc.disable()
         try:

@@ -19,7 +19,8 @@ class Replies:
         faults = Faults(self.clock)
         faults.round_trip_ms = round_trip_ms
         self.left: list[bytes] = []
-        self.queue = OutgoingReplies(faults, 0, FaultWaits(faults), self.take)
+        self.waits = FaultWaits(faults)
+        self.queue = OutgoingReplies(faults, 0, self.waits, self.take)
 
     def take(self) -> None:
         if data := self.queue.take()[0]:
@@ -77,3 +78,16 @@ def test_nothing_leaves_after_clear(replies: Replies) -> None:
     assert replies.queue.is_empty
     assert replies.queue.held_bytes == 0
     assert replies.queue.take() == (b"", [])
+
+
+def test_nothing_is_queued_once_the_peer_is_gone(replies: Replies) -> None:
+    replies.add(b"held", Wait(1.0))
+    replies.waits.clear()
+    replies.queue.clear()
+    replies.add(b"a", Wait(1.0))
+    replies.add(b"b", Wait())
+    replies.queue.put(b"c")
+    replies.clock.advance(1.0)
+    assert replies.left == []
+    assert replies.queue.is_empty
+    assert replies.queue.held_bytes == 0
