@@ -578,6 +578,45 @@ async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connecti
     assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
 
 
+async def test_a_client_that_reconnects_from_the_port_of_a_connection_not_yet_lost_is_no_loop(watched: bool) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        async with await connected(tap) as first:
+            await first.ask(HELLO)
+            (link,) = tap.links
+            earlier = Side(link, Direction.REQUEST, "client"), Side(link, Direction.REPLY, "store")
+            for side, same, other in zip(earlier, (link.client, link.store), reversed(earlier), strict=True):
+                side.ends, side.other = same.ends, other
+                assert tap.made(tap.fronts[0], side)
+                tap.lost(same)
+                assert tap.sockets[side.direction, side.ends][1] is side, "the earlier connection is replaced"
+                tap.lost(side)
+        async with await connected(tap) as second:
+            assert len(await second.ask(HELLO, create())) == 2
+
+
+async def test_connections_whose_ends_are_unknown_are_no_loop() -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap:
+        links = [Link(tap, tap.fronts[0]) for _ in range(2)]
+        assert all(tap.made(tap.fronts[0], side) for link in links for side in (link.client, link.store))
+        assert not tap.sockets
+
+
+async def test_a_store_that_was_the_tap_itself_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.tap.server._LOOP_S", 0.2)
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap:
+        assert tap.address is not None
+        itself = await tap.through(tap.address)
+        door = tap.fronts[1]
+        async with await Peer.connect(Port(*itself)) as peer:  # type: ignore[arg-type]  # it asks for no more
+            with suppress(ConnectionError):
+                assert await read_all(peer.reader) == b""
+        assert door.is_tap
+        door.store = Endpoint(mock.host, mock.port)  # as if its name led there from now on
+        await until(lambda: not door.is_tap)
+        async with await Peer.connect(Port(*itself)) as peer:  # type: ignore[arg-type]  # as above
+            assert len(await peer.ask(HELLO, create())) == 2
+
+
 async def test_traffic_is_not_forwarded_to_a_named_store_that_is_a_port_of_the_tap(watched: bool) -> None:
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
         assert tap.address is not None
