@@ -509,9 +509,13 @@ class Lane:
         return self._end(why, reset=False)
 
     def drop_waiting(self) -> None:
-        """The peer is gone: cancels all waits, and drops the requests and replies that waited."""
+        """The peer is gone: cancels all waits, and drops the requests and replies that waited or were pending, and the
+        host, which is not called any more.
+        """
         self._waits.clear()
         self._outgoing.clear()
+        self._on_effects = _ignored
+        self._pending = PendingRequests()
         self.is_blocked = False
         self.requests_bytes = self._waiting = 0
 
@@ -532,6 +536,10 @@ class Lane:
             return []
         self.is_deaf = self._has_ended = True
         return [*self._leave([]), End(why, reset)]
+
+
+def _ignored(_: list[Effect]) -> None:
+    """Takes effects in place of the host of a connection that is gone."""
 
 
 def _reason(plan: Plan, action: Close) -> str:

@@ -34,6 +34,10 @@ class _Outgoing:
         self.ready = ready
 
 
+def _ignored() -> None:
+    """Called in place of the owner after `clear`."""
+
+
 class OutgoingReplies:
     """The queue of one connection's replies.
 
@@ -102,6 +106,7 @@ class OutgoingReplies:
         return b"".join(leaving), seen
 
     def clear(self) -> None:
-        """Drops everything; the owner of the waits clears them."""
+        """Drops everything, also whom to call; the owner of the waits clears them."""
+        self._on_ready = _ignored
         self._queue.clear()
         self._overtakable = self.held_bytes = 0

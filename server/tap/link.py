@@ -331,3 +331,7 @@ class Link:
             self._tap.recorder.closed(self.number or 0, self._by or Direction.REQUEST, **reason)
         self._door.remove(self)
         self._tap.over(self)
+        # Without these cycles, what it holds is freed now and not by the next garbage collection, which may be far off.
+        self._inspection = None
+        self.client.part()
+        self.store.part()

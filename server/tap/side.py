@@ -120,6 +120,10 @@ class Side(asyncio.Protocol):
 
     # --- for the link -----------------------------------------------------------------------------------------------
 
+    def part(self) -> None:
+        """Drops the link and the other side, when both sockets are closed."""
+        del self._link, self.other
+
     def warn(self, what: str) -> None:
         """Logs what is wrong with the data of this side, which is forwarded all the same."""
         log.warning("connection from %s: of the %s: %s", self._link.peer, self._peer, what)
