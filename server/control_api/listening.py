@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -174,8 +174,10 @@ class _Server:
 
     def __init__(self, app: ASGIApp) -> None:
         self.server_state = ServerState()
+        self._app = app
+        self._is_ending = False
         self._config = uvicorn.Config(
-            app,
+            self._answer,
             http=_Connection,
             ws="none",
             loop="none",
@@ -190,6 +192,13 @@ class _Server:
             h11_max_incomplete_event_size=_HEAD_BYTES,
         )
         self._listening: Listening | None = None
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._is_ending:  # otherwise `end` has closed the connection; uvicorn would log an error
+                raise
 
     def _connection(self) -> _Connection:
         return _Connection(self._config, self.server_state, {})
@@ -220,12 +229,13 @@ class _Server:
             await asyncio.sleep(_LOOK_S)
         for connection in list(state.connections):
             connection.transport.abort()
+        while state.connections:  # noqa: ASYNC110 — as above
+            await asyncio.sleep(0)
+        self._is_ending = True
         tasks = list(state.tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        while state.connections:  # noqa: ASYNC110 — as above
-            await asyncio.sleep(0)
 
 
 def _refused(peer: str, why: str) -> None:

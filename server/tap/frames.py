@@ -53,8 +53,8 @@ class Frames:
 
     @property
     def held(self) -> int:
-        """Number of bytes of an incomplete frame, or left behind a feed that stopped early."""
-        return len(self._begun) + len(self._left) - self._at
+        """Number of bytes in memory: of an incomplete frame, or of a feed that stopped early."""
+        return len(self._begun) + len(self._left)
 
     def feed(self, data: bytes, most: float = inf, find_runs: FindRuns | None = None) -> list[Piece]:
         """Takes the next bytes and returns the pieces that they complete, at most `most`.
@@ -118,9 +118,14 @@ class Frames:
     def rest(self) -> bytes:
         """Returns the bytes of an incomplete frame, and drops them."""
         rest = bytes(self._begun) + self._left[self._at :]
+        self.clear()
+        return rest
+
+    def clear(self) -> None:
+        """Drops what is buffered."""
         self._begun.clear()
         self._left, self._at = b"", 0
-        return rest
+        self.has_more = False
 
     def _piece(self, frame: bytes) -> Piece:
         try:

@@ -370,14 +370,16 @@ class Inspection:
             self._take_some(self._link.store, b"")
 
     def close(self) -> None:
-        """Drops everything that waits; nothing is executed afterwards."""
+        """Drops everything that waits or is buffered; nothing is executed afterwards."""
         if self._linger is not None:
             self._linger.cancel()
         self._lane.drop_waiting()
         self._backlog.clear()
         self._when_drained.clear()
+        self._block.clear()
+        self._requests.clear()
+        self._replies.clear()
         self._link.hold(0)
-        self._requests.has_more = self._replies.has_more = False
         self._queue.discard(self)
 
 

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import ssl
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from segstore.server.tap.inspection import Inspection
@@ -48,7 +49,7 @@ class Door:
 
     Attributes:
         address: the tap's address for the store's clients.
-        is_tap: whether the store has turned out to be the tap itself.
+        is_tap_until_s: until when, on the loop's clock, the store counts as the tap itself, as it turned out to be.
         connections: the open connections of its clients.
     """
 
@@ -59,7 +60,7 @@ class Door:
         self.number = number
         self.address = Endpoint("", 0)
         self.server: asyncio.Server | None = None
-        self.is_tap = False
+        self.is_tap_until_s = -inf
         self.connections: set[Link] = set()
         self._totals = {"connections": 0, "bytes_in": 0, "bytes_out": 0}
 
@@ -67,6 +68,11 @@ class Door:
     def upstream(self) -> Endpoint:
         """The store's own address."""
         return self.store
+
+    @property
+    def is_tap(self) -> bool:
+        """Whether the store has turned out to be the tap itself."""
+        return asyncio.get_running_loop().time() < self.is_tap_until_s
 
     @property
     def serving(self) -> bool:
@@ -326,3 +332,7 @@ class Link:
             self._tap.recorder.closed(self.number or 0, self._by or Direction.REQUEST, **reason)
         self._door.remove(self)
         self._tap.over(self)
+        # Without these cycles, what it holds is freed now and not by the next garbage collection, which may be far off.
+        self._inspection = None
+        self.client.part()
+        self.store.part()

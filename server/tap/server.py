@@ -47,6 +47,8 @@ _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
 _PROBE_S: Final = 3.0
 _MOST_PROBED: Final = 10
+_LOOP_S: Final = 10.0
+"""How long a store counts as the tap itself. After that its name may lead elsewhere, so a client tries again."""
 
 
 class TooManyStores(OSError):
@@ -123,7 +125,7 @@ class TapServer(WithFaults):
         queue: links that have more pieces to process than a slice allows.
         closing: whether `stop` was called.
         upstream_context: TLS context for connections to stores; None without TLS.
-        sockets: addresses of both ends → door and side, for the sockets of all links.
+        sockets: direction, addresses of both ends → door and side, for the sockets of all links.
         held_bytes: bytes of incomplete frames, if traffic is decoded.
     """
 
@@ -142,7 +144,7 @@ class TapServer(WithFaults):
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
         self._trusted: bytes | None = None
-        self.sockets: dict[frozenset[object], tuple[Door, Side]] = {}
+        self.sockets: dict[tuple[Direction, tuple[object, ...]], tuple[Door, Side]] = {}
         self.held_bytes = 0
         self._doors: dict[Endpoint, Door] = {}
         self._learning = asyncio.Lock()
@@ -343,19 +345,24 @@ class TapServer(WithFaults):
 
     def made(self, door: Door, side: Side) -> bool:
         """Registers a new socket; returns False if its other end belongs to the tap, too."""
-        # A connection of the tap to itself appears twice: as one door's socket to its store, and as a client's socket.
-        met_door, met = self.sockets.setdefault(side.ends, (door, side))
-        if met is side:
+        if not side.ends:
             return True
-        door = door if side.direction is Direction.REPLY else met_door
+        # A connection of the tap to itself appears twice: as one door's socket to its store, and as a client's socket.
+        # A socket of the same kind with the same ends is an earlier one, whose loss has not been reported yet.
+        self.sockets[side.direction, side.ends] = door, side
+        met = self.sockets.get((side.other.direction, side.ends))
+        if met is None:
+            return True
+        door = door if side.direction is Direction.REPLY else met[0]
         if not door.is_tap:
-            door.is_tap = True
-            log.error("the store %s is the tap itself: nothing is forwarded to it", door.store)
+            log.error("the store %s is the tap itself: nothing is forwarded to it for %g s", door.store, _LOOP_S)
+        door.is_tap_until_s = asyncio.get_running_loop().time() + _LOOP_S
         return False
 
     def lost(self, side: Side) -> None:
-        if self.sockets.get(side.ends, (None, None))[1] is side:
-            del self.sockets[side.ends]
+        key = side.direction, side.ends
+        if self.sockets.get(key, (None, None))[1] is side:
+            del self.sockets[key]
 
     def hold(self, link: Link, size: int) -> None:
         """Records how many bytes of frames a link holds. If all hold too many, those with the most are closed."""

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from segstore.server.net import end_by_reset
 from segstore.wire import Hello
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from segstore.wire.trace import Direction
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class Side(asyncio.Protocol):
         transport: None before the connection is made and after it is lost.
         ended: whether EOF was received.
         note: called with the data forwarded from this side, to record it.
-        ends: the addresses of both ends of the socket.
+        ends: the addresses of both ends of the socket, first of the one that has connected; () if they are unknown.
         bytes_in, bytes_out: number of bytes read and written.
     """
 
@@ -64,7 +63,7 @@ class Side(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.ended = False
         self.note: Callable[[bytes], object] | None = None
-        self.ends: frozenset[Any] = frozenset()
+        self.ends: tuple[Any, ...] = ()
         self.bytes_in = self.bytes_out = 0
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
@@ -72,8 +71,10 @@ class Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
-        names = (self.transport.get_extra_info(each) for each in ("sockname", "peername"))
-        self.ends = frozenset((each[0].removeprefix("::ffff:"), each[1]) for each in names if each)
+        names = ("peername", "sockname") if self.direction is Direction.REQUEST else ("sockname", "peername")
+        ends = tuple(self.transport.get_extra_info(each) for each in names)
+        if all(ends):  # otherwise the peer has disconnected
+            self.ends = tuple((host.removeprefix("::ffff:"), port) for host, port, *_ in ends)
         self._link.made(self)
         early, self._early, self._said_all = self._early, [], False
         for data in early:
@@ -118,6 +119,10 @@ class Side(asyncio.Protocol):
         self.other.go_on(_FULL)
 
     # --- for the link -----------------------------------------------------------------------------------------------
+
+    def part(self) -> None:
+        """Drops the link and the other side, when both sockets are closed."""
+        del self._link, self.other
 
     def warn(self, what: str) -> None:
         """Logs what is wrong with the data of this side, which is forwarded all the same."""

@@ -13,10 +13,11 @@ from typing import Any, Self
 
 import httpx
 import pytest
+from starlette.types import Scope
 
 from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
-from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
+from segstore.server.control_api import ControlApi, Controlled, Guard, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
@@ -104,6 +105,46 @@ async def test_a_request_whose_body_never_comes_does_not_keep_it_from_stopping()
     writer.transport.abort()
     with pytest.raises(OSError, match=r"."):
         await raw(url, b"")
+
+
+@pytest.mark.parametrize(
+    ("head", "answers"),
+    [
+        ("POST /v1/writers HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 5", False),
+        ("GET /v1/requests/wait HTTP/1.1", True),
+        ("DELETE /v1/faults HTTP/1.1", True),
+    ],
+    ids=["a body", "a wait", "a request that is completed without its client"],
+)
+async def test_a_request_in_progress_when_it_stops_is_no_error(
+    head: str, answers: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """answers: whether the application is asked, and then never answers."""
+    monkeypatch.setattr(listening, "_DRAIN_S", 0.05)
+    asked = asyncio.Event()
+    check = Guard._check
+
+    def checks(guard: Guard, scope: Scope) -> None:
+        check(guard, scope)
+        asked.set()
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Guard, "_check", checks)
+    if answers:
+        monkeypatch.setattr(listening, "make_app", lambda *_, **__: never)
+    api = ControlApi(Controlled([]), "127.0.0.1", 0)
+    await api.start()
+    assert api.address is not None
+    reader, writer = await asyncio.open_connection(*api.address)
+    writer.write(f"{head}\r\nhost: localhost\r\n\r\n".encode())
+    await asyncio.wait_for(asked.wait(), 10)
+    await api.stop()
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    writer.transport.abort()
+    assert caplog.messages == []
 
 
 TOKEN = "0123456789abcdef"

@@ -81,7 +81,7 @@ def test_runs_are_one_piece_and_are_not_looked_for_behind_a_frame_that_may_chang
     frames = Frames()
     assert [piece.data for piece in frames.feed(FRAMES[1] + BLOCK + FRAMES[3], find_runs=find)] == [FRAMES[1]]
     assert frames.has_more
-    assert frames.held == len(BLOCK + FRAMES[3])
+    assert frames.held == len(FRAMES[1] + BLOCK + FRAMES[3]), "what the feed has returned is in memory until all is"
     run, other = frames.feed(b"", find_runs=find)
     assert (run.data, run.command) == (BLOCK, ["run"])
     assert (other.data, other.command) == (FRAMES[3], read(3))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -18,10 +20,11 @@ from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
 from segstore.server.net import AddressInUse, CannotListen
 from segstore.server.tap import TapServer, TapSettings
+from segstore.server.tap.frames import Frames
 from segstore.server.tap.link import Link
 from segstore.server.tap.server import TooManyStores
 from segstore.server.tap.side import HIGH_BYTES, Side
-from segstore.wire import AppendBlock, AppendSetup, encode
+from segstore.wire import AppendBlock, AppendSetup, ReadSegment, encode
 from segstore.wire.trace import Direction
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, set_up, until
@@ -41,6 +44,14 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 def watched_faults() -> Faults:
     return Faults(LoopClock(), observer=Observer())
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "watched"])
@@ -578,6 +589,45 @@ async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connecti
     assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
 
 
+async def test_a_client_that_reconnects_from_the_port_of_a_connection_not_yet_lost_is_no_loop(watched: bool) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        async with await connected(tap) as first:
+            await first.ask(HELLO)
+            (link,) = tap.links
+            earlier = Side(link, Direction.REQUEST, "client"), Side(link, Direction.REPLY, "store")
+            for side, same, other in zip(earlier, (link.client, link.store), reversed(earlier), strict=True):
+                side.ends, side.other = same.ends, other
+                assert tap.made(tap.fronts[0], side)
+                tap.lost(same)
+                assert tap.sockets[side.direction, side.ends][1] is side, "the earlier connection is replaced"
+                tap.lost(side)
+        async with await connected(tap) as second:
+            assert len(await second.ask(HELLO, create())) == 2
+
+
+async def test_connections_whose_ends_are_unknown_are_no_loop() -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap:
+        links = [Link(tap, tap.fronts[0]) for _ in range(2)]
+        assert all(tap.made(tap.fronts[0], side) for link in links for side in (link.client, link.store))
+        assert not tap.sockets
+
+
+async def test_a_store_that_was_the_tap_itself_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.tap.server._LOOP_S", 0.2)
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port) as tap:
+        assert tap.address is not None
+        itself = await tap.through(tap.address)
+        door = tap.fronts[1]
+        async with await Peer.connect(Port(*itself)) as peer:  # type: ignore[arg-type]  # it asks for no more
+            with suppress(ConnectionError):
+                assert await read_all(peer.reader) == b""
+        assert door.is_tap
+        door.store = Endpoint(mock.host, mock.port)  # as if its name led there from now on
+        await until(lambda: not door.is_tap)
+        async with await Peer.connect(Port(*itself)) as peer:  # type: ignore[arg-type]  # as above
+            assert len(await peer.ask(HELLO, create())) == 2
+
+
 async def test_traffic_is_not_forwarded_to_a_named_store_that_is_a_port_of_the_tap(watched: bool) -> None:
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
         assert tap.address is not None
@@ -625,3 +675,35 @@ async def test_the_connections_with_the_most_incomplete_frames_are_closed(monkey
             await until(lambda: len(tap.links) == 2 and tap.held_bytes < 1_000_000)
         await until(lambda: not tap.links)
         assert tap.held_bytes == 0
+
+
+@pytest.mark.usefixtures("no_collection")
+async def test_what_a_connection_holds_is_freed_with_it_and_without_the_garbage_collector(watched: bool) -> None:
+    read = encode(ReadSegment(SEGMENT, 0, 100, "", 3))
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        async with await connected(tap) as peer:
+            await peer.ask(HELLO, create(), set_up())
+            peer.send_bytes(read * 100 + encode(AppendBlock(WRITER, bytes(1000))) + struct.pack(">ii", 9, 8_000_000))
+            await until(lambda: not watched or tap.held_bytes > 1000)
+            links = [weakref.ref(each) for each in tap.links]
+            reset(peer.writer)
+        await until(lambda: not tap.links)
+        await until(lambda: [each() for each in links] == [None])
+
+
+@pytest.mark.usefixtures("no_collection")
+async def test_an_incomplete_frame_of_a_connection_that_is_closed_for_it_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("segstore.server.tap.server.MOST_HELD_BYTES", 1_000_000)
+    frames = weakref.WeakSet[Frames]()
+    made = Frames.__init__
+    monkeypatch.setattr(Frames, "__init__", lambda each: (made(each), frames.add(each))[0])
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
+        for _ in range(3):
+            async with await connected(tap) as peer:
+                peer.send_bytes(HELLO_BYTES + struct.pack(">ii", 9, 8_000_000) + bytes(1_100_000))
+                with suppress(ConnectionError):
+                    await read_all(peer.reader)
+                assert sum(each.held for each in frames) == 0
+            await until(lambda: not tap.links)
