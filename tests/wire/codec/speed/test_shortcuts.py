@@ -514,7 +514,6 @@ class Sizeless:
     __slots__ = ()
 
 
-
 def test_misuse_of_shortcuts_raises() -> None:
     speed = codec.SPEED
     make = partial(speed._speed.Shortcut, speed._codec)  # type: ignore[union-attr]
