@@ -4,10 +4,10 @@ Without rules or an observer, bytes are forwarded unchanged, undecoded, and then
 decodes them and applies the rules: what a client sent is recorded as it arrives, replies as they are forwarded. A
 half-close is forwarded as a half-close, a reset as a reset.
 
-Invariants: a side is read only while the other accepts data, so at most `HIGH_BYTES` and one read are buffered for a
-slow peer; a client is not read before its store is connected; no peer is disconnected for the data it sends, except by
-a fault rule or by the tap's limit on incomplete frames; when a link is closed, both sockets are closed and the recorder
-was notified once.
+Invariants: a side is read only while the other accepts data, so at most `HIGH_BYTES` and one read, decoded two frames,
+are buffered for a slow peer; a client is not read before its store is connected; no peer is disconnected for the data
+it sends, except by a fault rule or by the tap's limit on incomplete frames; when a link is closed, both sockets are
+closed, the recorder was notified once, and nothing that it held stays in memory.
 
 TLS has no half-close: if one side uses TLS, the end of a direction closes the connection.
 """

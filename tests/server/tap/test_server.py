@@ -696,9 +696,14 @@ async def test_an_incomplete_frame_of_a_connection_that_is_closed_for_it_is_free
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("segstore.server.tap.server.MOST_HELD_BYTES", 1_000_000)
-    frames = weakref.WeakSet[Frames]()
+    frames: weakref.WeakSet[Frames] = weakref.WeakSet()
     made = Frames.__init__
-    monkeypatch.setattr(Frames, "__init__", lambda each: (made(each), frames.add(each))[0])
+
+    def remembered(each: Frames) -> None:
+        made(each)
+        frames.add(each)
+
+    monkeypatch.setattr(Frames, "__init__", remembered)
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
         for _ in range(3):
             async with await connected(tap) as peer:
