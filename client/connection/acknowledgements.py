@@ -23,7 +23,7 @@ Ack = tuple[bytes, int, int, int, int]
 event number, the request id, the segment's length."""
 
 
-ACKNOWLEDGED: Final = (*WRITERS, asyncio.Future, Rows)
+ACKNOWLEDGED: Final = (*WRITERS, asyncio.Future, asyncio.InvalidStateError, Rows)
 """Classes whose attributes C uses, in its order."""
 ACK_LAYOUT: Final[dict[str, Any]] = {
     "slots": (*WRITER_SLOTS, "frames", "unpack"),

@@ -307,7 +307,7 @@ def take_items(
     return items, [item.data for item in items], events, size
 
 
-@or_in_c(Pending, asyncio.Future, slots=("done",))
+@or_in_c(Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",))
 def resolve_stored(items: list[Pending], failed: Callable[[Exception], object]) -> None:
     """Notifies all items that they are stored. failed: gets what a function raises."""
     for item in items:

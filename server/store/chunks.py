@@ -147,10 +147,9 @@ class ChunkPool:
             self.memory.charge(-size)
         if not _MAPPED_BYTES <= size <= self._max_idle_bytes:
             return
-        idle = self._idle.pop(size, None) or deque()
-        idle.append(chunk)
-        self._idle[size] = idle
+        self._idle.setdefault(size, deque()).append(chunk)
         self.idle_bytes += size
+        self._idle[size] = self._idle.pop(size)
         while self.idle_bytes > self._max_idle_bytes:
             first, idle = next(iter(self._idle.items()))
             if idle:

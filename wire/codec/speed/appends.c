@@ -529,12 +529,15 @@ count_appends(PyObject *counters, Py_ssize_t stored)
     return status;
 }
 
-/* Acknowledges what was stored, also if an exception is set, which stays, and else counts it; -1 with an exception. */
+/* Queues acknowledgements of what was stored. Counts it too, unless an exception is set, which stays. -1 with an
+   exception. */
 static int
 end_runs_of(PyObject *session, const Py_ssize_t *slots, PyObject *counters, PyObject *acks, Py_ssize_t stored)
 {
     PyObject *problem = take_exception();
-    int status = (problem == NULL && count_appends(counters, stored) < 0) || queue_acks(session, slots, acks) < 0 ? -1 : 0;
+    int status = problem == NULL ? count_appends(counters, stored) : 0;
+    if (status == 0)
+        status = queue_acks(session, slots, acks);
     if (problem == NULL)
         return status;
     set_exception(problem);

@@ -81,24 +81,24 @@ add_behind(const Shortcut *self, PyObject *const *args)
 /* --- resolve_stored(items, failed) -------------------------------------------------------------------------------- */
 
 int
-complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyObject **problem)
+complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem)
 {
-    int is_future = PyObject_TypeCheck(done, future);
+    int is_future = PyObject_TypeCheck(done, future), is_plain = Py_IS_TYPE(done, future);
+    if (is_future && !is_plain) {
+        PyObject *answer = PyObject_CallMethod(done, "done", NULL);
+        int is_done = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        if (is_done != 0)
+            return is_done;
+    }
     PyObject *result =
         is_future ? PyObject_CallMethodOneArg(done, self->method, Py_None) : PyObject_CallOneArg(done, Py_None);
     if (result == NULL && !is_future)
         return (*problem = exception_of_call()) == NULL ? -1 : 0;
-    if (result == NULL) { /* it may be done: its waiter was cancelled */
-        PyObject *refusal = take_exception(), *answer = PyObject_CallMethod(done, "done", NULL);
-        int is_done = answer == NULL ? -1 : PyObject_IsTrue(answer);
-        Py_XDECREF(answer);
-        if (is_done == 0)
-            set_exception(Py_NewRef(refusal));
-        Py_DECREF(refusal);
-        return is_done > 0 ? 1 : -1;
-    }
-    Py_DECREF(result);
-    return 1;
+    if (result == NULL && is_plain && PyErr_ExceptionMatches((PyObject *)invalid))
+        PyErr_Clear(); /* it was done: its waiter was cancelled */
+    Py_XDECREF(result);
+    return PyErr_Occurred() ? -1 : 1;
 }
 
 /* What is called may change the list and its items: each is looked at when it is its turn. */
@@ -120,7 +120,7 @@ resolve_stored(const Shortcut *self, PyObject *const *args)
                 return NULL;
             continue;
         }
-        int status = complete(self, done, self->types[1], &problem);
+        int status = complete(self, done, self->types[1], self->types[2], &problem);
         Py_DECREF(done);
         if (status == 0) {
             result = PyObject_CallOneArg(args[1], problem);

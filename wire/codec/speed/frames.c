@@ -112,7 +112,8 @@ record_of(const Loop *loop, const unsigned char *key, int64_t *last)
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)key, UUID_BYTES);
     PyObject *record = bytes == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(loop->records, bytes));
     Py_XDECREF(bytes);
-    if (record != NULL && (!PyObject_TypeCheck(record, join->record) || !number_in(slot(record, join->last), INT64_MIN, INT64_MAX, last)))
+    if (record != NULL && (!PyObject_TypeCheck(record, join->record) ||
+                           !number_in(slot(record, join->last), INT64_MIN, INT64_MAX, last)))
         Py_CLEAR(record);
     return record;
 }
@@ -134,15 +135,15 @@ begin_run(Loop *loop, PyObject *record, const unsigned char *key, int64_t last)
     return run == NULL ? -1 : append(loop->runs, run);
 }
 
-/* Adds the block and the end, which is at `end`, to the rows; -1 with an exception. */
+/* Adds the block and the end, which is at `end` and has this event number, to the rows; -1 with an exception. */
 static int
-add_row(Loop *loop, Py_ssize_t stop, const unsigned char *end)
+add_row(Loop *loop, Py_ssize_t stop, const unsigned char *end, int64_t event_number)
 {
     const Join *join = &loop->self->join;
     Py_ssize_t start = loop->at + join->head;
     Reader r = {.codec = loop->self->codec, .owner = loop->view, .bytes = loop->bytes, .copied = COPIED_BYTES,
                 .view = loop->view};
-    PyObject *number = PyLong_FromLongLong(load64(end + join->number));
+    PyObject *number = PyLong_FromLongLong(event_number);
     PyObject *row = number == NULL ? NULL : new_tuple(join->columns);
     for (Py_ssize_t i = 0; i < join->columns && row != NULL; i++) {
         const Column *column = &join->column[i];
@@ -161,7 +162,7 @@ add_row(Loop *loop, Py_ssize_t stop, const unsigned char *end)
     if (status == 0) {
         PyObject **last = (PyObject **)((char *)loop->record + join->last);
         Py_XSETREF(*last, Py_NewRef(number));
-        loop->last = load64(end + join->number);
+        loop->last = event_number;
     }
     Py_XDECREF(number);
     return status;
@@ -181,16 +182,16 @@ take_joined(Loop *loop, Py_ssize_t stop)
         return 0;
     const unsigned char *key = end + join->alike_in_end;
     int same_record = loop->record != NULL && memcmp(loop->key, key, UUID_BYTES) == 0;
-    int64_t last = loop->last;
+    int64_t number = load64(end + join->number), last = loop->last;
     PyObject *record = same_record ? Py_NewRef(loop->record) : record_of(loop, key, &last);
     if (record == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    int is_valid = load64(end + join->number) >= last && load32(end + join->count) > 0;
+    int is_valid = number >= last && load32(end + join->count) > 0;
     int status = !is_valid || same_record ? 0 : begin_run(loop, record, key, last);
     Py_DECREF(record);
     if (!is_valid)
         return 0;
-    if (status < 0 || add_row(loop, stop, end) < 0)
+    if (status < 0 || add_row(loop, stop, end, number) < 0)
         return -1;
     loop->at = stop + join->end_bytes;
     return 1;
@@ -339,7 +340,8 @@ feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *fe
         if (loop->at == feed->end)
             done = Py_NewRef(Py_None);
         else {
-            PyObject *at = PyLong_FromSsize_t(loop->at), *bounded = feed->has_most || feed->records != NULL ? Py_True : Py_False;
+            PyObject *at = PyLong_FromSsize_t(loop->at);
+            PyObject *bounded = feed->has_most || feed->records != NULL ? Py_True : Py_False;
             if (at != NULL)
                 done = PyObject_CallMethodObjArgs(decoder, stop, loop->view, at, position, bounded, NULL);
             Py_XDECREF(at);

@@ -105,8 +105,8 @@ static const What whats[] = {
     {"add_behind", add_behind, 5, 3, 6, "", NULL, NULL, 0, {0, 0, 0, 0, 2, 2}},
     {"append", append_item, 6, 8, 46, "", NULL, NULL, 0, {OF_WRITERS, 7, 7, 7, 7}, 3},
     {"run_turns", run_turns, 2, 7, 42, "uU4488H", "append", "pop", 1, {OF_WRITERS}},
-    {"acknowledge", acknowledge, 3, 9, 44, "U8888", "set_result", "popleft", 0, {OF_WRITERS, 8, 8}},
-    {"resolve_stored", resolve_stored, 2, 2, 1, "", "set_result", NULL, 0},
+    {"acknowledge", acknowledge, 3, 10, 44, "U8888", "set_result", "popleft", 0, {OF_WRITERS, 9, 9}},
+    {"resolve_stored", resolve_stored, 2, 3, 1, "", "set_result", NULL, 0},
     {"split_events", split_events, 7, 0, 0, "", NULL, NULL, 1},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, "", NULL, NULL, 0},
     {"whole_frames", whole_frames, 7, 0, 0, "", NULL, NULL, 0},
@@ -150,7 +150,7 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
     for (int i = 0; i < what->types; i++) {
         PyObject *type = PyTuple_GET_ITEM(types, i);
         if (!PyType_Check(type) || ((PyTypeObject *)type)->tp_basicsize < (Py_ssize_t)sizeof(PyVarObject))
-            return -1; /* sizes of some are read */
+            return -1; /* Py_SIZE() of some is read */
         self->types[i] = (PyTypeObject *)Py_NewRef(type);
     }
     for (int i = 0; i < what->slots; i++) {

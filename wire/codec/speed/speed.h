@@ -254,15 +254,15 @@ typedef struct Shortcut {
     Py_ssize_t positions[MAX_POSITIONS]; /* in `head` or `end`, as `What` says */
 } Shortcut;
 
-/* Set, because shortcut_new() has asked. */
+/* Never NULL: shortcut_new() has checked it. */
 static inline const State *
 state_of(const Shortcut *self)
 {
     return PyType_GetModuleState(Py_TYPE(self));
 }
 
-/* The functions of Python with these names, and their arguments in order; those that may be missing are NULL. Each
-   returns NULL with an exception, or if it declines. */
+/* The functions of Python with these names, and their arguments in order; arguments that may be missing are then NULL.
+   Each returns NULL with an exception, or if it declines. */
 
 /* segstore.wire.trace.framing; record_bytes is `add` of TraceWriter in segstore.wire.trace.writer. */
 PyObject *whole_frames(const Shortcut *self, PyObject *const *args);
@@ -294,7 +294,7 @@ PyObject *split_events(const Shortcut *self, PyObject *const *args);
 PyObject *newest_of(PyObject *queue, Py_ssize_t size, int64_t *added, const Py_ssize_t of[3]);
 
 /* Completes what waits for an item: 1, 0 with what a callback raised in `problem`, or -1 with an exception. */
-int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyObject **problem);
+int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem);
 
 /* The exception that is set, which is cleared; NULL if there is none. */
 static inline PyObject *
@@ -314,7 +314,7 @@ take_exception(void)
 #endif
 }
 
-/* Sets an exception again, which is consumed; none for NULL. */
+/* Sets an exception again, which is consumed; NULL clears it. */
 static inline void
 set_exception(PyObject *problem)
 {

@@ -9,7 +9,7 @@
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
 
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
-enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, ROWS, MACHINE = FUTURE };
+enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, INVALID_STATE, ROWS, MACHINE = FUTURE };
 enum {
     ASKED, FLOW_BYTES, CLOSED, APPENDS_OF, IN_PYTHON,
     FLOW, FRAME_EVENTS, REQUEST_ID, WRITER_BYTES, AWAITED, OUTBOX_OF, PLAIN, QUEUE, TIMER,
@@ -464,9 +464,14 @@ run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
     Py_CLEAR(*joined); /* other frames go behind it */
     PyObject *in_python = Py_XNewRef(slot(turn->flow, self->slots[IN_PYTHON])), *done = NULL;
     PyObject *closed = Py_XNewRef(slot(turn->flow, self->slots[CLOSED]));
-    int is_closed = closed == NULL ? 0 : PyObject_IsTrue(closed);
-    if (is_closed >= 0)
-        done = in_python == NULL || in_python == Py_None || is_closed ? Py_NewRef(Py_None) : PyObject_CallNoArgs(in_python);
+    int is_closed = in_python == Py_None;
+    if (in_python == NULL || (!is_closed && closed == NULL))
+        PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%s'", Py_TYPE(turn->flow)->tp_name,
+                     in_python == NULL ? "turn" : "closed");
+    else if (is_closed || (is_closed = PyObject_IsTrue(closed)) > 0)
+        done = Py_NewRef(Py_None);
+    else if (is_closed == 0)
+        done = PyObject_CallNoArgs(in_python);
     Py_XDECREF(closed);
     Py_XDECREF(in_python);
     Py_XDECREF(done);
@@ -518,8 +523,8 @@ read_ack(const Shortcut *self, const unsigned char *frame, Ack *ack)
     return 1;
 }
 
-/* Whether one flow of several gets all acknowledgements, as that of a connection without flows does; also if memory has
-   run out. */
+/* Whether flow 0 owns the connection beside other flows, so that it gets all acknowledgements. Also 1 with an
+   exception. */
 static int
 has_owner(PyObject *flows)
 {
@@ -637,7 +642,7 @@ complete_all(const Shortcut *self, PyObject *flow, PyObject *items)
         PyObject *done = Py_IS_TYPE(item, self->types[PENDING]) ? Py_XNewRef(slot(item, self->slots[DONE])) : NULL;
         if (done == NULL)
             continue;
-        status = complete(self, done, self->types[FUTURE], &problem);
+        status = complete(self, done, self->types[FUTURE], self->types[INVALID_STATE], &problem);
         Py_DECREF(done);
         if (status == 0)
             status = report_callback(flow, problem);
@@ -711,11 +716,11 @@ acknowledge_all(const Shortcut *self, PyObject *frames, const Py_buffer *held, P
 PyObject *
 acknowledge(const Shortcut *self, PyObject *const *args)
 {
-    if (!Py_IS_TYPE(args[0], self->types[ROWS]) || !PyDict_CheckExact(args[1]))
+    if (!Py_IS_TYPE(args[0], self->types[ROWS]) || !PyDict_CheckExact(args[1]) || has_owner(args[1]))
         return NULL;
     PyObject *frames = slot(args[0], self->slots[FRAMES]), *unpack = slot(args[0], self->slots[UNPACK]), *done = NULL;
     Py_buffer held;
-    if (frames == NULL || unpack == NULL || has_owner(args[1]) || hold(frames, &held) < 0)
+    if (frames == NULL || unpack == NULL || hold(frames, &held) < 0)
         return NULL;
     Py_INCREF(frames);
     Py_INCREF(unpack);

@@ -52,7 +52,7 @@ def pairs() -> dict[str, Pair]:
             *(add_behind, InFlight, Pending, Budget),
             slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"),
         ),
-        "resolve_stored": pair(resolve_stored, Pending, asyncio.Future, slots=("done",)),
+        "resolve_stored": pair(resolve_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
         "murmur3_128_low": pair(murmur3_128_low),
         "whole_frames": pair(whole_frames),

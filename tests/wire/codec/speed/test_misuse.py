@@ -1,4 +1,4 @@
-"""Odd values, and code that runs in the middle: C does what Python does, and nothing else is seen of its memory."""
+"""Odd values, and code that runs in the middle: C does what Python does, and exposes none of its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs("the extension segstore._speed")
 
 @pytest.fixture
 def while_collecting() -> Iterator[Callable[[Callable[[], object], int], None]]:
-    """Calls a function at the start of the collection that begins after so many allocations."""
+    """Calls a function at the start of the collection that begins after the first N allocations."""
     threshold, calls = gc.get_threshold(), list[Any]()
 
     def begin(phase: str, _: Any) -> None:
@@ -157,6 +157,45 @@ async def test_a_task_that_is_done_and_items_that_come_meanwhile_are_as_in_pytho
     assert found[0] == found[1] == [3, 4, None, None]
 
 
+def test_what_setting_a_result_raises_is_raised_and_no_more_is_told() -> None:
+    class Ending(asyncio.Future[None]):
+        """It is done, and its callbacks cannot be scheduled."""
+
+        def set_result(self, result: None) -> None:
+            super().set_result(result)
+            raise KeyboardInterrupt
+
+    for tell in pairs()["resolve_stored"]:
+        loop, told = asyncio.new_event_loop(), list[Any]()
+        items = [Pending(b"", 1, None, Ending(loop=loop)), Pending(b"", 1, None, told.append)]
+        with pytest.raises(KeyboardInterrupt):
+            tell(items, told.append)
+        waited = loop.create_future()
+        waited.add_done_callback(print)
+        loop.close()
+        with pytest.raises(RuntimeError, match="Event loop is closed"):
+            tell([Pending(b"", 1, None, waited), *items], told.append)
+        assert told == []
+
+
+def test_a_key_that_replaces_the_frames_while_flows_are_looked_up_has_no_effect_on_them() -> None:
+    for settle in pairs()["acknowledge"]:
+        made = Writers(2)
+        acks, _, counters = with_acks(made)
+
+        class Key:
+            def __hash__(self) -> int:
+                return 0
+
+            def __eq__(self, _: object, acks: Any = acks) -> bool:
+                acks.frames = memoryview(b"")
+                return False
+
+        before = made.state()
+        outcome(settle, acks, {Key(): None, **made.flows}, counters)
+        assert made.state() == before
+
+
 def test_a_flow_that_owns_the_connection_gets_all_acknowledgements() -> None:
     found = []
     for settle in pairs()["acknowledge"]:
@@ -184,6 +223,12 @@ def _turn_framed(made: Writers, function: Any, value: Any) -> Any:
 
 def _turn_closed(made: Writers, function: Any, value: Any) -> Any:
     made.flows[1].closed = value
+    return outcome(function, made.outbox, list(made.outbox.turns)), made.notes
+
+
+def _turn_without(made: Writers, function: Any, value: Any) -> Any:
+    made.outbox.batch_bytes = 1 << 40  # C leaves it to Python
+    delattr(made.flows[1], "turn" if value else "closed")
     return outcome(function, made.outbox, list(made.outbox.turns)), made.notes
 
 

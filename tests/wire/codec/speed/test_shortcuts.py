@@ -543,14 +543,13 @@ def test_misuse_of_shortcuts_raises() -> None:
         *(partial(settled, bytes(size), (8, 24, 32, 40, 48)) for size in (0, 7, 55, 257)),
         *(partial(settled, bytes(56), at) for at in ((7, 24, 32, 40, 48), (41, 24, 32, 40, 48), (8, 24, 32, 40, 49))),
         *(partial(settled, bytes(56), (8, 24, 32, 40, 48)[:4] + more) for more in ((), (48, 48))),
-        partial(behind, (Pending, Pending), (), b"", b"", ()),
-        partial(behind, (5, Pending), ("done",), b"", b"", ()),
-        partial(behind, (Pending,), ("done",), b"", b"", ()),
-        partial(behind, (Pending, Pending, Pending), ("done",), b"", b"", ()),
-        partial(behind, (Pending, Sizeless), ("done",), b"", b"", ()),
-        partial(behind, (Pending, Pending), ("missing",), b"", b"", ()),
-        partial(behind, (Pending, Pending), (5,), b"", b"", ()),
-        partial(behind, (int, int), ("real",), b"", b"", ()),
+        partial(behind, (Pending, Pending, Pending), (), b"", b"", ()),
+        partial(behind, (5, Pending, Pending), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Pending), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Pending, Sizeless), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Pending, Pending), ("missing",), b"", b"", ()),
+        partial(behind, (Pending, Pending, Pending), (5,), b"", b"", ()),
+        partial(behind, (int, int, int), ("real",), b"", b"", ()),
     ]
     for call in misused:
         with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):
