@@ -53,6 +53,8 @@ _OPTIONS: Final = (
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _ASK_AGAIN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 """gRPC servers end calls in flight with CANCELLED when they shut down."""
+_NOTICED_S: Final = 0.1
+"""gRPC may end the calls of a lost connection, as if they were refused, a little earlier than its state changes."""
 
 
 class Answer(NamedTuple):
@@ -164,7 +166,9 @@ class ControllerChannels:
                     self._lost(node)
                     self._check_repeatable(method, node, request, error)
                     continue
-                if not _was_refused(error):
+                if not METHODS[method].repeatable:
+                    await asyncio.sleep(_NOTICED_S)
+                if not _was_refused(error) or channel.get_state() is not grpc.ChannelConnectivity.READY:
                     self._check_repeatable(method, node, request, error)
                 unavailable += 1  # the node is up; it is the requested service that is unavailable
                 pause_s = self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000
