@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.faults import check_types
-from segstore.wire import COMMANDS, AppendBlock, AppendBlockEnd
+from segstore.wire import COMMANDS, AppendBlock, AppendBlockEnd, Padding
 from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
 
 if TYPE_CHECKING:
@@ -291,11 +291,12 @@ class Latest:
 
 
 def _is_counted(record: Record) -> bool:
-    """Whether a record is one of the requests that the rules count on a connection: an append is one with its block."""
+    """Whether a record is one of the requests that the rules count on a connection: an append is one with its block, and
+    padding is none."""
     if record.kind is not RecordKind.FRAME or record.direction is Direction.REPLY:
         return False
-    code = int.from_bytes(record.data[:4])
-    return code in COMMANDS and code != AppendBlock.code
+    code = int.from_bytes(record.data[:4], signed=True)
+    return code in COMMANDS and code not in (AppendBlock.code, Padding.code)
 
 
 async def _matching(requests: deque[Kept], holds: Filter | None, limit: int) -> list[Kept]:

@@ -11,7 +11,7 @@ from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.traffic import Traffic
 from segstore.tap import Tap
-from segstore.wire import Command, KeepAlive, Padding
+from segstore.wire import Command, Hello, KeepAlive, Padding
 from tests.server.control_api.support import asking, client_of, done, peer_of
 from tests.server.support import HELLO, Peer, append, create, read, set_up
 
@@ -66,6 +66,21 @@ async def test_a_fault_is_shown_at_its_frame_among_others_that_look_the_same() -
         await ask_last(peer, *[read(length=1)] * 4)
         assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["late: delay"], []]
         assert await faults_of(http, "type = READ_SEGMENT") == [[], [], ["lost: error WRONG_HOST"], []]
+
+
+async def test_a_fault_of_the_request_behind_a_hello_is_shown_at_that_request() -> None:
+    async with asking() as (mock, http):
+        mock.faults.add("type = READ_SEGMENT", do={"delay_ms": 1}, name="slow")
+        mock.faults.add("type = KEEP_ALIVE", do="hold", name="held")
+        async with await Peer.connect(mock) as peer:
+            await peer.ask(HELLO)
+            await peer.ask(read(length=1))
+            assert await faults_of(http, "") == [[], ["slow: delay"]]
+        async with await Peer.connect(mock) as peer:
+            peer.send(HELLO, KeepAlive())
+            await mock.faults.wait_held("held")
+            assert await faults_of(http, "type = KEEP_ALIVE") == [["held: hold"]]
+            mock.faults.clear()
 
 
 async def test_a_fault_is_shown_at_its_frame_while_others_wait_behind_it() -> None:
@@ -123,7 +138,7 @@ async def test_a_tap_shows_faults_at_their_frames(appends: int) -> None:
             await ask_last(peer)
             tap.traffic.clear()
             tap.faults.add("type = KEEP_ALIVE", nth=1, do="hold", name="again")
-            peer.send(*[KeepAlive()] * 3)
+            peer.send(Padding(8), Hello(17, 5), *[KeepAlive()] * 3)
             await tap.faults.wait_held("again")
             assert await faults_of(http, "type = KEEP_ALIVE") == [["again: hold"], [], []]
             tap.faults.clear()
