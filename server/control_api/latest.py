@@ -291,7 +291,7 @@ class Latest:
 
 
 def _is_counted(record: Record) -> bool:
-    """Whether a record is one of the requests that the rules count on a connection: an append is one with its block, and
+    """Whether a record is one of the requests that the rules count on a connection: an append and its block are one,
     padding is none."""
     if record.kind is not RecordKind.FRAME or record.direction is Direction.REPLY:
         return False
