@@ -157,10 +157,17 @@ class Ending(grpc.GenericRpcHandler):
                 await self.server.stop(None)
 
 
+async def calls_ended(before: set[asyncio.Task[Any]]) -> None:
+    """Returns when no task has been left since then: gRPC's of an interrupted call end when its own thread says so."""
+    if left := asyncio.all_tasks() - before - {asyncio.current_task()}:
+        await asyncio.wait(left, timeout=60)
+
+
 @asynccontextmanager
 async def cluster(count: int = 2) -> AsyncIterator[tuple[list[Ending], ControllerChannels]]:
     """Several controllers and their client, which is connected to the first one; that is busy."""
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(calls_ended, asyncio.all_tasks())
         nodes = [Ending() for _ in range(count)]
         for each in nodes:
             await each.server.start()
