@@ -143,17 +143,17 @@ async def test_a_task_that_is_done_and_items_that_come_meanwhile_are_as_in_pytho
     await task
     found = []
     for tell in pairs()["resolve_stored"]:
-        told: list[Any] = []
+        heard: list[Any] = []
         items: list[Any] = []
 
-        def again(_: Any, told: list[Any] = told, items: list[Any] = items) -> None:
-            told.append(len(items))
-            if len(told) < 3:
-                items.append(Pending(b"", 1, None, told.append))
+        def again(_: Any, heard: list[Any] = heard, items: list[Any] = items) -> None:
+            heard.append(len(items))
+            if len(heard) < 3:
+                items.append(Pending(b"", 1, None, heard.append))
 
         items += [Pending(b"", 1, None, task), Other(b"", 1, None, again), Pending(b"", 1, None, again)]
-        tell(items, told.append)
-        found.append(told)
+        tell(items, heard.append)
+        found.append(heard)
     assert found[0] == found[1] == [3, 4, None, None]
 
 
@@ -166,16 +166,16 @@ def test_what_setting_a_result_raises_is_raised_and_no_more_is_told() -> None:
             raise KeyboardInterrupt
 
     for tell in pairs()["resolve_stored"]:
-        loop, told = asyncio.new_event_loop(), list[Any]()
-        items = [Pending(b"", 1, None, Ending(loop=loop)), Pending(b"", 1, None, told.append)]
+        loop, heard = asyncio.new_event_loop(), list[Any]()
+        items = [Pending(b"", 1, None, Ending(loop=loop)), Pending(b"", 1, None, heard.append)]
         with pytest.raises(KeyboardInterrupt):
-            tell(items, told.append)
+            tell(items, heard.append)
         waited = loop.create_future()
         waited.add_done_callback(print)
         loop.close()
         with pytest.raises(RuntimeError, match="Event loop is closed"):
-            tell([Pending(b"", 1, None, waited), *items], told.append)
-        assert told == []
+            tell([Pending(b"", 1, None, waited), *items], heard.append)
+        assert heard == []
 
 
 def test_a_key_that_replaces_the_frames_while_flows_are_looked_up_has_no_effect_on_them() -> None:
