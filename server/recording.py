@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol
 
-from segstore.wire.trace import SMALL_BYTES, Direction
+from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Call, TraceWriter
 
 WITH_ROLE: Final = 1_000_000_000
+_SMALL_BYTES: Final = 4096
+"""Up to this size, bytes find room in any block that is not due."""
 
 
 class Recorder(Protocol):
@@ -31,8 +33,12 @@ class Recorder(Protocol):
         """Called for a new connection; returns its number for the other calls."""
         ...
 
-    def received(self, connection: int, data: Buffer) -> None:
-        """Called with bytes from the client, in arbitrary pieces."""
+    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
+        """Called with bytes from the client, in arbitrary pieces.
+
+        lasting: `data` is a memoryview of memory that is not written to while a view of it is held. Returns whether the
+        recorder holds one instead of a copy.
+        """
         ...
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
@@ -75,26 +81,20 @@ class TraceRecorder(ABC):
         self._writer.opened(self._clock(), number, **facts)
         return number
 
-    def received(self, connection: int, data: Buffer) -> None:
+    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
         """Records bytes sent by the client, in any pieces; they are copied."""
-        if len(data) >= SMALL_BYTES:
-            self._add(connection, 0, data)
-        elif self._writer.add(self._clock(), connection, 0, data):
-            self.take_block()
+        self._add(connection, 0, data)
+        return False
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         """Records bytes sent by the store, as consecutive buffers; they are copied."""
         for part in parts:
-            if len(part) >= SMALL_BYTES:
-                self._add(connection, 1, part)
-            elif self._writer.add(self._clock(), connection, 1, part):
-                self.take_block()
+            self._add(connection, 1, part)
 
     def _add(self, connection: int, direction: int, data: Buffer) -> None:
-        """Records many bytes; those for which this block has no room begin the next one."""
+        """Records bytes; of many, those for which this block has no room begin the next one."""
         writer, now = self._writer, self._clock()
-        if len(data) > (room := writer.room(connection, direction)):
-            room = min(room, len(data) - SMALL_BYTES)  # the rest is framed at once, too
+        if len(data) > _SMALL_BYTES and len(data) > (room := writer.room(connection, direction)):
             writer.add(now, connection, direction, memoryview(data)[:room])
             self.take_block()
             data = memoryview(data)[room:]
@@ -131,9 +131,9 @@ class _Together:
         self._numbers[number] = self._second.opened(**facts)
         return number
 
-    def received(self, connection: int, data: Buffer) -> None:
-        self._first.received(connection, data)
-        self._second.received(self._numbers[connection], data)
+    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
+        is_held = self._first.received(connection, data, lasting=lasting)
+        return self._second.received(self._numbers[connection], data, lasting=lasting) or is_held
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         self._first.sent(connection, parts)

@@ -1,10 +1,11 @@
 """The newest traffic of a server, kept in memory: a trace whose oldest blocks are discarded.
 
-`Traffic` is a recorder. Bytes are copied once, into memory that is used again when its records are discarded; nothing
-is decoded, and no block is built, until it is read. `records` and `trace` read what is kept, at any time.
+`Traffic` is a recorder. Long reads stay in the memory in which they were received; other bytes are copied once, into
+memory that is used again when its records are discarded. Nothing is decoded, and no block is built, until it is read.
+`records` and `trace` read what is kept, at any time.
 
 Invariants: whole records, with the memory that they are in, take at most `max_bytes`, and incomplete frames at most as
-much again; delegation tokens are not kept. A record's number counts all records since the start, so it stays the same
+much again; no record has a delegation token. A record's number counts all records since the start, so it stays the same
 until the record is discarded.
 """
 
@@ -18,6 +19,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from segstore.server.memory import HUGE_BYTES, Areas
 from segstore.server.recording import TraceRecorder
 from segstore.wire import MAX_FRAME_BYTES, WIRE_VERSION, WireError, decode
 from segstore.wire.commands import SetupAppend
@@ -26,15 +28,14 @@ from segstore.wire.trace import SECRET_CODES, Direction, Metadata, TraceWriter, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from segstore.wire import Buffer
     from segstore.wire.trace import Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-_BLOCK_BYTES: Final = 1024 * 1024
-"""As large as blocks must be for their checksums to cover a sample only."""
 _SPARE_BYTES: Final = 64 * 1024
-_BLOCKS: Final = 16
+_BLOCK_BYTES: Final = HUGE_BYTES - _SPARE_BYTES
+_BLOCKS: Final = 8
 """The least number of blocks that can be kept; fewer of small frames, which take several times their bytes."""
-_MOST_FREE: Final = 2
 _PART_BYTES: Final = 400
 """What the objects of a block take, for each run of rows and each piece of data."""
 _NEVER_NS: Final = 1 << 62
@@ -49,20 +50,23 @@ class _Block:
 
     Attributes:
         first: the number of the first one.
-        size: bytes that they take in memory.
-        memory: where their data is; None if it is in memory of its own.
         pending: the records; None once they are discarded.
+        areas: sizes of the areas of memory that their data is in, by the identity of these.
+        own_bytes: what they take beside that memory.
     """
 
-    __slots__ = ("first", "memory", "pending", "size")
+    __slots__ = ("areas", "first", "own_bytes", "pending")
 
-    def __init__(self, first: int, pending: Pending, memory: bytearray | None) -> None:
-        own = sum(len(each) for each in pending.data if memory is None or getattr(each, "obj", None) is not memory)
+    def __init__(self, first: int, pending: Pending) -> None:
         self.first = first
         self.pending: Pending | None = pending
-        self.memory = memory
-        self.size = own + sum(each.size for each in pending.rows) + (0 if memory is None else len(memory))
-        self.size += _PART_BYTES * (len(pending.rows) + len(pending.data))
+        self.areas: dict[int, int] = {}
+        self.own_bytes = _PART_BYTES * (len(pending.rows) + len(pending.data)) + sum(each.size for each in pending.rows)
+        for each in pending.data:
+            if isinstance(each, memoryview):
+                self.areas[id(each.obj)] = len(each.obj)  # type: ignore[arg-type]  # bytes, whatever their kind
+            else:
+                self.own_bytes += len(each)
 
 
 _first = attrgetter("first")
@@ -90,9 +94,9 @@ class Traffic(TraceRecorder):
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         block_bytes = min(_BLOCK_BYTES, max_bytes // _BLOCKS)
-        self._memory_bytes = block_bytes + min(_SPARE_BYTES, block_bytes)
-        self._memory = bytearray(self._memory_bytes)
-        self._free: list[bytearray] = []
+        self._spare_bytes = min(_SPARE_BYTES, block_bytes // 8)
+        self._areas = Areas(block_bytes + self._spare_bytes, _BLOCKS)
+        self._holds_reads = block_bytes == _BLOCK_BYTES  # else their areas take too much of what may be kept
         writer = TraceWriter(
             make_mark(os.urandom(8)),
             Metadata(WIRE_VERSION, recorder),
@@ -101,7 +105,7 @@ class Traffic(TraceRecorder):
             block_bytes=block_bytes,
             flush_after_ns=_NEVER_NS,
             max_frame_bytes=max_frame_bytes,
-            memory=self._memory,
+            memory=self._areas.take(),
             most_held_bytes=max_bytes,
         )
         super().__init__(writer, clock)
@@ -114,6 +118,8 @@ class Traffic(TraceRecorder):
         self.taker: Callable[[Pending], None] | None = None
         self._closed: deque[int] = deque()
         self._blocks: deque[_Block] = deque()
+        self._users: dict[int, int] = {}
+        """The number of blocks with data in an area of memory, by its identity."""
         self._bytes = 0
 
     # --- recording --------------------------------------------------------------------------------------------------
@@ -129,22 +135,25 @@ class Traffic(TraceRecorder):
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)
 
+    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
+        if not (lasting and self._holds_reads):
+            return super().received(connection, data)
+        if self._writer.add(self._clock(), connection, 0, data, True):
+            self.take_block()
+        return True
+
     def take_block(self) -> None:
-        """Keeps the pending records; few of them without the memory that they are in, which is then used again."""
-        others: bytearray | None = None
-        if self._writer.room() < self._writer.block_bytes // 2:
-            others = self._free.pop() if self._free else bytearray(self._memory_bytes)
-        pending, memory = self._writer.take_pending(others), self._memory
-        if others is not None:
-            self._memory = others
+        """Keeps the pending records in the memory that they are in. What follows comes behind them if there is room."""
+        rest = self._writer.rest()
+        pending = self._writer.take_pending(rest if len(rest) >= 4 * self._spare_bytes else self._areas.take())
         if pending is None:
             return
-        if others is None:
-            block = _Block(self.last + 1, pending._replace(data=[b"".join(pending.data)]), None)
-        else:
-            block = _Block(self.last + 1, pending, memory)
+        block = _Block(self.last + 1, pending)
         self._blocks.append(block)
-        self._bytes += block.size
+        self._bytes += block.own_bytes
+        for area, size in block.areas.items():
+            users = self._users[area] = self._users.get(area, 0) + 1
+            self._bytes += size if users == 1 else 0
         self.last += pending.records
         if self.taker is not None:
             self.taker(pending)
@@ -152,12 +161,15 @@ class Traffic(TraceRecorder):
             self._discard(self._blocks.popleft())
 
     def _discard(self, block: _Block) -> None:
-        self._bytes -= block.size
+        self._bytes -= block.own_bytes
+        for area, size in block.areas.items():
+            self._users[area] -= 1
+            if self._users[area] == 0:
+                del self._users[area]
+                self._bytes -= size
         if block.pending is not None:
             self.discarded_ns = max(self.discarded_ns, block.pending.last_ts_ns)
         block.pending = None
-        if block.memory is not None and len(self._free) < _MOST_FREE:
-            self._free.append(block.memory)
 
     def _redacted(self, frame: bytes, whole: bool) -> bytes:
         if whole and frame.startswith(_CODE):

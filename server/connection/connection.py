@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
+from segstore.server.connection.receiving import LONG_BYTES
 from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
@@ -214,6 +215,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffers = self._buffers
+        if buffers.held_bytes:
+            buffers.advance()
         return buffers.crowded_view if self._hub.queue.is_crowded else buffers.view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -223,7 +226,9 @@ class Connection(asyncio.BufferedProtocol):
         if lane is not None and not (received.is_pending() or session.ended or lane.is_paused):
             lane.settle()  # what is recorded next has not passed the lane
         if self._recorder is not None:
-            self._recorder.received(self._number, self._buffers.view[:nbytes])
+            data, is_long = self._buffers.view[:nbytes], nbytes >= LONG_BYTES
+            if self._recorder.received(self._number, data, lasting=is_long):
+                self._buffers.held_bytes = nbytes
         if session.ending is not _NOT_YET:
             return
         if (

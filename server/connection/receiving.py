@@ -5,13 +5,14 @@ executes in slices. Bytes that are not decoded yet and items that are not execut
 and `put_back` keep them.
 
 Invariants: items come out in the order of their bytes, also those before a malformed frame, and nothing behind it does;
-a lent buffer is given back once.
+a lent area is given back once.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from segstore.server.memory import HUGE_BYTES, Areas
 from segstore.wire import WireError
 from segstore.wire.blocks import Append
 from segstore.wire.owned import owned
@@ -26,10 +27,15 @@ if TYPE_CHECKING:
     from segstore.wire.blocks import AppendBlockDecoder
 
 _RECEIVE_BYTES: Final = 1024 * 1024
+"""The most that is read at a time."""
 _CROWDED_BYTES: Final = 64 * 1024
-_LENT_BUFFERS: Final = 4
+LONG_BYTES: Final = 256 * 1024
+"""Reads of this size may stay where they were received."""
+_ALIGNED_BYTES: Final = 64
+_LENT_AREAS: Final = 4
+_MOST_AREAS: Final = 16
 _LARGE_BYTES: Final = 128 * 1024
-"""Up to this size, pending bytes are copied; for more, the receive buffer is borrowed."""
+"""Up to this size, pending bytes are copied; for more, the area is borrowed."""
 _STEP: Final = 256
 """Number of frames decoded at a time."""
 _ITEM_BYTES: Final = 256
@@ -37,41 +43,52 @@ _ITEM_BYTES: Final = 256
 
 
 class ReceiveBuffers:
-    """The buffer for the reads of all connections, and those lent to connections that are behind.
+    """The memory for the reads of all connections: areas that are used again once no view of them is held.
 
     Attributes:
-        buffer, view: buffer for all reads; its content is valid until the next read.
+        view: where the next read comes in. Its content is valid until then, unless views of it are held.
         crowded_view: a small part of it, for reads while many jobs are queued.
+        held_bytes: the size of the last read if a view of it is held: `advance` comes before the next one.
     """
 
-    __slots__ = ("_free", "_made", "buffer", "crowded_view", "view")
+    __slots__ = ("_area", "_areas", "_at", "_lent", "crowded_view", "held_bytes", "view")
 
     def __init__(self) -> None:
-        self._made = 0
-        self._free: list[bytearray] = []
-        self._take()
+        self._areas = Areas(HUGE_BYTES, _MOST_AREAS)
+        self._lent = 0
+        self._renew()
 
-    def _take(self) -> None:
-        if not self._free:
-            self._free.append(bytearray(_RECEIVE_BYTES))
-            self._made += 1
-        self.buffer = self._free.pop()
-        self.view = memoryview(self.buffer)
+    def _renew(self) -> None:
+        self._area = self._areas.take()
+        self._show(0)
+
+    def _show(self, at: int) -> None:
+        self._at, self.held_bytes = at, 0
+        self.view = self._area[at : at + _RECEIVE_BYTES]
         self.crowded_view = self.view[:_CROWDED_BYTES]
 
+    def advance(self) -> None:
+        """Leaves the last read where it is; the next one comes behind it, or in another area."""
+        at = self._at + -(-self.held_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        if at + LONG_BYTES <= len(self._area):
+            self._show(at)
+        else:
+            self._renew()
+
     def lend(self) -> bool:
-        """Leaves the buffer to the connection that was read into it, and uses another one for the next reads.
+        """Leaves the area to a connection that holds a view of it, and uses another one for the next reads.
 
         Returns False, and does nothing, if too many are lent.
         """
-        if not self._free and self._made > _LENT_BUFFERS:
+        if self._lent == _LENT_AREAS:
             return False
-        self._take()
+        self._lent += 1
+        self._renew()
         return True
 
-    def give_back(self, buffer: bytearray) -> None:
-        """Takes back a lent buffer."""
-        self._free.append(buffer)
+    def give_back(self) -> None:
+        """Ends `lend` for one connection, which holds no view any more."""
+        self._lent -= 1
 
 
 class Received:
@@ -139,7 +156,7 @@ class Received:
         held = self.decoder.buffered_bytes + self._backlog_bytes
         if self.blocks is not None and self.blocks.block_open:
             held += self.blocks.block_bytes
-        if self._data and self._data is not self._buffers.buffer:
+        if self._data and self._data is not self._buffers.view:
             held += self.end - self.at
         return held
 
@@ -150,7 +167,7 @@ class Received:
         if self.at < self.end or self.backlog or self.problem is not None:
             self._read_more(size)
             return False
-        self._data, self.at, self.end = self._buffers.buffer, 0, size
+        self._data, self.at, self.end = self._buffers.view, 0, size
         return True
 
     def _read_more(self, size: int) -> None:
@@ -172,16 +189,16 @@ class Received:
         appends alone. Else the first step's items become the backlog: the caller executes them before the next read,
         because their payloads lie in the shared buffer.
         """
-        decoder, blocks, buffer = self.decoder, self.blocks, self._buffers.buffer
+        decoder, blocks, view = self.decoder, self.blocks, self._buffers.view
         writers = None if blocks is None else blocks.writers
         items: Any
         try:
-            items, failed = decoder.feed(buffer, size, 0, _STEP, writers), None
+            items, failed = decoder.feed(view, size, 0, _STEP, writers), None
             if len(items) == 1 and type(items[0]) is list and decoder.position == size and not decoder.has_part:
                 return items  # type: ignore[no-any-return]  # of items only
         except WireError as error:
             items, failed = list(error.decoded), error
-        self._data, self.end = buffer, size
+        self._data, self.end = view, size
         self.backlog = self._complete(items, failed)
         return None
 
@@ -220,7 +237,7 @@ class Received:
     def put_back(self, items: Sequence[Item]) -> None:
         """Holds items for later, with payloads of their own if they lie in the shared buffer."""
         self.step = len(items)
-        if self._data is not self._buffers.buffer:
+        if self._data is not self._buffers.view:
             self.backlog, self._backlog_bytes = list(items), len(items) * _ITEM_BYTES
             return
         for item in items:
@@ -238,7 +255,7 @@ class Received:
         """Releases the buffer if everything was executed; returns whether it was."""
         if self.at < self.end or self.backlog or self.problem is not None:
             return False
-        if self._data is self._buffers.buffer:
+        if self._data is self._buffers.view:
             self._data = b""
         else:
             self.release()
@@ -247,8 +264,8 @@ class Received:
     def release(self) -> None:
         """Releases the buffer: all of it was executed or dropped."""
         lent, self._data = self._data, b""
-        if type(lent) is bytearray and lent is not self._buffers.buffer:
-            self._buffers.give_back(lent)
+        if type(lent) is memoryview and lent is not self._buffers.view:
+            self._buffers.give_back()
 
     def drop(self) -> None:
         """Drops everything, incomplete frames and blocks too: nothing more is received."""

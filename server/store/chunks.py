@@ -3,9 +3,7 @@
 Ownership of buffers. A write copies the caller's bytes once; the caller may reuse its buffer at once. A read returns
 read-only views of the chunks and copies nothing. A view stays valid and unchanged as long as it is held, whatever
 happens to the segment: bytes are written only above the used part of a chunk, and a chunk is reused only when no view
-of it is left. ``bytearray`` and ``mmap`` count their exports and refuse to change size while there are any; the pool
-uses that as its test and needs no count of its own. A chunk with views stays idle, or is freed by the garbage collector
-if the pool is full.
+of it is left (``has_views``). A chunk with views stays idle, or is freed by the garbage collector if the pool is full.
 
 Chunks of 64 KiB and more are mapped, so that their pages take memory only once they are written to: many segments that
 grow at the same pace also get their next chunks at the same time. The first write to such a page costs several times
@@ -25,13 +23,12 @@ This module knows nothing of segments' states, names or time; the caller checks 
 from __future__ import annotations
 
 import mmap
-import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from segstore.server.memory import MAPPED_BYTES, has_views, new_memory
 from segstore.server.store.memory import MemoryAccount
 
 Buffer = bytes | bytearray | memoryview
@@ -69,10 +66,6 @@ class Piece(NamedTuple):
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES: Final = 256
 _GROWTH: Final = 4
-_MAPPED: Final = sys.platform == "linux"
-"""Whether chunks are mapped: other systems can neither request huge pages nor detect views of a map."""
-_MAPPED_BYTES: Final = 64 * 1024
-"""Size from which a chunk is mapped. Smaller ones are cleared when they are allocated."""
 _IDLE_BYTES: Final = 256 * 1024 * 1024
 _NO_IDLE: Final[deque[bytearray | mmap.mmap]] = deque()
 _LOOK_AT: Final = 4
@@ -130,13 +123,13 @@ class ChunkPool:
         idle = self._idle.get(size, _NO_IDLE)
         for _ in range(min(_LOOK_AT, len(idle))):
             chunk = idle.popleft()
-            if not _has_views(chunk):
+            if not has_views(chunk):
                 self.idle_bytes -= size
                 self.recycled += 1
                 return chunk
             self.busy += 1
             idle.append(chunk)
-        return _new_chunk(size)
+        return new_memory(size)
 
     def give(self, chunk: Chunk) -> None:
         """Takes back a chunk that no segment refers to any more; readers may still hold views of it."""
@@ -145,7 +138,7 @@ class ChunkPool:
         size = len(chunk)
         if self._counted:
             self.memory.charge(-size)
-        if not _MAPPED_BYTES <= size <= self._max_idle_bytes:
+        if not MAPPED_BYTES <= size <= self._max_idle_bytes:
             return
         self._idle.setdefault(size, deque()).append(chunk)
         self.idle_bytes += size
@@ -157,31 +150,6 @@ class ChunkPool:
                 self.idle_bytes -= first
             else:
                 del self._idle[first]
-
-
-def _new_chunk(size: int) -> bytearray | mmap.mmap:
-    if not _MAPPED or size < _MAPPED_BYTES:
-        return bytearray(size)
-    try:
-        chunk = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError:  # no memory, or the process has too many maps
-        return bytearray(size)
-    if size == CHUNK_BYTES:
-        with suppress(OSError):  # a kernel without huge pages uses small ones
-            chunk.madvise(mmap.MADV_HUGEPAGE)
-    return chunk
-
-
-def _has_views(chunk: bytearray | mmap.mmap) -> bool:
-    """Whether a view is held. Nothing is reallocated, because the size stays the same or within the allocation."""
-    try:
-        if isinstance(chunk, bytearray):
-            chunk.append(chunk.pop())
-        else:
-            chunk.resize(len(chunk))
-    except BufferError:
-        return True
-    return False
 
 
 _NO_TAIL: Final = memoryview(bytearray())

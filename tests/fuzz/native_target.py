@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.connection import Pending, add_behind
@@ -41,7 +42,7 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.generate import Rows
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import Direction, Record, RecordKind, TraceWriter
-from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
+from segstore.wire.trace.framing import frames_into, marked, numbers, whole_frames
 from tests.server.support import Desk, create, make_service, set_up
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
@@ -131,13 +132,10 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     recorded = b"".join(numbers(at, few + at % 2, stop) for at, stop in enumerate(bounds))
     if chance.random() < 0.2:
         recorded = chance.choice((recorded[start % len(recorded) :], numbers(5, few - 4, start), *ODD))
-    index = chance.randrange(len(bounds) + 2)
-    at = bounds[index - 1] if 0 < index <= len(bounds) and chance.random() < 0.9 else start
-    most = chance.choice((64, 1 << 24, number))
-    both(whole_frames, lambda: (data, recorded, index, at, most, marked(data[:few]), {few: None}))
+    at, most = chance.choice((0, *cuts, start)), chance.choice((64, 1 << 24, number))
+    both(whole_frames, lambda: (data, at, most, marked(data[:few])))
     runs, rows = chance.choice((recorded, numbers(1, 2, few))), chance.choice((9, few))
     both(frames_into, lambda: (bytearray(26 * 9), rows, few // 2, 7, runs, bytes(4 * few)))
-    both(copy_into, lambda: (memoryview(bytearray(len(data) + 9)), start % 9, pieces[0]))
     appended = [(at, few, kind(each) if type(each) is bytes else each, number) for at, each in enumerate(pieces)]
     writer = chance.choice((bytes(16), data[:16]))
 
@@ -151,8 +149,9 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     stored = [_stored(call, appended, few, number) for call in (store_plain, behind(store_plain))]
     assert stored[0] == stored[1]
     both(record_of_rows, lambda: (few, data, list(appended), number, writer))
-    both(add_piece, lambda: (memoryview(bytearray(len(data) + 5)), start % 9, data, bytearray(few), number, few))
-    recorded_by = [_recorded(call, data * (5000 // max(1, len(data)) + 1), cuts, few) for call in RECORD]
+    repeated = memoryview(data * (5000 // max(1, len(data)) + 1))
+    lasting = chance.choice((True, False, False, chance.choice(ODD)))
+    recorded_by = [_recorded(call, repeated, cuts, few, lasting) for call in RECORD]
     assert recorded_by[0] == recorded_by[1]
     for call, seen in zip((resolve_stored, behind(resolve_stored)), notified, strict=True):
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
@@ -160,12 +159,13 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     assert notified[0] == notified[1] == [TypeError, *[None] * (len(pieces) - 1)]
 
 
-def _recorded(call: Any, data: bytes, cuts: list[int], few: int) -> Any:
-    """What is recorded of bytes that come in two pieces, in memory in which they may find no room."""
+def _recorded(call: Any, data: memoryview, cuts: list[int], few: int, lasting: Any) -> Any:
+    """What is recorded of bytes that come in pieces, in memory in which they may find no room."""
     writer = in_memory(4096 << few, block_bytes=1 << 14 + few)
     writer._looked_at = marked(range(few))
-    cut = 4096 + sum(cuts)
-    found = [_outcome(call, writer, few + at, 1, few % 2, each) for at, each in enumerate((data[:cut], data[cut:]))]
+    bounds = [0, *cuts, 4096 + sum(cuts), len(data)]
+    pieces = [data[start:stop] for start, stop in pairwise(bounds)]
+    found = [_outcome(call, writer, few + at, 1, few % 2, each, lasting) for at, each in enumerate(pieces)]
     return found, writer.finish(9)
 
 

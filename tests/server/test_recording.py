@@ -30,8 +30,9 @@ class Notes:
     def _add(self, connection: int, way: str, data: bytes) -> None:
         self.bytes[connection, way] = self.bytes.get((connection, way), b"") + data
 
-    def received(self, connection: int, data: Buffer) -> None:
+    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
         self._add(connection, "in", bytes(data))
+        return False
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         self._add(connection, "out", b"".join(parts))

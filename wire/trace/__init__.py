@@ -67,7 +67,6 @@ from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
     BLOCK_BYTES,
     FLUSH_AFTER_NS,
-    SMALL_BYTES,
     SPARE_BYTES,
     RecordWriter,
     TraceWriter,
@@ -88,7 +87,6 @@ __all__ = [
     "MAX_IN_VAIN",
     "MOST_TERMS",
     "SECRET_CODES",
-    "SMALL_BYTES",
     "SPARE_BYTES",
     "VARYING_FIELDS",
     "Block",

@@ -268,7 +268,7 @@ class Rows(NamedTuple):
 class Frames(NamedTuple):
     """Consecutive records that are frames, without their columns and data.
 
-    start: where their data begins in that of the block. runs, sizes: see `segstore.wire.trace.framing.whole_frames`.
+    start: where their data begins in that of the block. runs, sizes: see `segstore.wire.trace.framing.frames_into`.
     """
 
     start: int

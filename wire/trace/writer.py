@@ -1,8 +1,8 @@
 """Recorders: turn connection bytes or whole records into the blocks of a capture.
 
 `TraceWriter` takes the bytes of connections in any pieces and finds the frames in them. It costs the recorded process
-little: bytes are copied once, into reused memory, and the frames of many pieces are found together. `RecordWriter`
-takes whole records, for filters and converters.
+little: bytes are copied at most once, into reused memory, and frames are found by their headers. `RecordWriter` takes
+whole records, for filters and converters.
 
 Invariants: records passed to `RecordWriter` are read back unchanged; once a `TraceWriter` is finished, each byte that
 it took is in exactly one record, in order. No I/O, no clock.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,16 +30,7 @@ from segstore.wire.trace.blocks import (
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import (
-    NUMBERS_BYTES,
-    add_piece,
-    copy_into,
-    marked,
-    numbers,
-    numbers_at,
-    size_of_frame,
-    whole_frames,
-)
+from segstore.wire.trace.framing import NUMBERS_BYTES, SIZE_BYTES, marked, numbers, size_of_frame, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -57,10 +47,6 @@ _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
-SMALL_BYTES: Final = 4096
-"""Smaller pieces are collected and framed together, which costs less."""
-_MOST_PIECES: Final = 4096
-"""Maximum number of pieces that are collected; each takes 24 bytes beside its own."""
 _RECORD_BYTES: Final = 26
 """What a record takes beside its data: its columns."""
 _RUN_BYTES: Final = 400
@@ -155,7 +141,7 @@ class RecordWriter:
         """Takes a record without its data."""
         if self._runs:
             self._end_rows()
-        self._time(ts_ns, ts_ns)
+        self._time(ts_ns)
         self._ts.append(ts_ns)
         self._connections.append(connection)
         self._directions.append(direction)
@@ -164,23 +150,23 @@ class RecordWriter:
         self._overhead += _RECORD_BYTES
         self._ends.append(self._size)
 
-    def _time(self, first_ns: int, last_ns: int) -> None:
+    def _time(self, ts_ns: int) -> None:
         """Updates the earliest and latest time."""
-        if first_ns < self._first_ns:
-            self._first_ns = first_ns
-        if last_ns > self._last_ns:
-            self._last_ns = last_ns
+        if ts_ns < self._first_ns:
+            self._first_ns = ts_ns
+        if ts_ns > self._last_ns:
+            self._last_ns = ts_ns
 
-    def _put_frames(self, first_ns: int, last_ns: int, size: int, runs: bytes, sizes: bytes) -> None:
-        """Takes frames without their data, whose size is given."""
-        self._time(first_ns, last_ns)
+    def _put_frames(self, ts_ns: int, stream: int, size: int, sizes: bytes) -> None:
+        """Takes frames of a stream without their data, whose size is given."""
+        self._time(ts_ns)
         if not self._runs:
             self._end_rows()
             self._frames_start = self._size
-        self._runs += runs
+        self._runs += numbers(ts_ns, stream, len(sizes) // SIZE_BYTES)
         self._sizes += sizes
         self._size += size
-        self._overhead += len(runs) + len(sizes)
+        self._overhead += NUMBERS_BYTES + len(sizes)
 
     def _pending(self) -> Pending | None:
         """Removes and returns the pending records; None if there are none."""
@@ -195,26 +181,19 @@ class RecordWriter:
         return [] if pending is None else pending.block(self.mark, compress=self.compress, memory=self.columns)
 
 
-@dataclass(slots=True)
-class _Half:
-    """The partial frame of one stream, and the number of bytes needed to continue."""
-
-    data: bytearray
-    need: int
-
-
 class WriterState:
     """The slots of a writer of traces that C reads and sets."""
 
     __slots__ = (
-        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop", "_records"),
-        *("_size", "_used", "_view", "_waiting", "_waits", "block_bytes", "flush_after_ns"),
+        *("_due_ns", "_full_at", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop"),
+        *("_records", "_size", "_used", "_view", "_waits", "block_bytes", "flush_after_ns"),
     )
 
     block_bytes: int
     flush_after_ns: int
     _due_ns: int
-    _held: dict[int, _Half | None]
+    _full_at: int
+    _held: dict[int, bytearray | None]
     _looked_at: bytes
     _max_body: int
     _memory_bytes: int
@@ -224,16 +203,14 @@ class WriterState:
     _size: int
     _used: int
     _view: memoryview
-    _waiting: bytearray
     _waits: bool
 
 
-RECORDED: Final = (WriterState, RecordWriter, _Half, array)
+RECORDED: Final = (WriterState, RecordWriter, array)
 """Classes of what a writer has in memory for what it takes."""
 RECORDED_SLOTS: Final = (
     *WriterState.__slots__,
-    *("_first_ns", "_frames_start", "_last_ns", "_overhead", "_runs", "_size", "_sizes", "_ts"),
-    *("data", "need"),
+    *("_data", "_first_ns", "_frames_start", "_last_ns", "_overhead", "_runs", "_size", "_sizes", "_ts"),
 )
 """Their attributes that C uses."""
 
@@ -258,7 +235,7 @@ class TraceWriter(WriterState):
     pieces. The rest of `memory` after that data is free until the next `add`.
     """
 
-    __slots__ = ("_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "_waiting_from", "data_start")
+    __slots__ = ("_most_held_bytes", "_redact", "_redact_codes", "_spare_bytes", "_start_bytes", "data_start")
 
     def __init__(
         self,
@@ -285,15 +262,13 @@ class TraceWriter(WriterState):
         self._looked_at = marked(self._redact_codes)
         self._max_body = max_frame_bytes - _HEADER_BYTES
         self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
-        self._view = memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory)
-        self._memory_bytes = len(self._view)
-        self._used = 0
-        self._part_start = self._part_stop = 0
+        memory = bytearray(block_bytes + SPARE_BYTES) if memory is None else memory
+        self._spare_bytes = max(0, len(memory) - block_bytes)
+        self._use(memory)
+        self._used = self._part_start = self._part_stop = 0
         """The newest data, between them in the memory, is no piece of `_records` yet: what follows may continue it."""
         self.data_start: int | None = None
         self._size = 0
-        self._waiting = bytearray()
-        self._waiting_from = 0
         self._waits = False
         self._due_ns = 0
         self._held = {}
@@ -321,41 +296,47 @@ class TraceWriter(WriterState):
             size += page
         return metadata_block(self.mark, self.metadata, size) if size else b""
 
+    def _use(self, memory: Buffer) -> None:
+        """Uses memory for what follows."""
+        self._view = memoryview(memory)
+        self._memory_bytes = len(self._view)
+        self._full_at = self._memory_bytes - self._spare_bytes
+
     @or_in_c(*RECORDED, slots=RECORDED_SLOTS)
-    def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
+    def add(self, ts_ns: int, connection: int, direction: int, data: Buffer, lasting: bool = False) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
 
-        data: bytes, a bytearray or a memoryview of bytes; copied.
+        data: bytes, a bytearray or a memoryview of bytes; copied. lasting: it is a memoryview of memory that does not
+        change while a view is held, so whole frames are not copied.
         """
-        size, start = len(data), self._used
-        stream, waiting = connection << 1 | direction, self._waiting
-        self._size += size
-        if not self._waits:
-            self._wait(ts_ns)
-        if size < SMALL_BYTES and start + size <= self._memory_bytes:
-            if not waiting:
-                self._waiting_from = start
-            self._used = add_piece(self._view, start, data, waiting, ts_ns, stream)
-            if len(waiting) < _MOST_PIECES * NUMBERS_BYTES:
-                return self._size >= self.block_bytes or ts_ns >= self._due_ns
-            self._drain()
-        else:  # its headers are in the processor's cache now
-            self._drain()
-            at = self._take_other(ts_ns, stream, data, 0, size) if stream in self._held else 0
-            if at < size:
-                self._frame_pieces(data, at, numbers(ts_ns, stream, size))
+        stream, at, stop = connection << 1 | direction, 0, len(data)
+        self._size += stop
+        self._wait(ts_ns)
+        while at < stop:
+            start, sizes = at, b""
+            if stream not in self._held:
+                at, sizes = whole_frames(data, at, self._max_body, self._looked_at)
+            if sizes:
+                self._records._put_frames(ts_ns, stream, at - start, sizes)
+                self._keep(data, start, at, lasting=lasting)
+            if at < stop:
+                at = self._take_other(ts_ns, stream, data, at)
         return ts_ns >= self._due_ns or self._is_full()
 
     def _is_full(self) -> bool:
         records = self._records
         size = max(self._size, records._size)  # what came since the last block, and what this one holds
-        return size >= self.block_bytes or records._overhead >= _MOST_OVERHEAD * self.block_bytes
+        is_long = records._overhead >= _MOST_OVERHEAD * self.block_bytes
+        return size >= self.block_bytes or self._used >= self._full_at or is_long
 
-    def room(self, connection: int = 0, direction: int = 0) -> int:
+    def room(self, connection: int, direction: int) -> int:
         """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
-        self._drain()  # the start of that frame may be in small pieces
         half = self._held.get(connection << 1 | direction)
-        return max(0, self._memory_bytes - self._used - (0 if half is None else len(half.data)))
+        return max(0, self._memory_bytes - self._used - (0 if half is None else len(half)))
+
+    def rest(self) -> memoryview:
+        """The part of the writer's memory that is not used yet."""
+        return self._view[self._used :]
 
     def _wait(self, ts_ns: int) -> None:
         """Records that data is pending since then, unless older data is."""
@@ -372,7 +353,6 @@ class TraceWriter(WriterState):
 
         by: REQUEST for the client's side, REPLY for the store's.
         """
-        self._drain()
         self._end(ts_ns, connection)
         self._event(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
         return self._is_full()
@@ -386,7 +366,6 @@ class TraceWriter(WriterState):
         return self._is_full()
 
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
-        self._drain()
         self._put(ts_ns, connection, side, kind, data)
         self._wait(ts_ns)
 
@@ -407,16 +386,15 @@ class TraceWriter(WriterState):
 
         memory: what to use from now on, so that the data may stay in the memory used so far.
         """
-        self._drain()
         self._bound_halves()
-        self._used, self._size, self._waits = 0, 0, False
+        self._size, self._waits = 0, False
         in_memory = not self._records._data and self._part_start < self._part_stop
         self.data_start = self._part_start if in_memory else None
         self._records._sample = in_memory and self._part_stop - self._part_start >= _SAMPLED_BYTES
         self._end_part()
         if memory is not None:
-            self._view = memoryview(memory)
-            self._memory_bytes = len(memory)
+            self._use(memory)
+        self._used = 0
         return self._records._pending()
 
     def finish(self, ts_ns: int) -> bytes:
@@ -425,54 +403,30 @@ class TraceWriter(WriterState):
 
     def finish_parts(self, ts_ns: int) -> list[Buffer]:
         """Like `finish`, in pieces as from `take_parts`."""
-        self._drain()
         for connection in {key >> 1: None for key, half in self._held.items() if half is not None}:
             self._end(ts_ns, connection)
         return self.take_parts()
 
     # --- finding frames ---------------------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        """Frames the small pieces that were collected."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, bytearray()
-            self._frame_pieces(self._view, self._waiting_from, waiting)
-
-    def _frame_pieces(self, source: Buffer, at: int, pieces: Buffer) -> None:
-        """Splits pieces, of which the first begins at `at`, into frames and counts these."""
-        records, rules, index = self._records, (self._max_body, self._looked_at, self._held), 0
-        while index < len(pieces) // NUMBERS_BYTES:
-            start = at
-            index, at, first_ns, last_ns, runs, sizes = whole_frames(source, pieces, index, at, *rules)
-            if runs:
-                records._put_frames(first_ns, last_ns, at - start, runs, sizes)
-                self._keep(source, start, at)
-            if index < len(pieces) // NUMBERS_BYTES:
-                ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)
-                at = self._take_other(ts_ns, stream, source, at, stop)
-                index += at == stop
-
-    def _keep(self, source: Buffer, start: int, stop: int) -> None:
-        """Adds bytes to the data, in the writer's memory if there is room; joins them with the previous ones there."""
-        if source is not self._view:
-            start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
-            if stop > self._memory_bytes:
-                self._end_part()
-                self._records._data.append(bytes(piece))
-                self._records._overhead += _RUN_BYTES
-                return
-            copy_into(self._view, start, piece)
-            self._used = stop
-        if start != self._part_stop or start == self._part_start:
+    def _keep(self, source: Buffer, start: int, stop: int, *, lasting: bool = False) -> None:
+        """Adds bytes to the data: in the writer's memory if there is room, behind the previous ones there."""
+        size, piece = stop - start, memoryview(source)[start:stop]
+        if lasting or size > self._memory_bytes - self._used:
             self._end_part()
-            self._part_start = start
+            self._records._data.append(piece if lasting else bytes(piece))
             self._records._overhead += _RUN_BYTES
-        self._part_stop = stop
+            return
+        if self._part_start == self._part_stop:
+            self._part_start = self._used
+        self._view[self._used : self._used + size] = piece
+        self._used = self._part_stop = self._used + size
 
     def _end_part(self) -> None:
         """Makes a piece of the newest data."""
         if self._part_start < self._part_stop:
             self._records._data.append(self._view[self._part_start : self._part_stop])
+            self._records._overhead += _RUN_BYTES
         self._part_start = self._part_stop = 0
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: RecordKind, data: Buffer) -> None:
@@ -480,76 +434,56 @@ class TraceWriter(WriterState):
         self._records._put_columns(ts_ns, connection, direction, kind, len(data))
         self._keep(data, 0, len(data))
 
-    def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int, stop: int) -> int:
-        """Takes what `whole_frames` has stopped at, in a piece that ends at `stop`; returns the position behind it.
+    def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int) -> int:
+        """Takes what `whole_frames` has stopped at; returns the position behind it.
 
         There are four cases: 1. the direction is not framed any more; 2. the rest of a frame; 3. a whole frame, which
         may have to be redacted; 4. a frame that is incomplete, or has an impossible length.
         """
-        if at == stop:
-            return at
+        stop = len(source)
         if stream in self._held:
             half = self._held[stream]
             if half is not None:
-                return self._continue(half, ts_ns, stream, source, at, stop)
+                return self._continue(half, ts_ns, stream, source, at)
             self._bytes(ts_ns, stream, bytes(source[at:stop]))
             return stop
-        need = _HEADER_BYTES
         if stop - at >= _HEADER_BYTES:
-            header: tuple[int, int] = _read_header(source, at)
-            code, length = header
-            need += length
+            length: int = _read_length(source, at + 4)[0]
             if not 0 <= length <= self._max_body:
                 self._held[stream] = None
                 self._bytes(ts_ns, stream, bytes(source[at:stop]))
                 return stop
-            if need <= stop - at:
-                self._take_marked(ts_ns, stream, source, at, at + need, is_secret=code in self._redact_codes)
-                return at + need
-        self._held[stream] = _Half(bytearray(source[at:stop]), need)
-        if source is self._view and stop == self._used:
-            self._used = at  # the partial frame was copied: the next bytes follow the whole frames
+            if _HEADER_BYTES + length <= stop - at:
+                self._frame(ts_ns, stream, bytes(source[at : at + _HEADER_BYTES + length]))
+                return at + _HEADER_BYTES + length
+        self._held[stream] = bytearray(source[at:stop])
         return stop
 
-    def _take_marked(self, ts_ns: int, stream: int, source: Buffer, start: int, stop: int, *, is_secret: bool) -> None:
-        """Takes a whole frame that may carry a token."""
-        if source is not self._view:
-            self._frame(ts_ns, stream, bytes(source[start:stop]))
-            return
-        if is_secret and self._redact is not None:
-            self._view[start:stop] = self._redact(bytes(source[start:stop]), True)
-        self._put_frame(ts_ns, stream, source, start, stop)
-
-    def _put_frame(self, ts_ns: int, stream: int, source: Buffer, start: int, stop: int) -> None:
-        """Adds a frame."""
-        size = stop - start
-        self._records._put_frames(ts_ns, ts_ns, size, numbers(ts_ns, stream, 1), size_of_frame(size))
-        self._keep(source, start, stop)
-
-    def _continue(self, half: _Half, ts_ns: int, stream: int, source: Buffer, at: int, stop: int) -> int:
-        """Adds bytes of a piece to an incomplete frame; returns the position behind them."""
-        frame = half.data
-        while True:
-            taken = min(stop, at + half.need - len(frame))
-            frame += source[at:taken]
-            at = taken
-            if len(frame) < half.need:
-                return at
-            length = _read_length(frame, 4)[0]
-            if half.need == _HEADER_BYTES and 0 < length <= self._max_body:
-                half.need += length
-                continue
-            if 0 <= length <= self._max_body:
-                del self._held[stream]
-                self._frame(ts_ns, stream, frame)
-                return at
+    def _continue(self, frame: bytearray, ts_ns: int, stream: int, source: Buffer, at: int) -> int:
+        """Adds bytes to an incomplete frame; returns the position behind them."""
+        stop = len(source)
+        if (missing := _HEADER_BYTES - len(frame)) > 0:
+            frame += source[at : at + missing]
+            at += missing
+            if at > stop:
+                return stop
+        length: int = _read_length(frame, 4)[0]
+        if not 0 <= length <= self._max_body:
             self._held[stream] = None
             self._bytes(ts_ns, stream, frame + bytes(source[at:stop]))
             return stop
+        missing = _HEADER_BYTES + length - len(frame)
+        frame += source[at : at + missing]
+        at += missing
+        if at > stop:
+            return stop
+        del self._held[stream]
+        self._frame(ts_ns, stream, frame)
+        return at
 
     def _bound_halves(self) -> None:
         """Records the directions with the longest incomplete frames as BYTES if these take too much memory."""
-        halves = [(len(half.data), key, half.data) for key, half in self._held.items() if half is not None]
+        halves = [(len(half), key, half) for key, half in self._held.items() if half is not None]
         held = sum(size for size, _, _ in halves)
         if held <= self._most_held_bytes:
             return
@@ -562,9 +496,11 @@ class TraceWriter(WriterState):
             self._bytes(now, key, data)
 
     def _frame(self, ts_ns: int, stream: int, frame: Buffer) -> None:
+        """Adds a whole frame, without its token."""
         if self._redact is not None and _read_header(frame)[0] in self._redact_codes:
             frame = self._redact(bytes(frame), True)
-        self._put_frame(ts_ns, stream, frame, 0, len(frame))
+        self._records._put_frames(ts_ns, stream, len(frame), size_of_frame(len(frame)))
+        self._keep(frame, 0, len(frame))
 
     def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
@@ -577,4 +513,4 @@ class TraceWriter(WriterState):
             key = connection << 1 | direction
             half = self._held.pop(key, None)
             if half is not None:
-                self._bytes(ts_ns, key, half.data)
+                self._bytes(ts_ns, key, half)

@@ -282,7 +282,7 @@ async def test_an_append_alone_wakes_a_reader_of_the_same_connection() -> None:
 async def test_requests_that_wait_keep_their_payloads_when_more_is_read_and_the_buffer_is_given_back() -> None:
     side = Side(Connection, None)
     connection, hub = side.connection, side.hub
-    lent = hub.buffers.buffer
+    lent = hub.buffers.view.obj
     assert hub.buffers.lend()
     lent[:6] = b"stored"
     assert connection.received.blocks is not None

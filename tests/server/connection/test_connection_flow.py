@@ -83,14 +83,14 @@ def test_the_rest_of_what_a_lent_buffer_holds_is_executed_and_the_buffer_given_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     room = Room(monkeypatch)
-    line, lent = room.connect(), room.hub.buffers.buffer
+    line, lent = room.connect(), room.hub.buffers.view.obj
     room.queue.is_busy = True
     line.send(PONG, *[INFO] * 4_000)
-    assert room.hub.buffers.buffer is not lent
+    assert room.hub.buffers.view.obj is not lent
     room.run()
     assert room.counters.requests == 4_000
     assert room.hub.buffers.lend()
-    assert room.hub.buffers.buffer is lent
+    assert room.hub.buffers.view.obj is lent
 
 
 @pytest.mark.parametrize("is_heavy", [True, False])

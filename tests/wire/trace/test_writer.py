@@ -233,7 +233,7 @@ def test_pieces_that_find_no_room_in_the_memory_are_in_order_and_empty_ones_chan
 def test_room_is_left_for_the_start_of_a_frame_that_came_in_small_pieces() -> None:
     memory = bytearray(64 * 1024)
     writer = TraceWriter(MARK, METADATA, memory=memory)
-    long, short = frame(1, bytes(45_000)), frame(2, b"short")
+    long, short = frame(1, bytes(46_000)), frame(2, b"short")
     for at in range(0, 20_000, 4_000):
         writer.add(1, 1, REQUEST, long[at : at + 4_000])
         writer.add(2, 2, REQUEST, short)

@@ -267,8 +267,6 @@ state_of(const Shortcut *self)
 /* segstore.wire.trace.framing; record_bytes is `add` of TraceWriter in segstore.wire.trace.writer. */
 PyObject *whole_frames(const Shortcut *self, PyObject *const *args);
 PyObject *frames_into(const Shortcut *self, PyObject *const *args);
-PyObject *copy_into(const Shortcut *self, PyObject *const *args);
-PyObject *add_piece(const Shortcut *self, PyObject *const *args);
 PyObject *record_bytes(const Shortcut *self, PyObject *const *args);
 
 /* segstore.wire.codec.framing, for FrameDecoder. */

@@ -22,7 +22,7 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.framing import FrameDecoder, FrameState
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import TraceWriter
-from segstore.wire.trace.framing import add_piece, copy_into, frames_into, whole_frames
+from segstore.wire.trace.framing import frames_into, whole_frames
 from segstore.wire.trace.writer import RECORDED, RECORDED_SLOTS
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def pairs() -> dict[str, Pair]:
         "murmur3_128_low": pair(murmur3_128_low),
         "whole_frames": pair(whole_frames),
         "frames_into": pair(frames_into),
-        "copy_into": pair(copy_into),
         "add": pair(TraceWriter.add, *RECORDED, slots=RECORDED_SLOTS),
-        "add_piece": pair(add_piece),
         "feed": pair(FrameDecoder.feed, FrameState, slots=FrameState.__slots__),
         "append_rows": pair(append_rows, Segment, slots=SEGMENT_SLOTS),
         "record_of_rows": pair(record_of_rows),

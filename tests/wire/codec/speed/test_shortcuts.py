@@ -31,11 +31,12 @@ from segstore.wire import KeepAlive, encode
 from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import codec
 from segstore.wire.codec.framing import FrameDecoder
+from segstore.wire.trace import TraceWriter
 from segstore.wire.trace.framing import marked, numbers
 from tests.server.support import SEGMENT, Desk, create, make_service, set_up
 from tests.wire.codec.speed.pairs import SEGMENT_SLOTS, outcome, pairs
 from tests.wire.codec.speed.writers import Writers, with_acks, with_turns
-from tests.wire.trace.traces import frame, in_memory
+from tests.wire.trace.traces import MARK, METADATA, frame, in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,11 +44,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.needs("the extension segstore._speed")
 
 RECORDED = b"".join(code.to_bytes(4, "big") + bytes((0, 0, 0, code)) + bytes(code) for code in range(1, 9)) * 20
-PIECES = numbers(1 << 60, 2, 100) + numbers(1 << 59, 15, len(RECORDED))
 RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("acknowledge", "append_rows", "copy_into", "frames_into", "resolve_stored", "run_turns")
+WITHOUT_MEMORY = ("acknowledge", "append_rows", "frames_into", "resolve_stored", "run_turns")
 """Functions that allocate nothing, or small objects that Python keeps for reuse, or let Python try again."""
 FILE = os.memfd_create("a file in memory")
 ODD: tuple[Any, ...] = (
@@ -114,11 +114,9 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "resolve_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
         "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
         "murmur3_128_low": (b"some bytes, more than sixteen", 5),
-        "whole_frames": (RECORDED, PIECES, 0, 0, 100, marked({9}), {5: None}),
+        "whole_frames": (RECORDED, 0, 100, marked({9})),
         "frames_into": (bytearray(26 * 5), 5, 1, 100, RUNS, SIZES),
-        "copy_into": (memoryview(bytearray(9)), 2, b"data"),
-        "add_piece": (memoryview(bytearray(9)), 2, b"data", bytearray(b"before"), -5, 15),
-        "add": (in_memory(), 5, 6, 1, frame(2, bytes(99)) * 50 + b"\0\0"),
+        "add": (in_memory(), 5, 6, 1, memoryview(frame(2, bytes(99)) * 50 + b"\0\0"), True),
         "append_rows": (segment(9, 2), WRITER, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 5),
         "store_plain": runs(),
         "receive_all": received(),
@@ -231,22 +229,15 @@ frames_of_streams = st.builds(
 
 
 @given(st.lists(frames_of_streams, max_size=90), st.data())
-def test_frames_of_pieces_are_found_up_to_the_same_one(streams: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_found_up_to_the_same_one(streams: list[bytes], data: st.DataObject) -> None:
     whole = data.draw(KINDS)(b"".join(streams))
-    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=6))
-    bounds = sorted({*cuts, *(17 * each for each in range(1, len(whole) // 17, 3)), len(whole)})
-    pieces = b"".join(numbers(data.draw(st.integers(-5, 5)), data.draw(st.integers(0, 7)), stop) for stop in bounds)
-    held = dict.fromkeys(data.draw(st.sets(st.integers(0, 7), max_size=1)))
     table = marked(data.draw(st.sampled_from(((), (9,), (-5, 700)))))
     found = []
     for call in pairs()["whole_frames"]:
-        steps, index, at = list[Any](), 0, 0
-        while index < len(bounds):  # as a recorder does: what a call stops at is skipped by a byte
-            steps.append(call(whole, pieces, index, at, data_limit(whole), table, held))
-            index, at = steps[-1][:2]
-            if index < len(bounds):
-                at = min(at + 1, bounds[index])
-                index += at == bounds[index]
+        steps, at = list[Any](), 0
+        while at < len(whole):  # as a recorder does: what a call stops at is skipped by a byte
+            steps.append(call(whole, at, data_limit(whole), table))
+            at = steps[-1][0] + 1
         found.append(steps)
     assert found[0] == found[1]
 
@@ -256,13 +247,11 @@ def data_limit(whole: Any) -> int:
     return 9 if len(whole) % 2 else 5
 
 
-def test_frames_of_many_pieces_are_runs_and_sizes() -> None:
+def test_the_sizes_of_frames_are_found_however_many_there_are() -> None:
     for call in pairs()["whole_frames"]:
-        assert call(*plain()["whole_frames"]) == (
-            *(2, 2000, 1 << 59, 1 << 60),
-            numbers(1 << 60, 2, 8) + numbers(1 << 59, 15, 152),
-            array("i", range(9, 17)).tobytes() * 20,
-        )
+        for count in (1, 20, 400):
+            sizes = array("i", range(9, 17)).tobytes() * count
+            assert call(RECORDED * count, 0, 100, marked({9})) == (len(RECORDED) * count, sizes * 20)
 
 
 def test_frames_are_written_into_their_rows_of_the_columns() -> None:
@@ -287,28 +276,20 @@ def test_runs_in_the_memory_of_the_columns_are_read_before_it_is_written() -> No
 
 
 def test_memory_of_other_elements_than_bytes_is_refused() -> None:
-    for name, memory in (("copy_into", "q"), ("add_piece", "q"), ("frames_into", "b")):
-        for call in pairs()[name]:
-            arguments = memoryview(bytearray(26 * 8)).cast(memory), *plain()[name][1:]
-            assert outcome(call, *arguments)[0] is ValueError
+    for call in pairs()["frames_into"]:
+        arguments = memoryview(bytearray(26 * 8)).cast("b"), *plain()["frames_into"][1:]
+        assert outcome(call, *arguments)[0] is ValueError
 
 
-@given(st.integers(0, 200), st.sampled_from((0, 1, 63, 64, 200, 4095, 4096, 5000)), st.integers(0, 70), KINDS)
-def test_bytes_are_copied_to_any_place(at: int, size: int, room: int, kind: Callable[[bytes], Any]) -> None:
-    data = bytes(each % 251 for each in range(size))
-    for name, more in (("copy_into", ()), ("add_piece", (bytearray(), 5, 6))):
-        for call in pairs()[name]:
-            memory = bytearray(b"\xff" * (at + size + room))
-            call(memoryview(memory), at, kind(data), *more)
-            assert memory == b"\xff" * at + data + b"\xff" * room
-
-
-def test_a_piece_is_added_behind_the_others() -> None:
-    for call in pairs()["add_piece"]:
-        arguments = plain()["add_piece"]
-        assert call(*arguments) == 6
-        assert arguments[3] == b"before" + numbers(-5, 15, 6)
-        assert bytes(arguments[0]) == b"\0\0data\0\0\0"
+@given(st.integers(0, 200), st.sampled_from((8, 9, 71, 72, 200, 4095, 4096, 5000, 40_000)), KINDS)
+def test_frames_are_copied_to_any_place(at: int, size: int, kind: Callable[[bytes], Any]) -> None:
+    first, second = frame(1, bytes(at)), frame(2, bytes(each % 251 for each in range(size - 8)))
+    for call in pairs()["add"]:
+        memory = bytearray(b"\xff" * (len(first) + size + 70))
+        writer = TraceWriter(MARK, METADATA, memory=memory)
+        for data in (first, second):
+            call(writer, 5, 6, 1, kind(data))
+        assert memory == first + second + b"\xff" * 70
 
 
 @given(

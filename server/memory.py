@@ -1,0 +1,77 @@
+"""Memory that is used again once no view of it is held.
+
+`bytearray` and `mmap` count their exports and refuse to change size while there are any. This is how reuse is decided;
+whoever held a view releases nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections import deque
+from contextlib import suppress
+from itertools import islice
+from typing import Final
+
+Memory = bytearray | mmap.mmap
+
+HUGE_BYTES: Final = 2 * 1024 * 1024
+_MAPPED: Final = sys.platform == "linux"
+"""Whether memory is mapped: other systems can neither request huge pages nor detect views of a map."""
+MAPPED_BYTES: Final = 64 * 1024
+"""Size from which memory is mapped. Less is cleared when it is allocated."""
+_IDLE: Final = 2
+"""Number of areas without views that are kept in any case; others are freed, one each time that one is taken."""
+_LOOK_AT: Final = 4
+"""Number of areas tried before a new one is allocated, so that views that are kept slow nobody down."""
+
+
+def new_memory(size: int) -> Memory:
+    """Returns memory with arbitrary content; in huge pages if it consists of whole ones and the system has them."""
+    if not _MAPPED or size < MAPPED_BYTES:
+        return bytearray(size)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:  # no memory, or the process has too many maps
+        return bytearray(size)
+    if size % HUGE_BYTES == 0:
+        with suppress(OSError):  # a kernel without huge pages uses small ones
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def has_views(memory: Memory) -> bool:
+    """Whether a view is held. Nothing is reallocated, because the size stays the same or within the allocation."""
+    try:
+        if isinstance(memory, bytearray):
+            memory.append(memory.pop())
+        else:
+            memory.resize(len(memory))
+    except BufferError:
+        return True
+    return False
+
+
+class Areas:
+    """Memory in areas of one size, at most `most` of which are kept for reuse; the garbage collector frees others."""
+
+    __slots__ = ("_areas", "size")
+
+    def __init__(self, size: int, most: int) -> None:
+        self.size = size
+        self._areas: deque[Memory] = deque(maxlen=most)
+        """The one that was taken last comes last."""
+
+    def take(self) -> memoryview:
+        """Returns a view of a whole area, with arbitrary content and without other views."""
+        areas = self._areas
+        for _ in range(min(_LOOK_AT, len(areas))):
+            areas.rotate(-1)
+            if not has_views(areas[-1]):
+                break
+        else:
+            areas.append(new_memory(self.size))
+        taken = memoryview(areas[-1])
+        if not any(has_views(each) for each in islice(areas, _IDLE + 1)):
+            areas.popleft()
+        return taken
