@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from itertools import count
 
+import pytest
+
+from segstore.server import memory
+from segstore.server.connection.receiving import LONG_BYTES, ReceiveBuffers
 from segstore.server.recording import WITH_ROLE, together
-from segstore.server.traffic import Traffic
+from segstore.server.traffic import KEPT_BYTES, Traffic
 from segstore.wire import KeepAlive, SetupAppend, encode
 from segstore.wire.trace import Direction, Exchanges, Record, RecordKind, read_records
 from tests.server.support import SEGMENT, WRITER, append, set_up
@@ -129,6 +134,96 @@ def test_reads_that_are_larger_than_a_block_fill_one_block_after_the_other() -> 
     assert 3 * MIB < sum(len(each.data) for each in found) < 4 * MIB
 
 
+class Reads:
+    """Reads that a store receives and a recorder records, in memory as a store has it."""
+
+    def __init__(self, kept: Traffic) -> None:
+        self.kept = kept
+        self.buffers = ReceiveBuffers()
+        self.areas = set[int]()
+
+    def read(self, number: int, data: bytes) -> int:
+        """Returns how many of the bytes the recorder holds where they were received."""
+        held = 0
+        while data:
+            if self.buffers.held_bytes:
+                self.buffers.advance()
+            view = self.buffers.view[: len(data)]
+            view[:], data = data[: len(view)], data[len(view) :]
+            self.areas.add(id(view.obj))
+            if self.kept.received(number, view, lasting=len(view) >= LONG_BYTES):
+                self.buffers.held_bytes = len(view)
+                held += len(view)
+        return held
+
+
+def test_long_reads_stay_where_they_are_and_the_memory_of_discarded_ones_is_used_again() -> None:
+    kept = traffic(KEPT_BYTES)
+    reads, number, sent = Reads(kept), kept.opened(), list[bytes]()
+    reading, first, held = None, 0, 0
+    for each in range(100):
+        frames = [encode(append(each, bytes((each,)) * size)) for size in (10, 300_000, 60_000, 480_000, 100)]
+        data = b"".join(frames)
+        sent += (part for frame in frames for part in split(frame))
+        held += reads.read(number, data[: 500_000 + each])
+        kept.sent(number, [encode(KeepAlive()) * each])
+        held += reads.read(number, data[500_000 + each :])
+        if each == 30:
+            kept.flush()
+            reading = kept.records()
+            first, _ = next(reading)
+    assert reading is not None
+    kept.flush()
+    assert held > sum(map(len, sent)) * 0.8
+    assert kept.first > first
+    assert 10 * MIB < kept._bytes <= KEPT_BYTES
+    assert len(reads.areas) <= 10, "of 2 MiB"
+    own = [record for _, record in (*reading, *kept.records()) if record.direction is Direction.REQUEST]
+    assert {each.kind for each in own} == {RecordKind.FRAME}
+    wanted = {bytes(each): None for each in sent}
+    assert all(each.data in wanted for each in own)
+    newest = [each.data for _, each in kept.records() if each.direction is Direction.REQUEST]
+    assert newest == sent[-len(newest) :]
+    assert sum(map(len, newest)) > 7 * MIB, "frames that continue in the next read are copied"
+
+
+def test_an_area_is_counted_once_however_many_blocks_have_a_part_of_it() -> None:
+    kept = traffic(KEPT_BYTES)
+    reads, number = Reads(kept), kept.opened()
+    for each in range(6):
+        assert reads.read(number, encode(append(each, bytes(300_000)))) > 300_000
+        kept.flush()
+    assert len(reads.areas) == 1
+    sizes = {area: size for block in kept._blocks for area, size in block.areas.items()}
+    assert sum(sizes.values()) <= kept._bytes < sum(sizes.values()) + 50_000
+    assert len(kept._blocks) == 6
+    kept.clear()
+    assert (kept._bytes, kept._users) == (0, {})
+
+
+def test_few_bytes_are_copied_if_little_may_be_kept() -> None:
+    kept = traffic(4 * MIB)
+    reads, number = Reads(kept), kept.opened()
+    frame = encode(append(1, bytes(300_000)))
+    assert [reads.read(number, frame) for _ in range(3)] == [0] * 3
+    assert len(reads.areas) == 1
+    kept.flush()
+    assert [each.data for _, each in kept.records(2)] == split(frame) * 3
+
+
+def test_tokens_are_overwritten_in_the_records_of_long_reads_and_not_in_what_was_read() -> None:
+    kept = traffic(KEPT_BYTES)
+    reads, number = Reads(kept), kept.opened()
+    frames = encode(append(1, bytes(300_000))), encode(SetupAppend(1, WRITER, SEGMENT, "secret")), encode(KeepAlive())
+    data = b"".join(frames)
+    assert reads.read(number, data) == len(data)
+    assert reads.buffers.view[: len(data)] == data
+    assert b"secret" not in b"".join(kept.trace())
+    found = [each.data for _, each in kept.records(2)]
+    assert [len(each) for each in found] == [len(each) for frame in frames for each in split(frame)]
+    assert found[-1] == frames[-1]
+
+
 def split(data: bytes) -> list[bytes]:
     frames = []
     while data:
@@ -138,56 +233,55 @@ def split(data: bytes) -> list[bytes]:
     return frames
 
 
-def test_what_is_kept_takes_no_more_memory_than_was_set_whatever_comes() -> None:
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Counts all memory, which is allocated and not mapped."""
+    monkeypatch.setattr(memory, "_MAPPED", False)
     tracemalloc.start()
-    try:
-        kept = traffic(6 * MIB)
-        number = kept.opened()
-        for size in (100, 700_000, 3 * MIB, 5_000, 100, 900_000) * 6:
-            frame = encode(append(1, bytes(size)))
-            for _ in range(max(1, 300_000 // size)):
-                kept.received(number, frame)
-                kept.sent(number, [frame])
-            if size == 5_000:
-                kept.flush()
-            assert tracemalloc.get_traced_memory()[0] < 6 * MIB + 2 * 1_200_000 + 4 * MIB, (
-                "beside it, what is written to"
-            )
-    finally:
-        tracemalloc.stop()
+    yield
+    tracemalloc.stop()
 
 
+@pytest.mark.usefixtures("counted")
+def test_what_is_kept_takes_no_more_memory_than_was_set_whatever_comes() -> None:
+    kept = traffic(6 * MIB)
+    number = kept.opened()
+    for size in (100, 700_000, 3 * MIB, 5_000, 100, 900_000) * 6:
+        frame = encode(append(1, bytes(size)))
+        for _ in range(max(1, 300_000 // size)):
+            kept.received(number, frame)
+            kept.sent(number, [frame])
+        if size == 5_000:
+            kept.flush()
+        assert tracemalloc.get_traced_memory()[0] < 6 * MIB + 2 * 1_200_000 + 4 * MIB, "beside it, what is written to"
+
+
+@pytest.mark.usefixtures("counted")
 def test_frames_that_come_in_many_small_pieces_take_no_more_memory_than_was_set() -> None:
     frames = [encode(append(number, bytes((number,)) * 200_000)) for number in range(40)]
-    tracemalloc.start()
-    try:
-        kept = traffic(2 * MIB)
-        numbers = [kept.opened() for _ in frames]
-        for at in range(0, len(frames[0]), 1_000):
-            for number, frame in zip(numbers, frames, strict=True):
-                kept.received(number, frame[at : at + 1_000])
-                kept.sent(number, [encode(KeepAlive())])
-            assert tracemalloc.get_traced_memory()[0] < 2 * MIB + 2 * MIB + MIB, "records, incomplete frames, a block"
-        kept.flush()
-    finally:
-        tracemalloc.stop()
+    tracemalloc.clear_traces()
+    kept = traffic(2 * MIB)
+    numbers = [kept.opened() for _ in frames]
+    for at in range(0, len(frames[0]), 1_000):
+        for number, frame in zip(numbers, frames, strict=True):
+            kept.received(number, frame[at : at + 1_000])
+            kept.sent(number, [encode(KeepAlive())])
+        assert tracemalloc.get_traced_memory()[0] < 2 * MIB + 2 * MIB + MIB, "records, incomplete frames, a block"
+    kept.flush()
     requests = [each for _, each in kept.records() if each.direction is Direction.REQUEST and each.data]
     assert {each.kind for each in requests} <= {RecordKind.BYTES, RecordKind.FRAME, RecordKind.OPEN}
     assert RecordKind.BYTES in {each.kind for each in requests}, "the longest are no frames then"
 
 
+@pytest.mark.usefixtures("counted")
 def test_many_small_runs_of_records_take_no_more_memory_than_was_set() -> None:
     kept = traffic(4 * MIB)
     number = kept.opened()
-    tracemalloc.start()
-    try:
-        for _ in range(8_000):
-            kept.received(number, encode(KeepAlive()) + encode(set_up()))
-            kept.closed(kept.opened())  # ends a run of frames
-        kept.flush()
-        assert tracemalloc.get_traced_memory()[0] < 6 * MIB
-    finally:
-        tracemalloc.stop()
+    for _ in range(8_000):
+        kept.received(number, encode(KeepAlive()) + encode(set_up()))
+        kept.closed(kept.opened())  # ends a run of frames
+    kept.flush()
+    assert tracemalloc.get_traced_memory()[0] < 6 * MIB
     assert kept.first > 1
 
 

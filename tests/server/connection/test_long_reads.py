@@ -1,0 +1,69 @@
+"""Long reads that stay where they were received, because the latest traffic is kept: on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.traffic import KEPT_BYTES, Traffic
+from segstore.wire import AppendBlock, AppendBlockEnd, Buffer, DataAppended, encode
+from segstore.wire.trace import Direction, RecordKind
+from tests.server.support import HELLO, SEGMENT, WRITER, Peer, create, read, set_up
+
+COUNT = 12_000
+
+
+def pair(number: int) -> tuple[bytes, bytes]:
+    """The frames of an append whose bytes tell its number."""
+    data = number.to_bytes(4, "big") * 512
+    end = AppendBlockEnd(WRITER, len(data), b"", 1, number, number)
+    return encode(AppendBlock(WRITER, data)), encode(end)
+
+
+class Kept(Traffic):
+    """Counts the bytes that stay where they were received."""
+
+    held_bytes = 0
+
+    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
+        is_held = super().received(connection, data, lasting=lasting)
+        self.held_bytes += len(data) if is_held else 0
+        return is_held
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("others", [0, 3], ids=["alone", "among others"])
+async def test_a_flood_of_appends_is_stored_and_recorded_as_it_was_sent(others: int, watched: bool) -> None:
+    frames = [frame for number in range(1, COUNT + 1) for frame in pair(number)]
+    async with MockSegmentStore(watched=watched) as mock:
+        kept = mock.server.hub.recorder = Kept()
+        peers = [await Peer.connect(mock) for _ in range(1 + others)]
+        for peer, name in zip(peers, (SEGMENT, "a/b/1.#epoch.0", "a/b/2.#epoch.0", "a/b/3.#epoch.0"), strict=False):
+            await peer.ask(HELLO, create(name), set_up(name, token="a secret"))
+        for peer in peers:
+            peer.send_bytes(b"".join(frames))
+        for peer in peers:
+            last = 0
+            async with asyncio.timeout(60):
+                while last < COUNT:
+                    (reply,) = await peer.receive()
+                    assert isinstance(reply, DataAppended)
+                    last = reply.event_number
+        (found,) = await peers[0].ask(read(0, 2_048 * 900))
+        assert found.data == b"".join(number.to_bytes(4, "big") * 512 for number in range(1, 901))  # type: ignore[attr-defined]
+        kept.flush()
+        records = [record for _, record in kept.records()]
+        trace = b"".join(kept.trace())
+        for peer in peers:
+            await peer.close()
+    assert kept.held_bytes > sum(map(len, frames)) // 2
+    assert b"a secret" not in trace
+    assert len(trace) < KEPT_BYTES * 1.2
+    assert sum(each.kind is RecordKind.FRAME for each in records) > 9_000
+    for connection in range(1, 2 + others):
+        own = [each for each in records if each.connection == connection and each.direction is Direction.REQUEST]
+        appends = [each.data for each in own if each.kind is RecordKind.FRAME][: -1 if connection == 1 else None]
+        assert appends
+        assert appends == frames[-len(appends) :], "each once and in order; the first connection has also read"
