@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 KEPT_BYTES: Final = 16 * 1024 * 1024
 _SPARE_BYTES: Final = 64 * 1024
 _BLOCK_BYTES: Final = HUGE_BYTES - _SPARE_BYTES
-_BLOCKS: Final = 8
-"""The least number of blocks that can be kept; fewer of small frames, which take several times their bytes."""
+_BLOCKS: Final = 16
+"""The number of blocks that can be kept, if less may be kept than areas take; fewer of small frames."""
 _PART_BYTES: Final = 400
 """What the objects of a block take, for each run of rows and each piece of data."""
 _NEVER_NS: Final = 1 << 62
@@ -93,10 +93,10 @@ class Traffic(TraceRecorder):
         max_frame_bytes: int = MAX_FRAME_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        block_bytes = min(_BLOCK_BYTES, max_bytes // _BLOCKS)
+        self._holds_reads = max_bytes >= KEPT_BYTES
+        block_bytes = _BLOCK_BYTES if self._holds_reads else max_bytes // _BLOCKS
         self._spare_bytes = min(_SPARE_BYTES, block_bytes // 8)
         self._areas = Areas(block_bytes + self._spare_bytes, _BLOCKS)
-        self._holds_reads = block_bytes == _BLOCK_BYTES  # else their areas take too much of what may be kept
         writer = TraceWriter(
             make_mark(os.urandom(8)),
             Metadata(WIRE_VERSION, recorder),

@@ -272,8 +272,8 @@ class Frames(NamedTuple):
     """
 
     start: int
-    runs: bytes
-    sizes: bytes
+    runs: bytearray
+    sizes: bytearray
 
     @property
     def records(self) -> int:
@@ -287,7 +287,7 @@ class Frames(NamedTuple):
 
     def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
         """Writes them into the columns of a block with this number of records, from `row` on."""
-        frames_into(columns, records, row, self.start, self.runs, self.sizes)
+        frames_into(columns, records, row, self.start, bytes(self.runs), bytes(self.sizes))
 
 
 class Pending(NamedTuple):

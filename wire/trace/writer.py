@@ -89,15 +89,15 @@ class RecordWriter:
         self.metadata = metadata
         self.compress = compress
         self.columns: Callable[[int], bytearray | memoryview] = bytearray
+        self._runs, self._sizes = bytearray(), bytearray()
+        """Those of the frames behind `_rows`, whose data begins at `_frames_start`, if the last records are frames."""
+        self._frames_start = 0
+        self._clear_columns()
         self._clear()
 
     def _clear(self) -> None:
         self._rows: list[Rows | Frames] = []
-        self._clear_columns()
         self._data: list[Buffer] = []
-        self._runs, self._sizes = bytearray(), bytearray()
-        """Those of the frames behind `_rows`, whose data begins at `_frames_start`, if the last records are frames."""
-        self._frames_start = 0
         self._size = self._overhead = 0
         self._first_ns, self._last_ns = _LAST_NS, _FIRST_NS
         self._sample = False
@@ -110,7 +110,7 @@ class RecordWriter:
     def _end_rows(self) -> None:
         """Adds the records behind `_rows` to them."""
         if self._runs:
-            self._rows.append(Frames(self._frames_start, bytes(self._runs), bytes(self._sizes)))
+            self._rows.append(Frames(self._frames_start, self._runs, self._sizes))
             self._runs, self._sizes = bytearray(), bytearray()
         elif self._ts:
             numbers = self._ts.tobytes(), self._connections.tobytes(), self._ends.tobytes()
