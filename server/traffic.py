@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-_SPARE_BYTES: Final = 64 * 1024
-_BLOCK_BYTES: Final = HUGE_BYTES - _SPARE_BYTES
+_BLOCK_BYTES: Final = 2 * HUGE_BYTES
 _BLOCKS: Final = 16
-"""The number of blocks that can be kept, if less may be kept than areas take; fewer of small frames."""
+"""The number of blocks that can be kept, if less than `KEPT_BYTES` may be; fewer of small frames."""
 _PART_BYTES: Final = 400
 """What the objects of a block take, for each run of rows and each piece of data."""
 _NEVER_NS: Final = 1 << 62
@@ -95,8 +94,7 @@ class Traffic(TraceRecorder):
     ) -> None:
         self._holds_reads = max_bytes >= KEPT_BYTES
         block_bytes = _BLOCK_BYTES if self._holds_reads else max_bytes // _BLOCKS
-        self._spare_bytes = min(_SPARE_BYTES, block_bytes // 8)
-        self._areas = Areas(block_bytes + self._spare_bytes, _BLOCKS)
+        self._areas = Areas(HUGE_BYTES if self._holds_reads else block_bytes + block_bytes // 8, _BLOCKS)
         writer = TraceWriter(
             make_mark(os.urandom(8)),
             Metadata(WIRE_VERSION, recorder),
@@ -145,7 +143,7 @@ class Traffic(TraceRecorder):
     def take_block(self) -> None:
         """Keeps the pending records in the memory that they are in. What follows comes behind them if there is room."""
         rest = self._writer.rest()
-        pending = self._writer.take_pending(rest if len(rest) >= 4 * self._spare_bytes else self._areas.take())
+        pending = self._writer.take_pending(rest if len(rest) >= self._areas.size // 4 else self._areas.take())
         if pending is None:
             return
         block = _Block(self.last + 1, pending)

@@ -43,6 +43,8 @@ FLUSH_AFTER_NS: Final = 1_000_000_000
 MOST_HELD_BYTES: Final = 128 * 1024 * 1024
 SPARE_BYTES: Final = 1024 * 1024
 """Extra memory beyond a block, so that the bytes that fill it, and those that come with them, stay contiguous."""
+_LEAST_LEFT_BYTES: Final = 64 * 1024
+"""A block is due when less is left of the memory, or an eighth of it."""
 _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
@@ -235,7 +237,7 @@ class TraceWriter(WriterState):
     pieces. The rest of `memory` after that data is free until the next `add`.
     """
 
-    __slots__ = ("_most_held_bytes", "_redact", "_redact_codes", "_spare_bytes", "_start_bytes", "data_start")
+    __slots__ = ("_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "data_start")
 
     def __init__(
         self,
@@ -262,9 +264,7 @@ class TraceWriter(WriterState):
         self._looked_at = marked(self._redact_codes)
         self._max_body = max_frame_bytes - _HEADER_BYTES
         self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
-        memory = bytearray(block_bytes + SPARE_BYTES) if memory is None else memory
-        self._spare_bytes = max(0, len(memory) - block_bytes)
-        self._use(memory)
+        self._use(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory)
         self._used = self._part_start = self._part_stop = 0
         """The newest data, between them in the memory, is no piece of `_records` yet: what follows may continue it."""
         self.data_start: int | None = None
@@ -300,7 +300,7 @@ class TraceWriter(WriterState):
         """Uses memory for what follows."""
         self._view = memoryview(memory)
         self._memory_bytes = len(self._view)
-        self._full_at = self._memory_bytes - self._spare_bytes
+        self._full_at = self._memory_bytes - min(_LEAST_LEFT_BYTES, self._memory_bytes // 8)
 
     @or_in_c(*RECORDED, slots=RECORDED_SLOTS)
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer, lasting: bool = False) -> bool:
