@@ -24,6 +24,7 @@ from segstore.wire import (
     SegmentCreated,
     SegmentRead,
     StorageFlushed,
+    StreamSegmentInfo,
     encode,
 )
 from segstore.wire.trace import Direction
@@ -389,11 +390,66 @@ def test_a_peer_that_ends_its_side_gets_the_replies_that_a_rule_delays(
     line = room.connect()
     room.queue.is_busy = is_pending
     line.send(PONG, create())
-    assert line.connection.eof_received() is is_pending
+    assert line.connection.eof_received(), "the transport is needed for the replies"
     room.run()
     assert line.socket.calls == []
     room.faults.release("reply")
     assert line.answers() == [PONG, SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"]
+
+
+@pytest.mark.parametrize("overtake", [False, True])
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_requests_and_replies_that_a_rule_holds_as_their_peer_ends_its_side_are_executed_and_sent(
+    monkeypatch: pytest.MonkeyPatch, at: str, overtake: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = CREATE_SEGMENT", do={"hold": at, "overtake": overtake}, name="held")
+    line = room.connect()
+    line.send(create())
+    assert line.connection.eof_received(), "the transport is needed for the replies"
+    room.run()
+    assert line.socket.calls == []
+    room.faults.release("held")
+    room.run()
+    assert exists(room)
+    assert line.answers() == [SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"], "it is not read again"
+    assert not room.hub.connections
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_read_that_waits_as_its_peer_ends_its_side_is_not_answered_behind_delayed_replies(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"hold": at, "overtake": True}, name="held")
+    line = room.connect()
+    line.send(create(), read(), INFO)
+    assert len(line.answers()) == 1
+    line.connection.eof_received()
+    room.run()
+    room.faults.release("held")
+    room.run()
+    assert [type(each) for each in line.answers()] == [StreamSegmentInfo]
+    assert line.socket.calls == ["close"]
+    room.run()
+    assert len(room.service.store.waiters) == 0
+
+
+def test_a_frame_that_is_incomplete_as_its_peer_ends_its_side_has_no_deadline_while_replies_are_delayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, rules=True, frame_timeout_s=5)
+    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
+    line = room.connect()
+    line.send(create(), PART)
+    line.connection.eof_received()
+    for _ in range(20):
+        room.loop.sweep()
+    assert room.counters.deadlines_missed == 0
+    room.faults.release("reply")
+    assert line.answers() == [SegmentCreated(1, SEGMENT)]
     assert line.socket.calls == ["close"]
 
 
