@@ -34,8 +34,8 @@ async def test_the_connections_with_the_most_incomplete_frames_are_closed(monkey
             await until(lambda: tap.held_bytes == 300_008)
             # An append block that is whole is held, too, until its end is there.
             await block.ask(HELLO, create(), set_up())
-            block.send_bytes(encode(AppendBlock(WRITER, bytes(400_000))))
-            await until(lambda: tap.held_bytes > 700_000)
+            block.send_bytes(encode(AppendBlock(WRITER, bytes(300_000))))
+            await until(lambda: tap.held_bytes > 600_000)
             large.send_bytes(HELLO_BYTES + half + bytes(500_000))
             with suppress(ConnectionError):
                 await read_all(large.reader)
