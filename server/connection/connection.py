@@ -265,13 +265,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer has sent EOF: its earlier requests are executed first; waiting reads are not answered."""
-        if self.received.is_pending():
+        if self._has_requests():
             self._take(ConnectionEvent.PEER_ENDED)
-            return True
-        self.end("", Ending.FLUSHED)
-        # Held replies are still sent before the connection closes; under TLS nothing can be sent any more.
-        held, transport = self._held, self.transport
-        return bool(held and held.bytes) and transport is not None and transport.get_extra_info("sslcontext") is None
+        else:
+            self.end("", Ending.FLUSHED)
+        # Their replies are still sent before the connection closes; under TLS nothing can be sent any more.
+        transport, is_awaited = self.transport, self._state in (ConnectionState.HALF_CLOSED, ConnectionState.DRAINING)
+        return is_awaited and transport is not None and transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         self._output.filled()
@@ -328,6 +328,10 @@ class Connection(asyncio.BufferedProtocol):
         self.catch_up_soon()
 
     # --- running ----------------------------------------------------------------------------------------------------
+
+    def _has_requests(self) -> bool:
+        """Whether requests are to be executed, now or when a rule lets them."""
+        return self.received.is_pending() or (self._lane is not None and self._lane.has_waiting_requests)
 
     def _can_go_on(self) -> bool:
         """Whether pending requests can be executed now."""
@@ -424,7 +428,8 @@ class Connection(asyncio.BufferedProtocol):
             return False
         left = not received.finish()
         if not left and self._state is ConnectionState.HALF_CLOSED:
-            self.end("", Ending.FLUSHED)
+            if not self._has_requests():
+                self.end("", Ending.FLUSHED)
             return False
         self.look_up()
         if self.is_paused():
@@ -519,10 +524,11 @@ class Connection(asyncio.BufferedProtocol):
         lane, held = self._lane, self._held
         if self._state is ConnectionState.CLOSING:
             return
+        self.received.drop()
         if lane is not None and session.ending is Ending.FLUSHED and not (lane.is_drained or self._hub.closing):
             self._take(ConnectionEvent.ENDED)
+            self.waits.received(self._loop.time(), frames=False, partial=False)  # what was incomplete is dropped
             return  # each reply that may leave comes here again
-        self.received.drop()
         if held is not None and held.bytes:
             self._take(ConnectionEvent.ENDED)
             self._pause_reading()

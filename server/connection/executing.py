@@ -74,6 +74,11 @@ class LaneHost:
         return lane.is_blocked or lane.requests_bytes + lane.replies_bytes > self._most_bytes
 
     @property
+    def has_waiting_requests(self) -> bool:
+        """Whether a request waits, be it one that others may overtake."""
+        return self._lane.has_waiting_requests
+
+    @property
     def is_drained(self) -> bool:
         """Whether no reply is held."""
         return self._lane.is_drained

@@ -1,6 +1,6 @@
 """The life of a connection: its states, and the transitions between them.
 
-    NEW ──MADE──▶ OPEN ──PEER_ENDED──▶ HALF_CLOSED           its requests are pending
+    NEW ──MADE──▶ OPEN ──PEER_ENDED──▶ HALF_CLOSED           its requests are pending, or rules delay them
                    any of these two ──ENDED──▶ DRAINING      nothing more is executed; held replies are sent
                  or of these three ──FLUSHED──▶ CLOSING      what was written is sent
                   or of these four ──CUT──▶ CUT              what was written is dropped
@@ -46,7 +46,7 @@ class ConnectionEvent(Enum):
     MADE = auto()
     """Its transport is there."""
     PEER_ENDED = auto()
-    """EOF was received while requests are pending."""
+    """EOF was received while requests are pending, or rules delay some."""
     ENDED = auto()
     """Its session has ended while replies are held."""
     FLUSHED = auto()

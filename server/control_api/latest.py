@@ -15,8 +15,8 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.faults import check_types
-from segstore.wire import COMMANDS, AppendBlock, AppendBlockEnd, Padding
+from segstore.server.faults import check_types, counts
+from segstore.wire import AppendBlock, AppendBlockEnd
 from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
 
 if TYPE_CHECKING:
@@ -291,12 +291,9 @@ class Latest:
 
 
 def _is_counted(record: Record) -> bool:
-    """Whether a record is one of the requests that the rules count on a connection: an append and its block are one,
-    padding is none."""
-    if record.kind is not RecordKind.FRAME or record.direction is Direction.REPLY:
-        return False
-    code = int.from_bytes(record.data[:4], signed=True)
-    return code in COMMANDS and code not in (AppendBlock.code, Padding.code)
+    """Whether a record is one of the requests that are counted on a connection."""
+    is_frame = record.kind is RecordKind.FRAME and record.direction is Direction.REQUEST
+    return is_frame and counts(int.from_bytes(record.data[:4], signed=True))
 
 
 async def _matching(requests: deque[Kept], holds: Filter | None, limit: int) -> list[Kept]:

@@ -33,6 +33,7 @@ from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.server.faults.observe import Observed, Observer
 from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
 from segstore.server.toxics import Toxics
+from segstore.wire import COMMANDS, AppendBlock, Padding
 from segstore.wire.printable import first_of, printable
 
 if TYPE_CHECKING:
@@ -54,8 +55,15 @@ class NoFaults(RuntimeError):
         super().__init__("there are no faults here: the mock was made with watched=False, or the store without faults")
 
 
+def counts(code: int) -> bool:
+    """Whether a frame of a type counts as a request of its connection, decodable or not: an append and its block are
+    one, padding is none.
+    """
+    return code in COMMANDS and code not in (AppendBlock.code, Padding.code)
+
+
 class Progress(msgspec.Struct, gc=False):
-    """How many requests of a connection have passed the rules.
+    """How many requests of a connection have passed the rules, or were forwarded without being decoded.
 
     count: so far. settled: the count at `settled_ns`, in ns since 1970, when all that had been received by then had
     passed. With it, recorded requests are counted on from there, whatever was recorded before.

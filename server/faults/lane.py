@@ -199,6 +199,10 @@ class Lane:
         self._progress.count += len(appends) - 1
         self._pending.add_appends(writer_id.bytes, appends, first)
 
+    def pass_undecoded(self) -> None:
+        """A frame that counts as a request is forwarded without being decoded."""
+        self._progress.count += 1
+
     def pass_acknowledgement(self, writer: bytes, number: int) -> None:
         """A writer's appends are acknowledged up to an event number; only while `passes_appends`."""
         self._pending.acknowledged(writer, number)

@@ -392,7 +392,7 @@ class _Conversation(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._has_ended = True
-        return self._is_behind()
+        return self._is_behind() or bool(self._timers)
 
     def _is_behind(self) -> bool:
         return bool(self._items) or self._at < len(self._data) or self._broken
@@ -407,6 +407,8 @@ class _Conversation(asyncio.Protocol):
             if self._items:
                 self._take(owned(self._items.popleft())[0])
             elif self._broken or (self._has_ended and not self._is_behind()):
+                if self._timers:
+                    return False  # each delayed reply comes here again
                 self._close()
             elif self._is_behind():
                 self._decode()
@@ -524,8 +526,7 @@ class _Conversation(asyncio.Protocol):
     def _due(self, frame: bytes) -> None:
         self._timers.popleft()
         self._write(frame)
-        if self._is_behind():
-            self._server.queue.add(self)
+        self._server.queue.add(self)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

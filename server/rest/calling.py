@@ -75,11 +75,14 @@ class Calling:
 
 
 class _Context:
-    """What a gRPC server gives with a call, for one that has no connection."""
+    """What a gRPC server gives with a call, for one that has no connection.
+
+    refused: the status that ended the call; UNAVAILABLE before, as only a stop or reset of the server cancels it.
+    """
 
     def __init__(self, peer: str) -> None:
         self.error: ControllerError | None = None
-        self.refused = grpc.StatusCode.OK
+        self.refused = grpc.StatusCode.UNAVAILABLE
         self._peer = peer
         self._details = ""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from segstore.server.faults import counts
 from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, AppendBlock, WireError, decode
 
 if TYPE_CHECKING:
@@ -27,10 +28,14 @@ FindRuns = Callable[[memoryview, int], tuple[list[Any], int]]
 
 
 class Piece(NamedTuple):
-    """Bytes as received, with their command, or the runs that they are; None if they are only forwarded."""
+    """Bytes as received, with their command, or the runs that they are; None if they are only forwarded.
+
+    is_request: whether they are a frame that counts as a request, also if it cannot be decoded.
+    """
 
     data: bytes
     command: Command | list[Any] | None
+    is_request: bool = False
 
 
 class Frames:
@@ -99,7 +104,7 @@ class Frames:
                     stop = at + self._need
                     if self.has_more or stop > end:
                         break
-                    pieces.append(self._piece(data[at:stop]))
+                    pieces.append(Piece(data[at:stop], self._decoded(data[at:stop]), counts(code)))
                     at = stop
                     continue
                 else:
@@ -127,12 +132,12 @@ class Frames:
         self._left, self._at = b"", 0
         self.has_more = False
 
-    def _piece(self, frame: bytes) -> Piece:
+    def _decoded(self, frame: bytes) -> Command | None:
         try:
-            return Piece(frame, decode(frame))
+            return decode(frame)
         except WireError as error:
             self._set_problem(str(error))
-            return Piece(frame, None)
+            return None
 
     def _set_problem(self, problem: str) -> None:
         self.problem = self.problem or problem

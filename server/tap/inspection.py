@@ -87,7 +87,8 @@ class Inspection:
         self._requests, self._replies = Frames(), Frames()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
-        self._backlog: deque[tuple[bytes, Command | Append | list[_Run] | None]] = deque()
+        self._backlog: deque[tuple[bytes, Command | Append | list[_Run] | bool]] = deque()
+        """What is to be forwarded. A bool instead of what was decoded: whether it counts as a request all the same."""
         self._to_store: list[bytes] = []
         self._to_client: list[bytes] = []
         self._answered: list[Seen] = []
@@ -150,7 +151,7 @@ class Inspection:
                 if from_client:
                     self._add(*piece)
                 elif not self._is_ending:
-                    self._reply(*piece)
+                    self._reply(piece.data, piece.command)
             left, data = left - len(pieces) if frames.has_more else 0, b""
         self._report(side, frames.problem)
         self._drain_backlog()
@@ -190,42 +191,46 @@ class Inspection:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _add(self, raw: bytes, command: Command | list[Any] | None) -> None:
+    def _add(self, raw: bytes, command: Command | list[Any] | None, is_request: bool) -> None:
         """Queues a piece; an append once it is complete."""
         if isinstance(command, list):
             self._backlog.append((raw, command[0]))
             return
         if command is None or self._blocks is None:
-            self._backlog.append((raw, None))
+            self._backlog.append((raw, is_request))
             return
         try:
             item = self._blocks.feed(command)
         except WireError as error:
             self._report(self._link.client, str(error))
             self._blocks = None  # whether to close the connection is the store's decision
-            self._backlog.append((b"".join([*self._block, raw]), None))
+            self._backlog.append((b"".join([*self._block, raw]), is_request))
             self._block.clear()
             return
-        if item is None:
+        if self._blocks.block_open and item is None:
             self._block.append(raw)
             return
         if isinstance(item, Append) and self._block:
             raw = b"".join([*self._block, raw])
             self._block.clear()
-        self._backlog.append((raw, item))
+        self._backlog.append((raw, is_request if item is None else item))
 
     def _drain_backlog(self) -> None:
         """Passes queued requests to the lane, in order, until it holds one; then pauses or resumes reading."""
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
             raw, item = self._backlog.popleft()
+            if isinstance(item, bool):
+                if item:
+                    lane.pass_undecoded()
+                self._to_store.append(raw)
+                continue
             if isinstance(item, list):
                 if not lane.passes_appends:  # a request in front of them has changed that
                     self._backlog.extendleft(reversed(_one_by_one(raw, item)))
                     continue
                 for writer, rows in item:
                     lane.pass_appends(writer.segment, writer.writer_id, rows)
-            if item is None or isinstance(item, list):
                 self._to_store.append(raw)
                 continue
             try:
@@ -388,7 +393,7 @@ def _one_by_one(raw: bytes, runs: list[_Run]) -> list[tuple[bytes, Append]]:
     segments = (writer.segment for writer, rows in runs for _ in rows)
     pieces = iter(Frames().feed(raw))
     found = []
-    for segment, (head, block), (tail, end) in zip(segments, pieces, pieces, strict=True):
+    for segment, (head, block, _), (tail, end, _) in zip(segments, pieces, pieces, strict=True):
         assert isinstance(block, AppendBlock)
         assert isinstance(end, AppendBlockEnd)
         append = Append(segment, end.writer_id, end.last_event_number, end.num_events, block.data, None, end.request_id)

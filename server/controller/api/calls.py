@@ -4,8 +4,8 @@ A server of the controller's API passes each unary call through `Calls`. A rule 
 or `status`, and about frames otherwise.
 
 Invariants: a call is recorded with its request when it arrives, and with what the caller is answered, also if that was
-cancelled; without rules, observer and recorder a call passes at once. A call that a rule drops is not answered: it ends
-with the caller's deadline or connection, or with the server.
+cancelled; the log of requests has the same status as the recording; without rules, observer and recorder a call passes
+at once. A call that a rule drops is not answered: it ends with the caller's deadline or connection, or with the server.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
@@ -61,16 +62,12 @@ class Calls:
             _recorded_number.set(number)
             given = as_texts(sent_metadata(context))
             recorder.called(Direction.REQUEST, Call(number, rpc, request, given, context.peer()))
-            status = "UNKNOWN"
+            status = "OK"
             try:
                 message = await behaviour(request, context)
-                status = "OK"
                 return message
-            except asyncio.CancelledError:
-                status = "CANCELLED"
-                raise
-            except grpc.aio.AbortError:
-                status = _name(context.code())
+            except BaseException as error:
+                status = _status_of(error, context)
                 raise
             finally:
                 details = context.details()
@@ -80,17 +77,24 @@ class Calls:
 
         return handle
 
-    def ruled(self, rpc: str, behaviour: Behaviour, gone: asyncio.Future[None] | None = None) -> Behaviour:
+    def ruled(
+        self,
+        rpc: str,
+        behaviour: Behaviour,
+        gone: asyncio.Future[None] | None = None,
+        answered: Callable[[Behaviour], Behaviour] = lambda each: each,
+    ) -> Behaviour:
         """Returns `behaviour` with the rules applied to it, and observed.
 
         gone: done once the caller has given up, after which no rule holds its call; None if the call is cancelled then.
+        answered: makes a behaviour one that answers its call if the server interrupts it.
         """
 
         async def handle(request: bytes, context: Any) -> bytes:
             faults = self._faults()
             if faults is None:
-                return await behaviour(request, context)
-            return await _Ruled(faults, rpc, context, gone).serve(request, behaviour)
+                return await answered(behaviour)(request, context)
+            return await _Ruled(faults, rpc, context, gone).serve(request, behaviour, answered)
 
         return handle
 
@@ -104,36 +108,36 @@ class _Ruled:
         self._context = context
         self._gone = gone
 
-    async def serve(self, request: bytes, behaviour: Behaviour) -> bytes:
+    async def serve(self, request: bytes, behaviour: Behaviour, answered: Callable[[Behaviour], Behaviour]) -> bytes:
         faults, observer = self._faults, self._faults.observer
         given = Call(faults.next_request(), self._rpc, request, peer=self._context.peer())
         seen = self._seen(given, len(request))
         if observer is not None:
             observer.add(seen)
         plan = faults.decide(seen)
-        action, name = (None, "") if plan is None else (plan.action, plan.rule)
         try:
-            await self._wait(None if plan is None else plan.before)
-            if isinstance(action, Drop) and action.drop == "request":
-                await self._until(asyncio.get_running_loop().create_future())
-            if isinstance(action, Status | Answer) and action.at == "before":
-                answer = await self._replaced(action, name, b"")
-            else:
-                answer = await self._replied(request, behaviour, seen, plan)
-        except grpc.aio.AbortError:
+            answer = await answered(partial(self._planned, behaviour, seen, plan))(request, self._context)
+        except BaseException as error:
             if observer is not None:
-                observer.executed(seen, faults.clock.now_s(), _name(self._context.code()), failure=True)
-                observer.replied(seen, faults.clock.now_s())
-            raise
-        except asyncio.CancelledError:
-            if observer is not None:
-                observer.executed(seen, faults.clock.now_s(), "CANCELLED", failure=True)
+                observer.executed(seen, faults.clock.now_s(), _status_of(error, self._context), failure=True)
+                if not isinstance(error, asyncio.CancelledError):
+                    observer.replied(seen, faults.clock.now_s())
             raise
         if observer is not None:
             call = Call(seen.number, self._rpc, answer, status="OK")
             observer.executed(seen, faults.clock.now_s(), call.outcome, failure=call.failed)
             observer.replied(seen, faults.clock.now_s())
         return answer
+
+    async def _planned(self, behaviour: Behaviour, seen: Seen, plan: Plan | None, request: bytes, _: Any) -> bytes:
+        """Waits as planned; then executes the call, or what takes its place."""
+        action, name = (None, "") if plan is None else (plan.action, plan.rule)
+        await self._wait(None if plan is None else plan.before)
+        if isinstance(action, Drop) and action.drop == "request":
+            await self._until(asyncio.get_running_loop().create_future())
+        if isinstance(action, Status | Answer) and action.at == "before":
+            return await self._replaced(action, name, b"")
+        return await self._replied(request, behaviour, seen, plan)
 
     async def _replied(self, request: bytes, behaviour: Behaviour, seen: Seen, plan: Plan | None) -> bytes:
         """Executes the call; then the actions of its rule, and of the rule that matches its outcome."""
@@ -243,6 +247,14 @@ def as_texts(metadata: Any) -> dict[str, str]:
         text = value.hex() if isinstance(value, bytes) else str(value)
         found[key] = f"{found[key]}, {text}" if key in found else text
     return found
+
+
+def _status_of(error: BaseException, context: Any) -> str:
+    """The status of a call that an error has ended."""
+    if not isinstance(error, grpc.aio.AbortError | asyncio.CancelledError):
+        return "UNKNOWN"  # gRPC answers so
+    code = context.code()  # of a call that is cancelled, the status that was being sent, if any
+    return _name(code) if code else "CANCELLED"
 
 
 def _name(code: Any) -> str:

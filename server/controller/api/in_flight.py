@@ -68,7 +68,7 @@ class InFlight(Handler):
         service, _, rpc = handler_call_details.method[1:].partition("/")
         if calls is None or service != SERVICE:
             return found._replace(unary_unary=self._answered(behaviour))
-        return found._replace(unary_unary=calls.recorded(rpc, self._answered(calls.ruled(rpc, behaviour))))
+        return found._replace(unary_unary=calls.recorded(rpc, calls.ruled(rpc, behaviour, answered=self._answered)))
 
     def _answered(self, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(request: Any, context: Any) -> Any:

@@ -2,6 +2,6 @@
 
 refusals, requests: test_session, test_service
 
-Most tests of connections use real sockets. `test_connection_life`, `test_connection_flow` and
+Most tests of connections use real sockets. `test_connection_life`, `test_connection_lost`, `test_connection_flow` and
 `test_connection_rules` drive the loop, the transport and the disk by hand (`driven`).
 """

@@ -1,4 +1,4 @@
-"""A connection from its first byte to its last: how it is opened, refused, lost, closed, cut, and what that leaves.
+"""A connection from its first byte to its last: how it is opened, refused, closed, cut, and what that leaves.
 
 Everything is driven by hand: see `driven`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
 
 import pytest
 
@@ -15,23 +14,19 @@ from segstore.server.connection import Ending
 from segstore.server.connection.deadlines import Missed
 from segstore.wire import (
     AppendBlock,
-    CreateTransientSegment,
     FlushToStorage,
-    GetStreamSegmentInfo,
     Hello,
-    KeepAlive,
     NoSuchSegment,
     SegmentCreated,
     SegmentRead,
     StorageFlushed,
+    StreamSegmentInfo,
     encode,
 )
 from segstore.wire.trace import Direction
-from tests.server.connection.driven import PART, Line, Probe, Room, account, exists, filled, idle
+from tests.server.connection.driven import INFO, PART, PONG, Room, account, exists, filled, idle
 from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read, set_up
 
-PONG = KeepAlive()
-INFO = GetStreamSegmentInfo(1, SEGMENT, "")
 MALFORMED = b"\0\0\0\0\0\0\0\0"
 PEER, STORE = "10.0.0.1:5000", "10.0.0.2:12345"
 
@@ -135,209 +130,6 @@ def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(monkey
     assert (first.connection.number, second.connection.number) == (1, 2)
 
 
-# --- lost -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("error", [None, ConnectionResetError("reset by the peer")])
-def test_a_lost_connection_is_recorded_as_ended_by_its_peer_with_the_error(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None
-) -> None:
-    room = Room(monkeypatch, record=True)
-    room.connect()
-    line = room.connect()
-    line.socket.lose(error)
-    room.run()
-    assert room.log.ended == {2: (Direction.REQUEST, {} if error is None else {"reason": "reset by the peer"})}
-
-
-def test_a_connection_that_has_finished_finishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, record=True)
-    line = room.connect()
-    line.connection.connection_lost(None)
-    assert room.log.calls == [(1, "closed")]
-    assert not room.hub.connections
-    assert len(room.queue) == 0
-    assert room.loop.is_idle
-    assert not line.connection.advance()
-    assert room.log.calls == [(1, "closed")]
-
-
-def test_a_lost_connection_has_no_account_and_its_lent_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line, lent = room.connect(), room.hub.buffers.view.obj
-    room.queue.is_busy = True
-    line.send(PONG, *[INFO] * 4_000)
-    assert room.hub.buffers.view.obj is not lent, "so many bytes are not copied"
-    assert room.hub.outstanding_bytes > 128 * 1024
-    line.connection.connection_lost(None)
-    assert room.counters.requests == 4_000
-    assert room.hub.outstanding_bytes == line.connection.held_bytes == 0
-    assert room.hub.buffers.lend()
-    assert room.hub.buffers.view.obj is lent
-
-
-def test_a_connection_gives_back_no_buffer_that_another_one_has_borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    small, large, lent = room.connect(), room.connect(), room.hub.buffers.view.obj
-    small.send(PONG)
-    room.queue.is_busy = True
-    large.send(PONG, *[INFO] * 4_000)
-    assert room.hub.buffers.view.obj is not lent
-    small.connection.connection_lost(None)
-    while room.hub.buffers.lend():
-        assert room.hub.buffers.view.obj is not lent, "it holds the requests of the other one"
-
-
-def test_requests_of_a_lost_connection_are_executed_although_its_peer_had_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=10)
-    line = room.connect()
-    line.socket.is_stuck = True
-    line.send(HELLO)
-    assert line.session.full
-    line.send(create())
-    room.run()
-    assert not exists(room)
-    line.socket.lose()
-    room.run()
-    assert exists(room)
-
-
-def test_requests_of_a_lost_connection_are_executed_although_the_disk_is_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, disk=True)
-    line = room.connect()
-    room.disk.is_full = True
-    line.send(create())
-    room.run()
-    assert not exists(room)
-    assert list(room.disk.stalled) == [line.connection]
-    line.socket.lose()
-    room.run()
-    assert exists(room)
-    assert room.disk.stalled == {}
-    assert not room.hub.connections
-
-
-@pytest.mark.parametrize("is_held", [True, False])
-def test_requests_of_a_lost_connection_behind_one_that_a_rule_holds_are_dropped(
-    monkeypatch: pytest.MonkeyPatch, is_held: bool
-) -> None:
-    room = Room(monkeypatch, rules=True)
-    room.faults.add("type = KEEP_ALIVE", do="hold", name="held")
-    line = room.connect()
-    room.queue.is_busy = not is_held  # then the rule is asked after the loss
-    line.send(PONG, create()) if is_held else line.send(create(), PONG)
-    assert room.faults.held("held") == is_held
-    line.connection.connection_lost(None)
-    assert exists(room) is not is_held
-    assert room.faults.held("held") == 0
-    assert not room.hub.connections
-
-
-def lost_with_requests(room: Room) -> Line:
-    """A lost connection with more requests than a slice can execute."""
-    line = room.connect()
-    line.socket.is_stuck = True
-    line.send(HELLO)
-    line.send(*[INFO] * 200)
-    room.run()
-    assert room.counters.requests == 0
-    room.slow_down()
-    line.connection.connection_lost(None)
-    return line
-
-
-def test_the_end_of_a_lost_connection_takes_as_many_slices_as_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=10)
-    line = lost_with_requests(room)
-    first = room.counters.requests
-    assert 0 < first < 100
-    assert room.hub.connections == {line.connection}
-    room.loop.iterate()
-    assert first < room.counters.requests < 200
-    room.run()
-    assert room.counters.requests == 200
-    assert not room.hub.connections
-
-
-def test_a_lost_connection_that_takes_long_to_end_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=10)
-    lost_with_requests(room)
-    executed, probe = room.counters.requests, Probe(room)
-    room.queue.add(probe)
-    room.run()
-    assert probe.before == [executed]
-
-
-@pytest.mark.parametrize("rules", [False, True])
-def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_slice(
-    monkeypatch: pytest.MonkeyPatch, rules: bool
-) -> None:
-    room = Room(monkeypatch, rules=rules, connection_outstanding_bytes=10)
-    filled(room, 100_000)
-    line = room.connect()
-    line.socket.is_stuck = True
-    line.send(HELLO)
-    requests = line.send(*[read(request_id=each, length=100_000) for each in range(50)])
-    line.socket.unread = 0
-    room.slow_down()
-    line.connection.connection_lost(None)
-    held, lane, before = [account(room, line)], line.connection._lane, room.counters.requests
-    while line.connection in room.hub.connections:
-        assert line.session.out_bytes + (0 if lane is None else lane.out_bytes) == 0
-        room.loop.iterate()
-        held.append(account(room, line))
-    assert room.counters.requests - before > 10
-    assert requests // 2 < held[0] < 50 * 1024, "the requests are counted, and no reply"
-    assert held == sorted(held, reverse=True)
-    assert held[-1] == 0
-
-
-@pytest.mark.parametrize("do", [{"delay_ms": 10, "at": "after"}, {"hold": "after"}], ids=str)
-def test_replies_that_a_rule_delays_are_dropped_after_the_loss_too(monkeypatch: pytest.MonkeyPatch, do: Any) -> None:
-    room = Room(monkeypatch, rules=True)
-    room.faults.add("type = READ_SEGMENT", do=do)
-    filled(room, 100_000)
-    line = room.connect()
-    room.queue.is_busy = True
-    line.send(*[read(request_id=each, length=100_000) for each in range(50)])
-    lane = line.connection._lane
-    assert lane is not None
-    line.connection.connection_lost(None)
-    assert lane.held_bytes == 0
-    assert room.counters.requests > 50
-
-
-def test_the_reads_of_a_lost_connection_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, record=True)
-    line = room.connect()
-    line.send(create(), *[read(request_id=each) for each in range(200)])
-    assert len(room.service.store.waiters) == 200
-    room.slow_down()
-    line.connection.connection_lost(None)
-    assert 0 < len(room.service.store.waiters) < 200
-    assert not room.log.ended
-    room.run()
-    assert len(room.service.store.waiters) == 0
-    assert room.log.ended
-    assert not room.hub.connections
-
-
-def test_the_end_of_a_connection_answers_the_readers_of_its_transient_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    owner, reader = room.connect(), room.connect()
-    owner.send(create(), CreateTransientSegment(5, WRITER, SEGMENT, ""))
-    (_, created) = owner.answers()
-    assert isinstance(created, SegmentCreated)
-    reader.send(type(read())(created.segment, 0, 8, "", 6))
-    assert reader.answers() == []
-    owner.connection.connection_lost(None)
-    assert [type(each) for each in reader.answers()] == [SegmentRead]
-
-
 # --- closed -----------------------------------------------------------------------------------------------------
 
 
@@ -389,11 +181,66 @@ def test_a_peer_that_ends_its_side_gets_the_replies_that_a_rule_delays(
     line = room.connect()
     room.queue.is_busy = is_pending
     line.send(PONG, create())
-    assert line.connection.eof_received() is is_pending
+    assert line.connection.eof_received(), "the transport is needed for the replies"
     room.run()
     assert line.socket.calls == []
     room.faults.release("reply")
     assert line.answers() == [PONG, SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"]
+
+
+@pytest.mark.parametrize("overtake", [False, True])
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_requests_and_replies_that_a_rule_holds_as_their_peer_ends_its_side_are_executed_and_sent(
+    monkeypatch: pytest.MonkeyPatch, at: str, overtake: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = CREATE_SEGMENT", do={"hold": at, "overtake": overtake}, name="held")
+    line = room.connect()
+    line.send(create())
+    assert line.connection.eof_received(), "the transport is needed for the replies"
+    room.run()
+    assert line.socket.calls == []
+    room.faults.release("held")
+    room.run()
+    assert exists(room)
+    assert line.answers() == [SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"], "it is not read again"
+    assert not room.hub.connections
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_read_that_waits_as_its_peer_ends_its_side_is_not_answered_behind_delayed_replies(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"hold": at, "overtake": True}, name="held")
+    line = room.connect()
+    line.send(create(), read(), INFO)
+    assert len(line.answers()) == 1
+    line.connection.eof_received()
+    room.run()
+    room.faults.release("held")
+    room.run()
+    assert [type(each) for each in line.answers()] == [StreamSegmentInfo]
+    assert line.socket.calls == ["close"]
+    room.run()
+    assert len(room.service.store.waiters) == 0
+
+
+def test_a_frame_that_is_incomplete_as_its_peer_ends_its_side_has_no_deadline_while_replies_are_delayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, rules=True, frame_timeout_s=5)
+    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
+    line = room.connect()
+    line.send(create(), PART)
+    line.connection.eof_received()
+    for _ in range(20):
+        room.loop.sweep()
+    assert room.counters.deadlines_missed == 0
+    room.faults.release("reply")
+    assert line.answers() == [SegmentCreated(1, SEGMENT)]
     assert line.socket.calls == ["close"]
 
 

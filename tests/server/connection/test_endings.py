@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from segstore.server import MockSegmentStore
 from segstore.server.connection.deadlines import Missed
-from segstore.wire import AppendSetup, DataAppended, GetStreamSegmentInfo, SegmentCreated, SegmentRead, encode
+from segstore.wire import (
+    AppendSetup,
+    DataAppended,
+    GetStreamSegmentInfo,
+    ReadSegment,
+    SegmentCreated,
+    SegmentRead,
+    encode,
+)
 from segstore.wire.trace import Direction
 from tests.server.connection.conftest import Started
 from tests.server.durable.test_acknowledging import Cluster as DurableCluster
 from tests.server.durable.test_acknowledging import Held, connected
-from tests.server.faults.traffic import APPENDS, PONG, writer_of
+from tests.server.faults.traffic import APPENDS, PONG, HostName, hosted, stored, writer_of
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 from tests.server.tap.test_server import reset
 from tests.server.test_recording import Notes
 
+OTHER = "scope/stream/1.#epoch.0"
 RESET = {"close": "before", "reset": True}
 
 
@@ -69,6 +79,26 @@ async def test_a_peer_that_has_ended_its_direction_gets_the_replies_that_a_rule_
         assert [each.type_name for each in await peer.receive(1)] == ["STREAM_SEGMENT_INFO"]
         mock.faults.release("reply")
         assert [each.type_name for each in await peer.receive(2)] == ["DATA_APPENDED"]
+
+
+@pytest.mark.parametrize("name", get_args(HostName))
+@pytest.mark.parametrize("overtake", [False, True])
+@pytest.mark.parametrize("at", ["before", "after"])
+async def test_a_client_that_half_closes_gets_delayed_replies_and_no_answer_to_a_read_that_waits(
+    name: HostName, at: str, overtake: bool
+) -> None:
+    async with hosted(name) as host, await writer_of(host) as peer:
+        host.faults.add(APPENDS, do={"hold": at, "overtake": overtake}, name="held")
+        await peer.ask(create(OTHER))
+        peer.send(ReadSegment(OTHER, 0, 8, "", 5), PONG, append(1))
+        peer.writer.write_eof()
+        await host.faults.wait_held("held")
+        assert await peer.receive(1) == [PONG]
+        await asyncio.sleep(0.02)  # the end is noticed
+        host.faults.release("held")
+        assert [each.type_name for each in await peer.receive(2)] == ["DATA_APPENDED"]
+        assert stored(host) == 4
+        await until(lambda: not host.server.hub.connections)
 
 
 async def test_a_peer_that_has_ended_its_direction_is_closed_once_its_changes_are_durable(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -11,10 +14,13 @@ from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.traffic import Traffic
 from segstore.tap import Tap
-from segstore.wire import Command, Hello, KeepAlive, Padding
+from segstore.wire import AppendBlock, AppendBlockEnd, Command, Hello, KeepAlive, Padding, encode
 from tests.server.control_api.support import asking, client_of, done, peer_of
-from tests.server.support import HELLO, Peer, append, create, read, set_up
+from tests.server.support import HELLO, WRITER, Peer, append, create, read, set_up, until
+from tests.server.tap.test_server import upstream
 
+PING = encode(KeepAlive())
+BLOCK = encode(AppendBlock(WRITER, b"data"))
 STATUS = {"name": "st", "match": "rpc = createScope", "times": 1, "do": {"status": "UNAVAILABLE"}}
 
 
@@ -38,6 +44,33 @@ async def faults_of(http: httpx.AsyncClient, match: str) -> list[list[str]]:
         detail = await done(http, "GET", f"/v1/requests/{each['number']}")
         assert (detail["faults"], detail["stage"]) == (each["faults"], each["stage"])
     return [each["faults"] for each in reversed(found)]
+
+
+@asynccontextmanager
+async def listened_to() -> AsyncIterator[tuple[Tap, httpx.AsyncClient, Callable[[bytes], Awaitable[None]]]]:
+    """A tap before a store that answers nothing, a client of its control API, and a call that sends bytes through it
+    and returns when the store has them, as they were sent.
+    """
+    heard, sent = bytearray(), bytearray()
+
+    async def listens(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            heard.extend(data)
+
+    async with (
+        upstream(listens) as (host, port),
+        Tap(store=f"{host}:{port}", http_port=0) as tap,
+        httpx.AsyncClient(base_url=tap.http_url, trust_env=False, timeout=60) as http,
+    ):
+        where: Any = tap  # a peer asks for host and port alone
+        async with await Peer.connect(where) as peer:
+
+            async def send(data: bytes) -> None:
+                peer.send_bytes(data)
+                sent.extend(data)
+                await until(lambda: heard == sent)
+
+            yield tap, http, send
 
 
 @pytest.mark.usefixtures("grpc_runs")
@@ -142,3 +175,30 @@ async def test_a_tap_shows_faults_at_their_frames(appends: int) -> None:
             await tap.faults.wait_held("again")
             assert await faults_of(http, "type = KEEP_ALIVE") == [["again: hold"], [], []]
             tap.faults.clear()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [b"\0\0\0\x09\0\0\0\x02no", BLOCK[:4] + b"\0\0\0\x02no", encode(Padding(8)), b"\0\0\x22\x22\0\0\0\x03abc"],
+    ids=["undecodable", "undecodable block", "padding", "unknown"],
+)
+async def test_a_tap_shows_faults_at_their_frames_behind_others_that_no_rule_sees(other: bytes) -> None:
+    async with listened_to() as (tap, http, send):
+        tap.faults.add("type = KEEP_ALIVE", nth=3, do="hold after", name="late")
+        await send(encode(HELLO) + PING + other + other + 3 * PING)
+        assert await faults_of(http, "type = KEEP_ALIVE") == [[], [], ["late: hold"], []]
+        await send(other + PING)
+        assert await faults_of(http, "type = KEEP_ALIVE") == [[], [], ["late: hold"], [], []]
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [BLOCK, encode(set_up()) + BLOCK + encode(Padding(8)), encode(AppendBlockEnd(WRITER, 0, b"data", 1, 1, 3))],
+    ids=["block of no writer", "padding in a block", "end of no writer"],
+)
+async def test_a_tap_shows_faults_at_their_frames_before_a_malformed_append(malformed: bytes) -> None:
+    async with listened_to() as (tap, http, send):
+        tap.faults.add("type = KEEP_ALIVE", nth=2, do="hold after", name="late")
+        await send(encode(HELLO) + 3 * PING)
+        await send(malformed + 2 * PING)
+        assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["late: hold"], [], [], []]

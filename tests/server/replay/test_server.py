@@ -328,6 +328,31 @@ async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:
             await asyncio.wait_for(peer.reader.read(1), 0.02)
 
 
+@pytest.mark.parametrize("data", [b"", b"\0\0\0\x09\xff\xff\xff\xff"], ids=["end", "malformed frame"])
+async def test_replies_that_take_their_time_are_sent_behind_the_end_of_a_client(data: bytes) -> None:
+    records = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(20_000_000, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+    ]
+    async with TraceServer(records, mode="match", pace=1) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        peer.send_bytes(3 * encode(HELLO) + data)
+        if not data:
+            peer.writer.write_eof()
+        assert await peer.closed() == 3 * encode(HELLO)
+        await until(lambda: not server._open)
+
+
+async def test_a_client_is_read_again_after_as_many_requests_as_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_MOST_DELAYED", 2)
+    records = [
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
+        Record(1_000_000, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
+    ]
+    async with TraceServer(records, mode="match", pace=1) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+        for _ in range(2):
+            assert len(await peer.ask(HELLO, HELLO)) == 2
+
+
 async def until_closed(host: str, port: int) -> bytes:
     """A client that makes a segment, and takes what comes until the store closes."""
     reader, writer = await asyncio.open_connection(host, port)

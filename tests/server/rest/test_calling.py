@@ -107,6 +107,22 @@ async def test_a_request_that_a_rule_holds_waits_and_a_reset_ends_one_that_is_dr
         assert (await dropped).status_code == 503
 
 
+async def test_a_request_that_a_reset_interrupts_has_the_status_that_its_client_sees(tmp_path: Path) -> None:
+    recorder = FileRecorder(tmp_path / "run.wtrace", recorder="a test", wire_version=17)
+    async with asking() as (mock, http):
+        mock.stores[0].hub.recorder = recorder
+        mock.faults.add("rpc = listScopes", do="hold", name="held")
+        held = asyncio.create_task(http.get("/v1/scopes"))
+        await mock.faults.wait_held("held")
+        (seen,) = mock.requests("rpc = listScopes")
+        await mock.reset()
+        assert (await held).status_code == 503
+        assert seen.status == "UNAVAILABLE"
+        recorder.close()
+    records = [each for each in read_all(tmp_path / "run.wtrace") if each.kind is RecordKind.CALL]
+    assert [call.status for each in records if (call := Call.unpack(each.data)) is not None] == ["", "UNAVAILABLE"]
+
+
 @pytest.mark.parametrize(
     ("do", "applied"), [("hold", 0), ("drop", 0), ("hold after", 1), ("drop reply", 1), ({"delay_ms": 1e7}, 0)]
 )

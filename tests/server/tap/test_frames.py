@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.tap.frames import Frames
-from segstore.wire import MAX_FRAME_BYTES, AppendBlock, Hello, encode
+from segstore.wire import MAX_FRAME_BYTES, AppendBlock, Hello, Padding, encode
 from tests.server.support import WRITER, append, create, read
 
 FRAMES = [encode(Hello(17, 5)), encode(create()), encode(append(1)), encode(read(3))]
@@ -69,6 +69,14 @@ def test_what_does_not_decode_passes() -> None:
     frames, bad = Frames(), b"\0\0\0\x09\0\0\0\x02no"
     assert [(each.data, each.command) for each in frames.feed(bad)] == [(bad, None)]
     assert frames.problem != ""
+
+
+def test_frames_that_count_as_requests_are_marked_even_if_they_do_not_decode() -> None:
+    others = [BLOCK, encode(Padding(8)), BLOCK[:4] + b"\0\0\0\x02no", UNKNOWN, b"\0\0\0\x09\xff\xff\xff\xff"]
+    requests = [*FRAMES, b"\0\0\0\x09\0\0\0\x02no"]
+    found = Frames().feed(b"".join(requests + others))
+    assert [each.data for each in found if each.is_request] == requests
+    assert [each.data for each in found if not each.is_request] == others
 
 
 def test_runs_are_one_piece_and_are_not_looked_for_behind_a_frame_that_may_change_them() -> None:

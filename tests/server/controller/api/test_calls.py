@@ -11,6 +11,7 @@ import pytest
 
 from segstore.server.clock import LoopClock
 from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Calls, InFlight
 from segstore.server.faults import Faults, Observer, Rule
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire.controller_api import METHODS, messages
@@ -120,6 +121,63 @@ async def test_a_call_has_a_status_from_its_end() -> None:
         await call(mock, "createScope", SCOPE)
         assert [each.status for each in mock.requests("scope = s")] == ["CANCELLED", "UNAVAILABLE", "OK"]
         assert [each.status for each in mock.requests("status != OK and failure")] == ["CANCELLED", "UNAVAILABLE"]
+
+
+@pytest.mark.parametrize("do", ["hold", "drop", "hold after"])
+@pytest.mark.parametrize("through_tap", [False, True])
+async def test_a_call_that_a_stop_interrupts_has_the_status_that_its_client_sees(do: str, through_tap: bool) -> None:
+    recorded = Recorded()
+    async with MockCluster() as mock:
+        faults = Faults(LoopClock(), observer=Observer())
+        tap = TapServer(TapSettings(controller=mock.controller_address), recorder=recorded, faults=faults)
+        server: MockCluster | TapServer = tap
+        if not through_tap:
+            server, mock.stores[0].hub.recorder = mock, recorded
+        async with tap:
+            server.faults.add("rpc = createScope", do=do)
+            asked = asyncio.create_task(ended(call(server, "createScope", SCOPE)))
+            await server.wait_for("rpc = createScope", stage="received")
+    assert (await asked)[0] == "UNAVAILABLE"
+    (seen,) = server.requests("rpc = createScope", stage="refused")
+    assert [seen.status, recorded.calls[-1][1].status] == ["UNAVAILABLE"] * 2
+    assert seen.replied_s is not None
+
+
+class Failing(grpc.GenericRpcHandler):
+    """Ends calls with NOT_FOUND, or with an error that it did not expect."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.sends = asyncio.Event()
+
+    async def fail(self, request: bytes, context: Any) -> bytes:
+        if self.error is not None:
+            raise self.error
+        asyncio.get_running_loop().call_soon(self.sends.set)
+        await context.abort(grpc.StatusCode.NOT_FOUND, "not here")
+        return request
+
+    def service(self, handler_call_details: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(self.fail)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, "NOT_FOUND"), (ArithmeticError("odd"), "UNKNOWN")], ids=str)
+async def test_a_call_that_fails_has_the_status_that_its_client_sees(error: Exception | None, status: str) -> None:
+    recorded, observer, failing = Recorded(), Observer(), Failing(error)
+    faults = Faults(LoopClock(), observer=observer)
+    server = grpc.aio.server()
+    in_flight = InFlight(server, failing, Calls(lambda: recorded, lambda: faults))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        asked = asyncio.create_task(ended(channel.unary_unary(METHODS["createScope"].path)(b"")))
+        if error is None:
+            await failing.sends.wait()
+            in_flight.interrupt()  # while the status is sent
+        assert (await asked)[0] == status
+    await in_flight.stop(0)
+    (seen,) = observer.requests("rpc = createScope", stage="refused")
+    assert [seen.status, recorded.calls[-1][1].status] == [status] * 2
 
 
 @pytest.mark.parametrize(("at", "exists"), [("before", False), ("after", True)])
