@@ -65,4 +65,6 @@ async def test_a_flood_of_appends_is_stored_and_recorded_as_it_was_sent(others: 
     for connection in range(1, 2 + others):
         own = [each for each in records if each.connection == connection and each.direction is Direction.REQUEST]
         appends = [each.data for each in own if each.kind is RecordKind.FRAME][: -1 if connection == 1 else None]
-        assert appends == frames[len(frames) - len(appends) :], "each once and in order; the first connection has also read"
+        assert appends == frames[len(frames) - len(appends) :], (
+            "each once and in order; the first connection has also read"
+        )
