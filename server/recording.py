@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Call, TraceWriter
 
 WITH_ROLE: Final = 1_000_000_000
-_SMALL_BYTES: Final = 4096
-"""Up to this size, bytes find room in any block that is not due."""
 
 
 class Recorder(Protocol):
-    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies what it keeps."""
+    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies what it keeps and does not
+    last.
+    """
 
     def opened(self, **facts: str) -> int:
         """Called for a new connection; returns its number for the other calls."""
@@ -92,13 +92,7 @@ class TraceRecorder(ABC):
             self._add(connection, 1, part)
 
     def _add(self, connection: int, direction: int, data: Buffer) -> None:
-        """Records bytes; of many, those for which this block has no room begin the next one."""
-        writer, now = self._writer, self._clock()
-        if len(data) > _SMALL_BYTES and len(data) > (room := writer.room(connection, direction)):
-            writer.add(now, connection, direction, memoryview(data)[:room])
-            self.take_block()
-            data = memoryview(data)[room:]
-        if writer.add(now, connection, direction, data):
+        if self._writer.add(self._clock(), connection, direction, data):
             self.take_block()
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:

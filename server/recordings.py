@@ -101,7 +101,6 @@ class Recordings:
         self._all: dict[str, KeptRecording] = {}
         self._deleted: WeakSet[KeptRecording] = WeakSet()
         self._started = 0
-        traffic.taker = self._take
 
     def __iter__(self) -> Iterator[KeptRecording]:
         self._traffic.flush()
@@ -112,7 +111,9 @@ class Recordings:
 
     def _take(self, pending: Pending) -> None:
         running = [each for each in self._all.values() if each.stopped_ms is None]
-        if running:
+        if not running:
+            self._traffic.give_to(None)
+        else:
             block = b"".join(pending.block(self._traffic.mark))
             for each in running:
                 each.take(block, pending.records, self._now_ms())
@@ -140,6 +141,7 @@ class Recordings:
         if name in self._all:
             raise RecordingRefused(f"there is a recording {name!r}")
         self._traffic.flush()
+        self._traffic.give_to(self._take)
         made_now = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, self._now_ms())
         return made_now
 

@@ -19,7 +19,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.memory import HUGE_BYTES, Areas
+from segstore.server.areas import HUGE_BYTES, Areas
 from segstore.server.recording import TraceRecorder
 from segstore.wire import MAX_FRAME_BYTES, WIRE_VERSION, WireError, decode
 from segstore.wire.commands import SetupAppend
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-_BLOCK_BYTES: Final = 2 * HUGE_BYTES
 _BLOCKS: Final = 16
-"""The number of blocks that can be kept, if less than `KEPT_BYTES` may be; fewer of small frames."""
+"""The number of blocks of a history that is smaller than `KEPT_BYTES`."""
+_TAKEN_BYTES: Final = 1024 * 1024
+"""The size of blocks for a taker, at most."""
 _PART_BYTES: Final = 400
 """What the objects of a block take, for each run of rows and each piece of data."""
 _NEVER_NS: Final = 1 << 62
@@ -80,7 +81,6 @@ class Traffic(TraceRecorder):
         discarded_ns: time of the newest record that was discarded, in ns since 1970; 0 if none was.
         last: number of the last record that `flush` has made readable; 0 if there is none.
         peers: facts about connections, by number: those that are open, and the last 1,000 that were closed.
-        taker: called with the records of each block, which are valid during the call; None for no such function.
         writers: the segment that each writer was last set up for, by the bytes of its id, for the last 10,000.
     """
 
@@ -93,17 +93,18 @@ class Traffic(TraceRecorder):
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._holds_reads = max_bytes >= KEPT_BYTES
-        block_bytes = _BLOCK_BYTES if self._holds_reads else max_bytes // _BLOCKS
-        self._areas = Areas(HUGE_BYTES if self._holds_reads else block_bytes + block_bytes // 8, _BLOCKS)
+        self._block_bytes = HUGE_BYTES if self._holds_reads else max(1, max_bytes // _BLOCKS)
+        self._areas = Areas(self._block_bytes)
         writer = TraceWriter(
             make_mark(os.urandom(8)),
             Metadata(WIRE_VERSION, recorder),
             redact=self._redacted,
             redact_codes=SECRET_CODES,
-            block_bytes=block_bytes,
+            block_bytes=self._block_bytes,
             flush_after_ns=_NEVER_NS,
             max_frame_bytes=max_frame_bytes,
             memory=self._areas.take(),
+            more=self._areas.take,
             most_held_bytes=max_bytes,
         )
         super().__init__(writer, clock)
@@ -113,7 +114,7 @@ class Traffic(TraceRecorder):
         self.last = 0
         self.peers: dict[int, Mapping[str, str]] = {}
         self.writers: dict[bytes, str] = {}
-        self.taker: Callable[[Pending], None] | None = None
+        self._taker: Callable[[Pending], None] | None = None
         self._closed: deque[int] = deque()
         self._blocks: deque[_Block] = deque()
         self._users: dict[int, int] = {}
@@ -136,14 +137,16 @@ class Traffic(TraceRecorder):
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
         if not (lasting and self._holds_reads):
             return super().received(connection, data)
-        if self._writer.add(self._clock(), connection, 0, data, True):
+        before = self._writer.pieces
+        is_due = self._writer.add(self._clock(), connection, 0, data, True)  # C takes no keyword
+        is_held = self._writer.pieces > before
+        if is_due:
             self.take_block()
-        return True
+        return is_held
 
     def take_block(self) -> None:
-        """Keeps the pending records in the memory that they are in. What follows comes behind them if there is room."""
-        rest = self._writer.rest()
-        pending = self._writer.take_pending(rest if len(rest) >= self._areas.size // 4 else self._areas.take())
+        """Keeps the pending records."""
+        pending = self._writer.take_pending()
         if pending is None:
             return
         block = _Block(self.last + 1, pending)
@@ -153,8 +156,8 @@ class Traffic(TraceRecorder):
             users = self._users[area] = self._users.get(area, 0) + 1
             self._bytes += size if users == 1 else 0
         self.last += pending.records
-        if self.taker is not None:
-            self.taker(pending)
+        if self._taker is not None:
+            self._taker(pending)
         while self._bytes > self.max_bytes:
             self._discard(self._blocks.popleft())
 
@@ -187,11 +190,17 @@ class Traffic(TraceRecorder):
         if len(self.writers) > _MOST_WRITERS:
             del self.writers[next(iter(self.writers))]
 
+    def give_to(self, taker: Callable[[Pending], None] | None) -> None:
+        """Calls a function with the records of each block from now on, valid during the call; None ends it."""
+        self._taker = taker
+        self._writer.block_bytes = self._block_bytes if taker is None else min(self._block_bytes, _TAKEN_BYTES)
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
         """Makes all whole frames readable. Returns the number of the last record."""
         self.take_block()
+        self._areas.trim()
         return self.last
 
     def clear(self) -> None:

@@ -65,6 +65,8 @@ _PACKET_MAGICS: Final = tuple(map(bytes.fromhex, ("0a0d0d0a", "a1b2c3d4", "d4c3b
 _START_BYTES: Final = 64
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _DIRECT_BYTES: Final = 1024 * 1024
+_SMALL_BYTES: Final = 4096
+"""Up to this size, bytes find room in any block that is not due."""
 """From this size of a block's data, it is written past the system's cache."""
 _MOST_PARTS: Final = 512
 """Maximum number of buffers per `writev`; systems accept at least 1024."""
@@ -394,6 +396,14 @@ class FileRecorder(TraceRecorder):
 
     def take_block(self) -> None:
         self._write(self._writer.take_parts())
+
+    def _add(self, connection: int, direction: int, data: Buffer) -> None:
+        """Records bytes; of many, those for which this block has no room begin the next one."""
+        if len(data) > _SMALL_BYTES and len(data) > (room := self._writer.room(connection, direction)):
+            super()._add(connection, direction, memoryview(data)[:room])
+            self.take_block()
+            data = memoryview(data)[room:]
+        super()._add(connection, direction, data)
 
     def _memory_of_columns(self, size: int) -> memoryview:
         """Returns the end of the memory for columns, with room for a header and a filler before it."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
-from segstore.server.connection.receiving import LONG_BYTES
+from segstore.server.connection.receiving import CROWDED_BYTES, LONG_BYTES
 from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         buffers = self._buffers
         if buffers.held_bytes:
             buffers.advance()
-        return buffers.crowded_view if self._hub.queue.is_crowded else buffers.view
+        return buffers.view[:CROWDED_BYTES] if self._hub.queue.is_crowded else buffers.view
 
     def buffer_updated(self, nbytes: int) -> None:
         hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane

@@ -259,6 +259,7 @@ class ConnectionHub(Generic[C]):
 
     def _sweep(self) -> None:
         self._to_ask = list(self._watched)
+        self.buffers.trim()
         self._sweep_some()
 
     def _sweep_some(self) -> None:

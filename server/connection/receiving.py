@@ -5,14 +5,14 @@ executes in slices. Bytes that are not decoded yet and items that are not execut
 and `put_back` keep them.
 
 Invariants: items come out in the order of their bytes, also those before a malformed frame, and nothing behind it does;
-a lent area is given back once.
+a lent read is given back once.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.memory import HUGE_BYTES, Areas
+from segstore.server.areas import HUGE_BYTES, Areas
 from segstore.wire import WireError
 from segstore.wire.blocks import Append
 from segstore.wire.owned import owned
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _RECEIVE_BYTES: Final = 1024 * 1024
 """The most that is read at a time."""
-_CROWDED_BYTES: Final = 64 * 1024
+CROWDED_BYTES: Final = 64 * 1024
+"""The most while many jobs are queued."""
 LONG_BYTES: Final = 256 * 1024
 """Reads of this size may stay where they were received."""
 _ALIGNED_BYTES: Final = 64
-_LENT_AREAS: Final = 4
-_MOST_AREAS: Final = 16
+_LENT_READS: Final = 4
 _LARGE_BYTES: Final = 128 * 1024
-"""Up to this size, pending bytes are copied; for more, the area is borrowed."""
+"""Up to this size, pending bytes are copied; more are borrowed."""
 _STEP: Final = 256
 """Number of frames decoded at a time."""
 _ITEM_BYTES: Final = 256
@@ -47,14 +47,13 @@ class ReceiveBuffers:
 
     Attributes:
         view: where the next read comes in. Its content is valid until then, unless views of it are held.
-        crowded_view: a small part of it, for reads while many jobs are queued.
         held_bytes: the size of the last read if a view of it is held: `advance` comes before the next one.
     """
 
-    __slots__ = ("_area", "_areas", "_at", "_lent", "crowded_view", "held_bytes", "view")
+    __slots__ = ("_area", "_areas", "_at", "_lent", "held_bytes", "view")
 
     def __init__(self) -> None:
-        self._areas = Areas(HUGE_BYTES, _MOST_AREAS)
+        self._areas = Areas(HUGE_BYTES)
         self._lent = 0
         self._renew()
 
@@ -65,7 +64,6 @@ class ReceiveBuffers:
     def _show(self, at: int) -> None:
         self._at, self.held_bytes = at, 0
         self.view = self._area[at : at + _RECEIVE_BYTES]
-        self.crowded_view = self.view[:_CROWDED_BYTES]
 
     def advance(self) -> None:
         """Leaves the last read where it is; the next one comes behind it, or in another area."""
@@ -75,15 +73,20 @@ class ReceiveBuffers:
         else:
             self._renew()
 
-    def lend(self) -> bool:
-        """Leaves the area to a connection that holds a view of it, and uses another one for the next reads.
+    def trim(self) -> None:
+        """Frees memory that is not used any more."""
+        self._areas.trim()
+
+    def lend(self, size: int) -> bool:
+        """Leaves a read of this size, or its end, to a connection that holds a view of it.
 
         Returns False, and does nothing, if too many are lent.
         """
-        if self._lent == _LENT_AREAS:
+        if self._lent == _LENT_READS:
             return False
         self._lent += 1
-        self._renew()
+        self.held_bytes = size
+        self.advance()
         return True
 
     def give_back(self) -> None:
@@ -247,7 +250,7 @@ class Received:
 
     def hold(self) -> None:
         """Holds the bytes of the last read: the shared buffer belongs to the next one."""
-        if self.end - self.at < _LARGE_BYTES or not self._buffers.lend():
+        if self.end - self.at < _LARGE_BYTES or not self._buffers.lend(self.end):
             self._data = bytes(self._buffers.view[self.at : self.end])
             self.at, self.end = 0, len(self._data)
 

@@ -7,8 +7,8 @@ of it is left (``has_views``). A chunk with views stays idle, or is freed by the
 
 Chunks of 64 KiB and more are mapped, so that their pages take memory only once they are written to: many segments that
 grow at the same pace also get their next chunks at the same time. The first write to such a page costs several times
-the copy itself. That is why these chunks are recycled, and why those of 4 MiB are mapped in huge pages if the system
-supports them.
+the copy itself. That is why these chunks are recycled, and why those that consist of huge pages, such as those of
+4 MiB, are mapped in them if the system supports it.
 
 Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
@@ -22,13 +22,12 @@ This module knows nothing of segments' states, names or time; the caller checks 
 
 from __future__ import annotations
 
-import mmap
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from segstore.server.memory import MAPPED_BYTES, has_views, new_memory
+from segstore.server.areas import LOOK_AT, MAPPED_BYTES, Memory, has_views, new_memory
 from segstore.server.store.memory import MemoryAccount
 
 Buffer = bytes | bytearray | memoryview
@@ -52,7 +51,7 @@ class FileChunk:
         self.size = size
 
 
-Chunk = bytearray | mmap.mmap | FileChunk
+Chunk = Memory | FileChunk
 
 
 class Piece(NamedTuple):
@@ -67,9 +66,7 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES: Final = 256
 _GROWTH: Final = 4
 _IDLE_BYTES: Final = 256 * 1024 * 1024
-_NO_IDLE: Final[deque[bytearray | mmap.mmap]] = deque()
-_LOOK_AT: Final = 4
-"""Number of idle chunks tried before a new one is allocated, so that readers that keep views do not slow writers."""
+_NO_IDLE: Final[deque[Memory]] = deque()
 
 
 class ChunkPool:
@@ -94,7 +91,7 @@ class ChunkPool:
         self._counted = counted
         if counted and self.memory.limit is not None:
             max_idle_bytes = min(max_idle_bytes, self.memory.limit // 8)
-        self._idle: dict[int, deque[bytearray | mmap.mmap]] = {}
+        self._idle: dict[int, deque[Memory]] = {}
         """Idle chunks by size; the size that was released last comes last."""
         self._max_idle_bytes = max_idle_bytes
         self.idle_bytes = 0
@@ -106,7 +103,7 @@ class ChunkPool:
         if self._counted:
             self.memory.check(size, frees=frees)
 
-    def take(self, sizes: Sequence[int], *, decided: bool = False) -> list[bytearray | mmap.mmap]:
+    def take(self, sizes: Sequence[int], *, decided: bool = False) -> list[Memory]:
         """Returns chunks of exactly these sizes, with arbitrary content and without views.
 
         Raises ``MemoryError``, and unless ``decided`` ``StoreFull`` if they would exceed the limit.
@@ -119,9 +116,9 @@ class ChunkPool:
             self.memory.charge(total)
         return chunks
 
-    def _take(self, size: int) -> bytearray | mmap.mmap:
+    def _take(self, size: int) -> Memory:
         idle = self._idle.get(size, _NO_IDLE)
-        for _ in range(min(_LOOK_AT, len(idle))):
+        for _ in range(min(LOOK_AT, len(idle))):
             chunk = idle.popleft()
             if not has_views(chunk):
                 self.idle_bytes -= size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segstore.server.recordings import NoSuchRecording, RecordingRefused, Recordings
-from segstore.server.traffic import Traffic
+from segstore.server.traffic import KEPT_BYTES, Traffic
 from segstore.wire import KeepAlive, encode
 from segstore.wire.trace import Direction, Record, RecordKind, read_records
 from tests.server.support import append
@@ -57,6 +57,16 @@ def test_it_keeps_what_the_ring_discards() -> None:
         kept.flush()
     assert list(kept.records()) == []
     assert [each.data for each in read(recordings, "all")[1:]] == [frame] * 10
+
+
+def test_one_with_a_low_limit_holds_what_fits() -> None:
+    kept = traffic(KEPT_BYTES)
+    recordings = Recordings(kept)
+    recordings.start("few", 2 * 1024 * 1024)
+    number, frame = kept.opened(), encode(append(1, bytes(20_000)))
+    for _ in range(1_000):
+        kept.received(number, frame)
+    assert sum(len(each.data) for each in read(recordings, "few")) > 1024 * 1024
 
 
 def test_one_that_reaches_its_limit_ends_and_stopping_it_reports_that(kept: Traffic) -> None:

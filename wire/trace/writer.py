@@ -43,17 +43,17 @@ FLUSH_AFTER_NS: Final = 1_000_000_000
 MOST_HELD_BYTES: Final = 128 * 1024 * 1024
 SPARE_BYTES: Final = 1024 * 1024
 """Extra memory beyond a block, so that the bytes that fill it, and those that come with them, stay contiguous."""
-_LEAST_LEFT_BYTES: Final = 64 * 1024
-"""A block is due when less is left of the memory, or an eighth of it."""
 _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
+_LASTING_BYTES: Final = 64 * 1024
+"""From this size, data that lasts is not copied: a view of less would keep much memory from being reused."""
 _RECORD_BYTES: Final = 26
 """What a record takes beside its data: its columns."""
 _RUN_BYTES: Final = 400
 """What the objects of a run of rows, or of a piece of data, take."""
-_MOST_OVERHEAD: Final = 4
+_MOST_OVERHEAD: Final = 2
 """A block is due when its rows take this many times its intended size, as those of many tiny records do."""
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _FIRST_NS: Final = -(1 << 63)
@@ -187,14 +187,13 @@ class WriterState:
     """The slots of a writer of traces that C reads and sets."""
 
     __slots__ = (
-        *("_due_ns", "_full_at", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop"),
-        *("_records", "_size", "_used", "_view", "_waits", "block_bytes", "flush_after_ns"),
+        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop", "_records"),
+        *("_size", "_used", "_view", "_waits", "block_bytes", "flush_after_ns"),
     )
 
     block_bytes: int
     flush_after_ns: int
     _due_ns: int
-    _full_at: int
     _held: dict[int, bytearray | None]
     _looked_at: bytes
     _max_body: int
@@ -209,7 +208,7 @@ class WriterState:
 
 
 RECORDED: Final = (WriterState, RecordWriter, array)
-"""Classes of what a writer has in memory for what it takes."""
+"""Classes whose slots `add` reads in C."""
 RECORDED_SLOTS: Final = (
     *WriterState.__slots__,
     *("_data", "_first_ns", "_frames_start", "_last_ns", "_overhead", "_runs", "_size", "_sizes", "_ts"),
@@ -230,14 +229,15 @@ class TraceWriter(WriterState):
     a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for
     delegation tokens. flush_after_ns: a block is due when its first record has this age.
     max_frame_bytes: a header with a longer or negative length ends the framing of its stream; what follows is recorded
-    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. columns: returns memory of a size
+    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. more: returns memory, above 0
+    bytes, to go on with when that is full; the data of blocks then stays where it is. columns: returns memory of a size
     for the columns of the next block. Not thread-safe.
 
     Attributes: data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in
     pieces. The rest of `memory` after that data is free until the next `add`.
     """
 
-    __slots__ = ("_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "data_start")
+    __slots__ = ("_more", "_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "data_start")
 
     def __init__(
         self,
@@ -251,6 +251,7 @@ class TraceWriter(WriterState):
         flush_after_ns: int = FLUSH_AFTER_NS,
         max_frame_bytes: int = _LONGEST_FRAME,
         memory: Buffer | None = None,
+        more: Callable[[], memoryview] | None = None,
         most_held_bytes: int | None = None,
         columns: Callable[[int], bytearray | memoryview] = bytearray,
     ) -> None:
@@ -264,8 +265,9 @@ class TraceWriter(WriterState):
         self._looked_at = marked(self._redact_codes)
         self._max_body = max_frame_bytes - _HEADER_BYTES
         self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
-        self._use(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory)
-        self._used = self._part_start = self._part_stop = 0
+        self._more = more
+        self._use(memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory))
+        self._part_start = self._part_stop = 0
         """The newest data, between them in the memory, is no piece of `_records` yet: what follows may continue it."""
         self.data_start: int | None = None
         self._size = 0
@@ -296,11 +298,9 @@ class TraceWriter(WriterState):
             size += page
         return metadata_block(self.mark, self.metadata, size) if size else b""
 
-    def _use(self, memory: Buffer) -> None:
-        """Uses memory for what follows."""
-        self._view = memoryview(memory)
-        self._memory_bytes = len(self._view)
-        self._full_at = self._memory_bytes - min(_LEAST_LEFT_BYTES, self._memory_bytes // 8)
+    def _use(self, view: memoryview) -> None:
+        """Uses other memory for what follows."""
+        self._view, self._memory_bytes, self._used = view, len(view), 0
 
     @or_in_c(*RECORDED, slots=RECORDED_SLOTS)
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer, lasting: bool = False) -> bool:
@@ -327,16 +327,18 @@ class TraceWriter(WriterState):
         records = self._records
         size = max(self._size, records._size)  # what came since the last block, and what this one holds
         is_long = records._overhead >= _MOST_OVERHEAD * self.block_bytes
-        return size >= self.block_bytes or self._used >= self._full_at or is_long
+        return size >= self.block_bytes or is_long
+
+    @property
+    def pieces(self) -> int:
+        """Number of pieces in which the data of the next block is so far; more only if data was kept where it is, or
+        memory is full."""
+        return len(self._records._data)
 
     def room(self, connection: int, direction: int) -> int:
         """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
         half = self._held.get(connection << 1 | direction)
         return max(0, self._memory_bytes - self._used - (0 if half is None else len(half)))
-
-    def rest(self) -> memoryview:
-        """The part of the writer's memory that is not used yet."""
-        return self._view[self._used :]
 
     def _wait(self, ts_ns: int) -> None:
         """Records that data is pending since then, unless older data is."""
@@ -381,20 +383,16 @@ class TraceWriter(WriterState):
         """Like `take`, in pieces for `writev`. Some are this writer's memory: write them before the next `add`."""
         return self._records._block_of(self.take_pending())
 
-    def take_pending(self, memory: Buffer | None = None) -> Pending | None:
-        """Like `take_parts`, but without the cost of a block; None if there are no records.
-
-        memory: what to use from now on, so that the data may stay in the memory used so far.
-        """
+    def take_pending(self) -> Pending | None:
+        """Like `take_parts`, but without the cost of a block; None if there are no records."""
         self._bound_halves()
         self._size, self._waits = 0, False
         in_memory = not self._records._data and self._part_start < self._part_stop
         self.data_start = self._part_start if in_memory else None
         self._records._sample = in_memory and self._part_stop - self._part_start >= _SAMPLED_BYTES
         self._end_part()
-        if memory is not None:
-            self._use(memory)
-        self._used = 0
+        if self._more is None:
+            self._used = 0
         return self._records._pending()
 
     def finish(self, ts_ns: int) -> bytes:
@@ -410,17 +408,24 @@ class TraceWriter(WriterState):
     # --- finding frames ---------------------------------------------------------------------------------------------
 
     def _keep(self, source: Buffer, start: int, stop: int, *, lasting: bool = False) -> None:
-        """Adds bytes to the data: in the writer's memory if there is room, behind the previous ones there."""
-        size, piece = stop - start, memoryview(source)[start:stop]
-        if lasting or size > self._memory_bytes - self._used:
+        """Adds bytes to the data: where they are if they last, else in memory, behind the previous ones there."""
+        lasting = lasting and stop - start >= _LASTING_BYTES
+        if lasting or (self._more is None and stop - start > self._memory_bytes - self._used):
             self._end_part()
+            piece = memoryview(source)[start:stop]
             self._records._data.append(piece if lasting else bytes(piece))
             self._records._overhead += _RUN_BYTES
             return
-        if self._part_start == self._part_stop:
-            self._part_start = self._used
-        self._view[self._used : self._used + size] = piece
-        self._used = self._part_stop = self._used + size
+        while start < stop:
+            if self._used == self._memory_bytes and self._more is not None:
+                self._end_part()
+                self._use(self._more())
+            if self._part_start == self._part_stop:
+                self._part_start = self._used
+            size = min(stop - start, self._memory_bytes - self._used)
+            self._view[self._used : self._used + size] = source[start : start + size]
+            self._used = self._part_stop = self._used + size
+            start += size
 
     def _end_part(self) -> None:
         """Makes a piece of the newest data."""

@@ -282,11 +282,11 @@ async def test_an_append_alone_wakes_a_reader_of_the_same_connection() -> None:
 async def test_requests_that_wait_keep_their_payloads_when_more_is_read_and_the_buffer_is_given_back() -> None:
     side = Side(Connection, None)
     connection, hub = side.connection, side.hub
-    lent = hub.buffers.view.obj
-    assert hub.buffers.lend()
+    lent = hub.buffers.view
+    assert hub.buffers.lend(6)
     lent[:6] = b"stored"
     assert connection.received.blocks is not None
-    block = AppendBlock(WRITERS[0], memoryview(lent)[:6])
+    block = AppendBlock(WRITERS[0], lent[:6])
     received = connection.received
     received.backlog = received.blocks.feed_all([block, AppendBlockEnd(WRITERS[0], 6, b"", 1, 1, 1)])
     received._data = lent

@@ -9,7 +9,7 @@
 
 #define AHEAD 4
 #define FEW 256
-#define MANY_BYTES 4096 /* copies of as many go past the processor's cache */
+#define MANY_BYTES 4096 /* copies from this size bypass the cache */
 #define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
 
 /* Frames that one stream has completed at a time. They are copied, because they may lie anywhere. */
@@ -20,8 +20,7 @@ typedef struct {
 
 typedef struct {
     const unsigned char *bytes;
-    Py_ssize_t size; /* of the bytes */
-    int64_t most;    /* bytes of a frame behind its header */
+    int64_t most; /* bytes of a frame behind its header */
     const char *looked_at;
     Py_ssize_t at, count, room; /* the position behind the frames that were found, and how many; room: for sizes */
     int32_t *sizes;             /* of the frames; `few`, or owned */
@@ -40,7 +39,6 @@ static void
 search_init(Search *search, const Py_buffer *data, int64_t most, const char *looked_at)
 {
     search->bytes = data->buf;
-    search->size = data->len;
     search->most = most;
     search->looked_at = looked_at;
     search->at = search->count = 0;
@@ -132,7 +130,7 @@ put(char *column, Py_ssize_t row, int64_t number)
     memcpy(column + row * (Py_ssize_t)sizeof(number), &number, sizeof(number));
 }
 
-/* 0 if runs have so many frames, else -1. */
+/* 0 if runs have this number of frames, else -1. */
 static int
 check_runs(PyObject *runs, Py_ssize_t count)
 {
@@ -189,33 +187,34 @@ frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 
 /* --- add(writer, ts_ns, connection, direction, data, lasting) ------------------------------------------------------ */
 
-#define STEP_BYTES (32 * 1024) /* so many are copied, and stay in the processor's cache while frames are looked for */
+#define STEP_BYTES (32 * 1024) /* copied at a time: they stay in the cache while frames are looked for */
+#define LASTING_BYTES (64 * 1024) /* _LASTING_BYTES of segstore.wire.trace.writer */
 
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
 enum { WRITER, RECORDS_TYPE, NUMBERS };
 enum {
-    DUE_NS, FULL_AT, HELD, LOOKED_AT, MAX_BODY, MEMORY_BYTES, PART_START, PART_STOP, RECORDS, TAKEN_BYTES, USED, VIEW,
-    WAITS, BLOCK_BYTES, FLUSH_AFTER_NS,
+    DUE_NS, HELD, LOOKED_AT, MAX_BODY, MEMORY_BYTES, PART_START, PART_STOP, RECORDS, TAKEN_BYTES, USED, VIEW, WAITS,
+    BLOCK_BYTES, FLUSH_AFTER_NS,
     PARTS, FIRST_NS, FRAMES_START, LAST_NS, OVERHEAD, RUNS, RECORDED_BYTES, SIZES, TIMES
 };
-#define MOST_OVERHEAD 4 /* _MOST_OVERHEAD of segstore.wire.trace.writer */
+#define MOST_OVERHEAD 2 /* _MOST_OVERHEAD of segstore.wire.trace.writer */
 #define PART_BYTES 400  /* _RUN_BYTES of it */
 
 /* Bytes of one direction, what the writer has, and what is found. The writer and its memory are borrowed. */
 typedef struct {
     Py_buffer data;
     PyObject *writer, *view, *of_data; /* of_data: a memoryview, of which parts are kept, or NULL: copied */
-    PyObject *records, *held, *runs, *sizes, *parts, *half, *key; /* owned. parts: only if some are added */
+    PyObject *records, *held, *runs, *sizes, *parts, *half, *key; /* owned */
     int64_t ts_ns, stream;
-    int64_t due_ns, full_at, flush_after_ns, max_body, memory_bytes, part_start, part_stop, size, used, block_bytes;
+    int64_t due_ns, flush_after_ns, max_body, memory_bytes, part_start, part_stop, size, used, block_bytes;
     int64_t first_ns, last_ns, overhead, recorded, frames_start;
     Py_ssize_t of_half, first; /* bytes of the incomplete frame that is continued, and where it ends in the data */
     Search search;             /* of the frames behind it */
     int64_t need;              /* bytes of the frame that is incomplete at the end; 0 if there is none */
 } Recorded;
 
-/* Copies bytes to memory that does not overlap. Many are not read soon: they go past the cache, where others are of more
-   use. Few may be a small piece, whose frames are found later. */
+/* Copies bytes to memory that does not overlap. They are not read soon: many of them bypass the cache, where others are of
+   more use. */
 static void
 copy_bytes(char *to, const char *from, Py_ssize_t size)
 {
@@ -262,13 +261,12 @@ find_writer(const Shortcut *self, Recorded *to)
         int slot;
         int64_t *number;
     } numbers[] = {
-        {writer, DUE_NS, &to->due_ns}, {writer, FULL_AT, &to->full_at}, {writer, MAX_BODY, &to->max_body},
-        {writer, MEMORY_BYTES, &to->memory_bytes}, {writer, PART_START, &to->part_start},
-        {writer, PART_STOP, &to->part_stop}, {writer, TAKEN_BYTES, &to->size}, {writer, USED, &to->used},
-        {writer, FLUSH_AFTER_NS, &to->flush_after_ns}, {writer, BLOCK_BYTES, &to->block_bytes},
-        {records, OVERHEAD, &to->overhead}, {records, RECORDED_BYTES, &to->recorded},
-        {records, FRAMES_START, &to->frames_start}, {records, FIRST_NS, &to->first_ns},
-        {records, LAST_NS, &to->last_ns},
+        {writer, DUE_NS, &to->due_ns}, {writer, MAX_BODY, &to->max_body}, {writer, MEMORY_BYTES, &to->memory_bytes},
+        {writer, PART_START, &to->part_start}, {writer, PART_STOP, &to->part_stop}, {writer, TAKEN_BYTES, &to->size},
+        {writer, USED, &to->used}, {writer, FLUSH_AFTER_NS, &to->flush_after_ns},
+        {writer, BLOCK_BYTES, &to->block_bytes}, {records, OVERHEAD, &to->overhead},
+        {records, RECORDED_BYTES, &to->recorded}, {records, FRAMES_START, &to->frames_start},
+        {records, FIRST_NS, &to->first_ns}, {records, LAST_NS, &to->last_ns},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
         int of = numbers[i].slot, is_time = of == DUE_NS || of == FLUSH_AFTER_NS || of == FIRST_NS || of == LAST_NS;
@@ -480,6 +478,9 @@ record(const Shortcut *self, Recorded *to)
     Py_ssize_t parts = PyList_GET_SIZE(to->parts);
     if (!find_start(to) || take_bytes(to) < 0 || !find_need(to))
         return -1;
+    Py_ssize_t found = to->search.at - to->first;
+    if (to->of_data != NULL && found > 0 && found < LASTING_BYTES)
+        return -1; /* Python copies them */
     int32_t size = (int32_t)(to->of_half + to->first);
     int status = add_run(to, to->half != NULL, &size);
     if (status == 0)
@@ -527,7 +528,7 @@ record_bytes(const Shortcut *self, PyObject *const *args)
         PyBytes_GET_SIZE(looked_at) == 256 && find_writer(self, &to)) {
         search_init(&to.search, &to.data, to.max_body, PyBytes_AS_STRING(looked_at));
         if (record(self, &to) == 0)
-            due = PyBool_FromLong(to.ts_ns >= to.due_ns || to.size >= to.block_bytes || to.used >= to.full_at ||
+            due = PyBool_FromLong(to.ts_ns >= to.due_ns || to.size >= to.block_bytes ||
                                   to.recorded >= to.block_bytes || to.overhead >= MOST_OVERHEAD * to.block_bytes);
         search_clear(&to.search);
     }

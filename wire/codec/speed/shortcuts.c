@@ -111,7 +111,7 @@ static const What whats[] = {
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, "", NULL, NULL, 0},
     {"whole_frames", whole_frames, 4, 0, 0, "", NULL, NULL, 0},
     {"frames_into", frames_into, 6, 0, 0, "", NULL, NULL, 0},
-    {"add", record_bytes, 6, 3, 24, "", NULL, NULL, 0, {[15] = 1, 1, 1, 1, 1, 1, 1, 1, 1}, 1},
+    {"add", record_bytes, 6, 3, 23, "", NULL, NULL, 0, {[14] = 1, 1, 1, 1, 1, 1, 1, 1, 1}, 1},
     {"append_rows", append_rows, 4, 1, 6, "", NULL, NULL, 0},
     {"store_plain", store_plain, 6, 2, 19, "", "update_index", NULL, 0, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
     {"receive_all", receive_all, 4, 3, 24, "", "update_index", "writer_counts", 0,

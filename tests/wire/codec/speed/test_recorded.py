@@ -130,14 +130,14 @@ def test_an_odd_incomplete_frame_has_the_outcome_that_it_has_in_python(half: Any
 
 def test_bytes_that_last_are_kept_where_they_are_and_the_others_are_copied() -> None:
     for call in pairs()["add"]:
-        writer, area = in_memory(), memoryview(bytearray(frame(2, bytes(100)) * 500))
+        writer, area = in_memory(), memoryview(bytearray(frame(2, bytes(100)) * 5_000))
         call(writer, 5, 1, 0, area[:50], True)
         call(writer, 6, 1, 1, area[:108])
         call(writer, 7, 1, 0, area[50:-50], True)
         call(writer, 8, 1, 0, area[-50:], True)
         pending = writer.take_pending()
         assert [getattr(each, "obj", None) is area.obj for each in pending.data] == [False, True, False]
-        assert [len(each) for each in pending.data] == [216, 108 * 498, 108]
+        assert [len(each) for each in pending.data] == [216, 108 * 4_998, 108]
         assert [(each.ts_ns, bytes(each.data)) for each in pending.columns()] == [
-            (at, bytes(area[:108])) for at in (6, *[7] * 499, 8)
+            (at, bytes(area[:108])) for at in (6, *[7] * 4_999, 8)
         ]

@@ -6,13 +6,13 @@ import mmap
 
 import pytest
 
-from segstore.server import memory
-from segstore.server.memory import HUGE_BYTES, Areas, has_views, new_memory
+from segstore.server import areas
+from segstore.server.areas import HUGE_BYTES, Areas, has_views, new_memory
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "allocated"], autouse=True)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MAPPED", request.param and memory._MAPPED)
+    monkeypatch.setattr(areas, "_MAPPED", request.param and areas._MAPPED)
 
 
 @pytest.mark.parametrize("size", [1, 5_000, 64 * 1024, HUGE_BYTES, HUGE_BYTES + 5])
@@ -40,28 +40,32 @@ def test_without_room_for_another_map_memory_is_allocated(monkeypatch: pytest.Mo
 
 
 def test_an_area_is_taken_again_only_when_no_view_of_it_is_held() -> None:
-    areas = Areas(100, 8)
-    first, second = areas.take(), areas.take()
+    some = Areas(100)
+    first, second = some.take(), some.take()
     part, area = first[5:6], first.obj
     assert second.obj is not area
     first.release()
-    assert areas.take().obj is not area
+    assert some.take().obj is not area
     part.release()
-    assert areas.take().obj is area
+    assert some.take().obj is area
 
 
-def test_areas_that_nobody_uses_are_freed_but_for_a_few() -> None:
-    areas = Areas(100, 8)
-    held = [areas.take() for _ in range(6)]
-    kept = {id(each.obj) for each in held}
-    held.clear()
-    again = [areas.take() for _ in range(6)]
-    assert len({id(each.obj) for each in again}) == 6
-    assert 2 <= len(kept & {id(each.obj) for each in again}) < 6
+def test_unused_areas_are_freed_but_for_two() -> None:
+    some = Areas(100)
+    held = [some.take() for _ in range(6)]
+    some.trim()
+    assert len(some._areas) == 6
+    del held[:5]
+    some.trim()
+    assert len(some._areas) == 3
+    assert held[0].obj in some._areas
 
 
-def test_areas_beyond_the_most_are_not_kept() -> None:
-    areas = Areas(100, 3)
-    held = [areas.take() for _ in range(9)]
-    assert len({id(each.obj) for each in held}) == 9
-    assert len(areas._areas) == 3
+def test_many_areas_in_use_are_used_again_too() -> None:
+    some, held = Areas(100), list[memoryview]()
+    seen = set()
+    for _ in range(500):
+        held.append(some.take())
+        seen.add(id(held[-1].obj))
+        del held[:-100]
+    assert len(seen) <= 110

@@ -1,7 +1,7 @@
 """Memory that is used again once no view of it is held.
 
 `bytearray` and `mmap` count their exports and refuse to change size while there are any. This is how reuse is decided;
-whoever held a view releases nothing.
+holders of views release nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import mmap
 import sys
 from collections import deque
 from contextlib import suppress
-from itertools import islice
 from typing import Final
 
 Memory = bytearray | mmap.mmap
@@ -20,10 +19,9 @@ _MAPPED: Final = sys.platform == "linux"
 """Whether memory is mapped: other systems can neither request huge pages nor detect views of a map."""
 MAPPED_BYTES: Final = 64 * 1024
 """Size from which memory is mapped. Less is cleared when it is allocated."""
+LOOK_AT: Final = 4
+"""Number of areas tried before a new one is allocated, so that held views do not slow callers."""
 _IDLE: Final = 2
-"""Number of areas without views that are kept in any case; others are freed, one each time that one is taken."""
-_LOOK_AT: Final = 4
-"""Number of areas tried before a new one is allocated, so that views that are kept slow nobody down."""
 
 
 def new_memory(size: int) -> Memory:
@@ -53,25 +51,30 @@ def has_views(memory: Memory) -> bool:
 
 
 class Areas:
-    """Memory in areas of one size, at most `most` of which are kept for reuse; the garbage collector frees others."""
+    """Memory in areas of one size, above 0. `trim` frees those that are idle."""
 
-    __slots__ = ("_areas", "size")
+    __slots__ = ("_areas", "_size")
 
-    def __init__(self, size: int, most: int) -> None:
-        self.size = size
-        self._areas: deque[Memory] = deque(maxlen=most)
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._areas: deque[Memory] = deque()
         """The one that was taken last comes last."""
 
     def take(self) -> memoryview:
         """Returns a view of a whole area, with arbitrary content and without other views."""
         areas = self._areas
-        for _ in range(min(_LOOK_AT, len(areas))):
-            areas.rotate(-1)
-            if not has_views(areas[-1]):
+        for index in range(min(LOOK_AT, len(areas))):
+            if not has_views(areas[index]):
+                area = areas[index]
+                del areas[index]
                 break
         else:
-            areas.append(new_memory(self.size))
-        taken = memoryview(areas[-1])
-        if not any(has_views(each) for each in islice(areas, _IDLE + 1)):
-            areas.popleft()
-        return taken
+            area = new_memory(self._size)
+        areas.append(area)
+        return memoryview(area)
+
+    def trim(self) -> None:
+        """Frees areas without views, but for two."""
+        idle = [each for each in self._areas if not has_views(each)]
+        for each in idle[:-_IDLE]:
+            self._areas.remove(each)
