@@ -2,7 +2,7 @@
 
 Invariants, from before the command line is imported: Ctrl-C ends the process without a traceback; no file or socket
 gets the number of a standard stream that the caller closed, where output of this process and its libraries would reach
-it; an error of a write to standard output names it.
+it; an error of a write to standard output names it; gRPC logs errors only, not that a server has ended a connection.
 """
 
 import errno
@@ -21,6 +21,7 @@ __all__: list[str] = []
 def run() -> None:
     """Runs the command line with the arguments of the process, and exits."""
     _occupy_standard_streams()
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -141,10 +141,38 @@ def _kinds_at(kind: Any, part: int | str) -> Iterator[Any]:
             yield each
 
 
+_SENTENCES: Final = (
+    (r"missing", "it is required"),
+    (r"int_parsing_size", "the number is too large"),
+    (r"int_(type|parsing|from_float)", "a whole number is needed"),
+    (r"float_(type|parsing)", "a number is needed"),
+    (r"finite_number", "a finite number is needed"),
+    (r"bool_(type|parsing)", "true or false is needed"),
+    (r"string_type", "text is needed"),
+    (r"string_unicode", "text in valid unicode is needed"),
+    (r"uuid_(type|parsing)", "a UUID is needed"),
+    (r"(list|tuple)_type", "a list is needed"),
+    (r"(dict|model|model_attributes)_type", "an object is needed"),
+    (r"literal_error", "it must be {expected}"),
+    (r"greater_than", "it must be greater than {gt}"),
+    (r"greater_than_equal", "it must be greater than or equal to {ge}"),
+    (r"less_than", "it must be less than {lt}"),
+    (r"less_than_equal", "it must be less than or equal to {le}"),
+    (r"too_short", "the list must not be empty"),
+    (r"too_long", "the list has at most {max_length} items"),
+    (r"string_too_short", "it must not be empty"),
+    (r"string_too_long", "it must have at most {max_length} characters"),
+)
+"""A regular expression for types of errors of pydantic → what is wrong, with facts of the error."""
+
+
 def message_of(error: ErrorDetails) -> str:
     """What is wrong, without the library's own terms."""
-    said = error["msg"].removeprefix("Value error, ")
-    return "an object is needed" if said.startswith("Input should be a valid dictionary") else said
+    for kind, sentence in _SENTENCES:
+        if re.fullmatch(kind, error["type"]):
+            facts = error.get("ctx", {}).items()
+            return sentence.format_map({name: f"{fact:.16g}" if type(fact) is float else fact for name, fact in facts})
+    return error["msg"].removeprefix("Value error, ")
 
 
 def first_error(error: ValidationError) -> ErrorDetails:

@@ -27,7 +27,7 @@ Run = Callable[..., Result]
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     with ServerThread() as servers:
-        served = servers.serve(http_port=0)
+        served = servers.serve(http_port=0, rest_port=0)
         assert served.controller_uri  # starts the controller, for all tests
         yield served
 
@@ -225,6 +225,19 @@ def test_a_server_that_is_not_there_is_named_in_one_line(server: RunningServer) 
     assert (gone.exit_code, gone.output) == (1, f"segstore: http://127.0.0.1:1: Connection refused; {hint}\n")
     other = CliRunner().invoke(main, ["ctl", "--url", f"http://127.0.0.1:{server.port}", "reset"])
     assert (other.exit_code, other.output.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["scopes list", "scopes show scope", "--json scopes list", "streams list scope", "faults remove", "reset"],
+)
+def test_the_port_of_the_rest_api_is_refused_with_the_option_of_the_right_one(
+    server: RunningServer, command: str
+) -> None:
+    found = CliRunner().invoke(main, ["ctl", "--url", server.rest_url, *command.split()])
+    said = "this is not the HTTP API, whose port --http-port sets and --announce json shows as http"
+    assert found.output == f"segstore: {server.rest_url} answered 404 Not Found: {said}\n"
+    assert found.exit_code == 1
 
 
 def completed(server: RunningServer, line: str) -> list[str]:

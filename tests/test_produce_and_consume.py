@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -202,6 +204,51 @@ def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(
             assert each.stderr is not None
             assert each.stderr.read() == b""
     assert run("consume", stream, "-e").stdout == b"one\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("-G", "unread")])
+def test_consume_ends_when_the_reader_of_its_output_has_gone(
+    uri: str, run: Run, stream: str, more: tuple[str, ...]
+) -> None:
+    run("produce", stream, given=b"1\n2\n")
+    with process(uri, "consume", stream, *more) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert [consumer.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
+        consumer.stdout.close()
+        assert (consumer.wait(PATIENCE_S), consumer.stderr.read()) == (1, b"")
+
+
+@pytest.mark.slow
+def test_consume_ends_without_a_reader_while_it_waits_for_a_controller() -> None:
+    with process("tcp://127.0.0.1:1", "consume", "a/s", "-X", "refused_timeout_ms=600000") as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stderr is not None
+        assert b"retrying while calls wait" in waiting.stderr.readline()
+        waiting.stdout.close()
+        assert (waiting.wait(PATIENCE_S), waiting.stderr.read()) == (1, b"")
+
+
+@pytest.mark.slow
+def test_grpc_prints_nothing_when_a_server_ends_a_connection() -> None:
+    settings, goaway = b"\0\0\0\4\0\0\0\0\0", b"\0\0\10\7\0\0\0\0\0" + struct.pack(">II", 0, 2)  # 2: an error
+    server = socket.create_server(("127.0.0.1", 0))
+    uri = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    with process(uri, "consume", "a/s", "-X", "refused_timeout_ms=600000") as waiting:
+        with server:
+            peer, _ = server.accept()
+        with peer:
+            peer.sendall(settings)
+            assert peer.recv(1 << 16)
+            peer.sendall(goaway)
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(1 << 16):
+                pass
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(PATIENCE_S) == 128 + signal.SIGINT
+        assert waiting.stderr is not None
+        assert b"goaway" not in waiting.stderr.read()
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
             f"{start} {{'aut_key': 'x'}}, are invalid: there is no option aut_key; did you mean auth_key?",
             "the marker segstore takes settings by name, not (2,)",
             "*missing.yaml*",
-            f"{start} {{'containers': -1}}, are invalid: containers: Input should be greater than 0",
+            f"{start} {{'containers': -1}}, are invalid: containers: it must be greater than 0",
             f"{start} {{'controller': {{'lease_cap': 1}}}}, are invalid: lease_cap: *(lease_cap_ms[?])",
         ]
     )

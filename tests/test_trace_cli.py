@@ -9,6 +9,7 @@ import json
 import re
 import struct
 import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -542,6 +543,18 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
     followed = run("show", "--follow", trace, "-f", "type = SEAL_SEGMENT")
     assert followed.output == run("show", trace, "-f", "type = SEAL_SEGMENT").output
     assert "SEAL_SEGMENT" in followed.output
+
+
+@pytest.mark.slow
+def test_following_ends_when_the_reader_of_the_output_has_gone(trace: Path) -> None:
+    command = (sys.executable, "-m", "segstore", "trace", "show", "--follow", str(trace))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        for _ in run("show", trace).stdout.splitlines():
+            assert following.stdout.readline()
+        following.stdout.close()
+        assert (following.wait(PATIENCE_S), following.stderr.read()) == (1, b"")
 
 
 def test_a_fixture_cannot_be_followed(trace: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, Column, selec
 from segstore.pipeline.trace.files import LOCAL
 from segstore.pipeline.trace.filter import Condition
 from segstore.wire.schema import COMMANDS, Unknown
+from segstore.wire.unique_keys import unique
 
 Mode = Literal["permissive", "failfast"]
 LimitUnit = Literal["bytes", "rows", "files"]
@@ -181,7 +182,7 @@ def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
 
 def _storage(given: Mapping[str, str]) -> Storage:
     try:
-        found = json.loads(given.get("storageOptions", "{}"))
+        found = json.loads(given.get("storageOptions", "{}"), object_pairs_hook=unique)
     except ValueError:
         found = None
     if not isinstance(found, dict):  # not shown: it may contain credentials

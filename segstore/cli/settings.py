@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 
 from segstore.cli.terminal import error_text
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
-from segstore.server.config import SETTINGS, read_toml, unknown_name
+from segstore.server.config import SETTINGS, first_error, message_of, read_toml, unknown_name
 from segstore.server.controller import read_config
 from segstore.server.secret_file import read_secret
 
@@ -244,17 +244,13 @@ class Setting(NamedTuple):
             # In JSON mode, strict validation accepts a string for a path.
             return adapter.validate_json(json.dumps(given, default=_no_value), strict=True)
         except ValidationError as error:
-            says_all = self.type is SecretStr or error.errors()[0]["type"] == "value_error"
-            raise ValueError(_said(error) if says_all else f"{_said(error)}, not {given!r}") from None
+            first = first_error(error)
+            says_all = self.type is SecretStr or first["type"] == "value_error"
+            raise ValueError(message_of(first) if says_all else f"{message_of(first)}, not {given!r}") from None
 
 
 def _no_value(given: object) -> NoReturn:
     raise ValueError(f"a {type(given).__name__} is not a value of a setting")
-
-
-def _said(error: ValidationError) -> str:
-    text = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ").partition(", unable to")[0]
-    return text[0].lower() + text[1:]
 
 
 def _fields(
@@ -332,7 +328,7 @@ def _made(values: Mapping[tuple[str, ...], Any]) -> ServeSettings:
             inner[name] = value
         return ServeSettings.model_validate(nested)
     except ValidationError as error:
-        raise BadSetting(_said(error)) from None
+        raise BadSetting(message_of(first_error(error))) from None
     except ValueError as error:
         raise BadSetting(str(error)) from error
 

@@ -97,6 +97,7 @@ def tap(**options: Any) -> int:
     """
     from pydantic import ValidationError
 
+    from segstore.server.config import first_error, message_of
     from segstore.server.faults import FaultFileError
     from segstore.tap import run_tap
 
@@ -106,8 +107,7 @@ def tap(**options: Any) -> int:
     except FaultFileError as error:
         raise click.ClickException(str(error)) from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise click.UsageError(first["msg"].removeprefix("Value error, "), context) from error
+        raise click.UsageError(message_of(first_error(error)), context) from error
     except ValueError as error:
         raise click.UsageError(str(error), context) from error
     return 0

@@ -7,12 +7,15 @@ finite.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
 import os
+import select
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,6 +86,16 @@ def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
 def echo_raw(text: str | bytes) -> None:
     """Prints text that this program made, as it is."""
     click.echo(text, nl=False)
+
+
+def reader_gone() -> bool:
+    """Whether standard output is a pipe whose reader has gone; False on Windows."""
+    if not hasattr(select, "poll"):
+        return False
+    output = select.poll()
+    with suppress(io.UnsupportedOperation):  # it has no file
+        output.register(sys.stdout.fileno(), 0)  # an end is reported in any case
+    return bool(output.poll(0))
 
 
 def error_text(error: OSError) -> str:

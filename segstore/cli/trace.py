@@ -20,7 +20,7 @@ from click.core import ParameterSource
 
 from segstore.cli.pipeline import report
 from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import EXISTING_FILE, NewPath, echo, error_text
+from segstore.cli.terminal import EXISTING_FILE, NewPath, echo, error_text, reader_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -165,7 +165,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
     ended = contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext()
     with _reading(source) as (opened, records), ended:
         if follow:
-            records = _named(source, opened.follow(lambda: time.sleep(_FOLLOW_S)))
+            records = _named(source, opened.follow(_wait))
         if form == "json" and not show_tokens:
             records = redacted(records)
         for seen in _chosen(records, chosen, follow=form is None):
@@ -177,6 +177,13 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
                 for line in _annotated(seen.record.data, show_tokens, full):
                     echo(line)
     return _status(opened)
+
+
+def _wait() -> None:
+    """Waits for further records, unless nobody reads the output any more."""
+    if reader_gone():
+        raise SystemExit(1)
+    time.sleep(_FOLLOW_S)
 
 
 def _colour(seen: Exchange) -> str | None:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from segstore import __version__
 from segstore.server.cluster import MockCluster
-from segstore.server.config import first_error, unknown_name
+from segstore.server.config import first_error, message_of, unknown_name
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, Seen, StageName, read_faults
@@ -132,7 +132,7 @@ class Served(Watched):
         except ValidationError as error:
             first = first_error(error)
             *groups, field = map(str, first["loc"] or ("settings",))
-            why = first["msg"].removeprefix("Value error, ")
+            why = message_of(first)
             if first["type"] == "extra_forbidden":
                 why = unknown_name("option", field, ControllerConfig.model_fields)
             raise ValueError(f"{'.'.join((*groups, field))}: {why}") from None

@@ -153,7 +153,6 @@ class Walk {
 /** The spans of a frame, in order and without gaps. */
 function describe(bytes) {
   const walk = new Walk(bytes);
-  let hidden = false; // the unread bytes may contain a token
   try {
     walk.at = 0;
     const code = walk.int32(), command = SPEC.commands[code];
@@ -162,7 +161,7 @@ function describe(bytes) {
     walk.take(4, "length", length, length === left ? "" : `but ${left} bytes follow`);
     if (length !== left) walk.end = Math.min(walk.end, HEADER_BYTES + Math.max(length, 0));
     if (command && code) {
-      walk.secrets = command.secrets;
+      if (command.secrets.length) walk.secrets = [...command.secrets, ""]; // unread bytes may contain a part of one
       walk.nodes(command.nodes, "");
       if (walk.at < walk.end) walk.take(walk.end - walk.at, "", null, "not read: behind the last field");
     } else if (walk.at < walk.end) {
@@ -170,11 +169,10 @@ function describe(bytes) {
     }
   } catch (error) {
     if (!(error instanceof Unreadable)) throw error;
-    hidden = walk.secrets.some((each) => !walk.spans.some((span) => span.field === each));
   }
   if (walk.at < bytes.size) {
     const [offset, length, note] = [walk.at, bytes.size - walk.at, walk.why ?? "not read"];
-    walk.spans.push({ offset, length, field: "", value: null, note, secret: hidden, kind: "plain" });
+    walk.spans.push({ offset, length, field: "", value: null, note, secret: walk.secrets.includes(""), kind: "plain" });
   }
   return walk.spans;
 }

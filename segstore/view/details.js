@@ -237,7 +237,7 @@ function byteTable(spans, bytes) {
 function said(span, bytes) {
   let text = "";
   if (span.kind === "data") text = `${span.length.toLocaleString("en")} bytes ${preview(bytes.slice(span.offset, Math.min(span.length, 80)), span.length)}`;
-  else if (span.secret) text = `<${String(span.value ?? "").length} characters>`;
+  else if (span.secret && span.value !== null) text = `<${String(span.value ?? "").length} characters>`;
   else if (span.kind === "text" && span.value !== undefined) text = JSON.stringify(span.value);
   else if (span.value !== null && span.value !== undefined) text = Array.isArray(span.value) ? JSON.stringify(span.value) : String(span.value);
   return shown(text && span.note ? `${text} (${span.note})` : text || span.note);

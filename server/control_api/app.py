@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from segstore.server.config import unknown_name
 from segstore.server.control_api import contents, page, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
-from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, install, place
+from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, check_keys, install, place
 from segstore.server.control_api.routes import (
     about,
     bodies,
@@ -98,14 +98,17 @@ def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
 
 
 async def _check_given(request: Request) -> None:
-    """Refuses parameters that an operation does not have, or a body, and would not see.
+    """Refuses parameters that an operation does not have, or a body, and would not see; and keys given twice.
 
     The page keeps parameters of its own in its address, and scrapers of `/metrics` may send some.
     """
     if not request.url.path.startswith("/v1/"):
         return
     known = [each.alias for each in request.scope["route"].dependant.query_params]
-    if request.scope["route"].body_field is None and await request.body() not in (b"", b"{}"):
+    body = await request.body()
+    if request.scope["route"].body_field is not None and body:
+        check_keys(body)
+    elif body not in (b"", b"{}"):
         said = f"; its parameters are in the query: {', '.join(known)}" if known else ""
         raise ApiProblem(422, f"body: the operation takes none{said}", "body")
     unknown = next((each for each in request.query_params if each not in known), None)

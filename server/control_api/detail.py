@@ -18,6 +18,7 @@ from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
 from segstore.wire.commands import SetupAppend
 from segstore.wire.inspect import describe, readable
 from segstore.wire.trace import Direction, Exchange, RecordKind, to_line, unpack_data
+from segstore.wire.unique_keys import unique
 
 if TYPE_CHECKING:
     from segstore.server.control_api.latest import Kept
@@ -162,20 +163,12 @@ def readable_form(data: Buffer) -> tuple[str, str]:
         return "hex", head.hex()
     if whole and text[:1] in ("{", "[") and max(map(text.count, "{[")) <= _MOST_NESTED:
         try:
-            document = json.loads(text, object_pairs_hook=_unique)
+            document = json.loads(text, object_pairs_hook=unique)
             pretty = shown(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
         except (ValueError, RecursionError):
             return "text", text
         return ("json", pretty) if len(pretty) <= 8 * _EVENT_BYTES else ("text", text)
     return "text", text
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError if it has a key twice: a dict would lose a value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key twice")
-    return found
 
 
 # --- timeline and neighbours --------------------------------------------------------------------------------------

@@ -33,12 +33,15 @@ from segstore.server.durable import JournalFailed
 from segstore.server.node import NoSuchSnapshot, SnapshotRefused
 from segstore.server.recordings import NoSuchRecording, RecordingRefused
 from segstore.server.store import StoreError
+from segstore.wire.unique_keys import DuplicateKey, unique
 
 log = logging.getLogger(__name__)
 
 PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 _NAME_CHARACTERS: Final = 100
+_MARK: Final = object()
+"""Stands in a document for the value that is looked for."""
 
 
 class Problem(BaseModel):
@@ -165,14 +168,36 @@ def _unreadable(error: Exception, data: bytes) -> tuple[str, str]:
     return f"{where}: an integer has at most {sys.get_int_max_str_digits()} digits", where
 
 
+def check_keys(data: bytes) -> None:
+    """Refuses JSON with a key that an object has twice. Raises ApiProblem."""
+    try:
+        json.loads(data, object_pairs_hook=unique)
+    except DuplicateKey:
+        where = place(("body", *_location(json.loads(data, object_pairs_hook=_marked))))
+        raise ApiProblem(400, f"{where}: the key appears twice", where) from None
+
+
+def _marked(pairs: list[tuple[str, Any]]) -> Any:
+    """Returns an object of JSON; one that has a key twice has only this key, marked."""
+    try:
+        return unique(pairs)
+    except DuplicateKey as error:
+        return {error.key: _MARK}
+
+
 def too_long_integer(data: bytes) -> tuple[int | str, ...]:
     """Returns the location of the first integer in JSON that has more digits than are read."""
-    limit, too_long = sys.get_int_max_str_digits(), object()
+    limit = sys.get_int_max_str_digits()
+    return _location(json.loads(data, parse_int=lambda text: _MARK if len(text.lstrip("-")) > limit else 0))
+
+
+def _location(document: Any) -> tuple[int | str, ...]:
+    """Returns the location of the first mark in a document."""
     path: list[int | str] = []
-    ahead = [_items(json.loads(data, parse_int=lambda text: too_long if len(text.lstrip("-")) > limit else 0))]
+    ahead = [_items(document)]
     while ahead:
         for key, value in ahead[-1]:
-            if value is too_long:
+            if value is _MARK:
                 return (*path, key)
             if isinstance(value, dict | list):
                 path.append(key)

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field, ValidationError
 
-from segstore.server.config import SETTINGS, first_error, read_toml, unknown_name
+from segstore.server.config import SETTINGS, first_error, message_of, read_toml, unknown_name
 
 _SLACK_MS: Final = 30_000
 
@@ -112,7 +112,7 @@ def read_config(path: Path) -> ControllerConfig:
     except ValidationError as error:
         first = first_error(error)
         *tables, field = map(str, first["loc"])
-        why = first["msg"]
+        why = message_of(first)
         if first["type"] == "extra_forbidden":
             why = unknown_name("field", field, (AutoScaling if tables else ControllerConfig).model_fields)
         raise ValueError(f"{path}: {'.'.join((*tables, field))}: {why}") from error

@@ -181,7 +181,7 @@ def rule_problem(error: ValidationError) -> str:
 def _reason(found: Any) -> str:
     """Describes an error in one sentence; for an unknown key, names the known ones."""
     if found["type"] != "extra_forbidden":
-        return message_of(found).replace("a valid tuple", "a list").replace("Tuple should", "The list should")
+        return message_of(found)
     return unknown_name("key", str(found["loc"][-1]), keys_at(FaultSettings, found["loc"][:-1]))
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic import ValidationError
 
-from segstore.server.config import first_error
+from segstore.server.config import first_error, message_of
 from segstore.server.faults.rules import Action, Close, Drop, Error
 from segstore.wire import AppendBlock, AppendBlockEnd, ConditionalBlockEnd, encode
 from segstore.wire.blocks import Append
@@ -89,7 +89,7 @@ class FaultRequest:
         try:
             self._action = Error(error=name, fields=fields)
         except ValidationError as error:
-            raise ValueError(first_error(error)["msg"].removeprefix("Value error, ")) from error
+            raise ValueError(message_of(first_error(error))) from error
 
     def change(self, **fields: Any) -> None:
         """Changes fields of the request before it is executed.

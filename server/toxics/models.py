@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from segstore.server.config import PlainName, first_error, unknown_name
+from segstore.server.config import PlainName, first_error, message_of, unknown_name
 from segstore.wire.names import MAX_INT64
 
 MOST_TOXICS: Final = 100
@@ -240,5 +240,5 @@ def toxic_problem(error: ValidationError) -> str:
     tag, field = next(iter(first["loc"]), ""), str(first["loc"][-1]) if len(first["loc"]) > 1 else ""
     if first["type"] == "extra_forbidden":
         return f"{field}: {unknown_name('key', field, TOXIC_MODELS[str(tag)].model_fields)}"
-    said = first["msg"].removeprefix("Value error, ")
+    said = message_of(first)
     return f"{field}: {said}" if field else said

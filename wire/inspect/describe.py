@@ -39,6 +39,8 @@ Kind = Literal["plain", "text", "data"]
 _BYTES_A_LINE: Final = 16
 _LINES_A_FIELD: Final = 4
 _SHOWN_TEXT: Final = 96
+_UNREAD: Final = ""
+"""The field of bytes that were not read. If the command has secrets, they may contain a part of one."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -229,17 +231,17 @@ def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description
         _header(walk)
         cls = COMMANDS.get(_READ_INT32(data)[0])
         if cls is not None and cls.code:
-            walk.secrets = cls.secrets
+            if cls.secrets:
+                walk.secrets = cls.secrets | {_UNREAD}
             walk.nodes(low.lower(cls.parts), "")
             if walk.at < walk.end:
-                walk.take(walk.end - walk.at, "", None, "not read: behind the last field")
+                walk.take(walk.end - walk.at, _UNREAD, None, "not read: behind the last field")
         elif walk.at < walk.end:
             walk.take(walk.end - walk.at, "data", data[walk.at :].hex(), kind="data")
     except _Stop:
-        # The unread bytes may contain a token.
-        walk.secrets = walk.secrets - {span.field for span in walk.spans} and frozenset([""])
+        pass
     if walk.at < len(data):
-        walk.take(len(data) - walk.at, "", None, "not read")
+        walk.take(len(data) - walk.at, _UNREAD, None, "not read")
     return Description(data, tuple(walk.spans), command, error)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import BadField
 from segstore.wire.schema import COMMANDS, Command, Unknown
+from segstore.wire.unique_keys import DuplicateKey, unique
 
 _KEYS: Final = ("type", "code", "fields")
 _BY_NAME: Final = {cls.type_name: cls for cls in COMMANDS.values()}
@@ -33,7 +34,9 @@ def to_line(command: Command) -> str:
 def from_line(line: str) -> Command:
     """Parses a command from a line. Raises BadField, also if it is not JSON."""
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=unique)
+    except DuplicateKey as cause:
+        raise BadField("the key appears twice", field=cause.key) from cause
     except ValueError as cause:
         raise BadField(f"not JSON: {cause}") from cause
     except RecursionError as cause:

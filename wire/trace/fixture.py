@@ -31,6 +31,7 @@ from segstore.wire.schema import Command, Unknown
 from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
 from segstore.wire.trace.calls import Call, message_of
 from segstore.wire.trace.writer import event_data
+from segstore.wire.unique_keys import DuplicateKey, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -299,18 +300,12 @@ def _bytes(found: dict[str, Any], key: str, number: int) -> bytes:
 
 
 def _object(line: str, number: int) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        built: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in built:
-                raise FixtureError("the key is duplicated", line=number, field=key)
-            built[key] = value
-        return built
-
     try:
         found = json.loads(line, object_pairs_hook=unique)
     except json.JSONDecodeError as cause:
         raise FixtureError(f"not JSON at column {cause.colno}: {cause.msg}", line=number) from cause
+    except DuplicateKey as cause:
+        raise FixtureError("the key is duplicated", line=number, field=cause.key) from cause
     except (ValueError, RecursionError) as cause:
         raise FixtureError(f"not JSON of a trace: {cause}", line=number) from cause
     if not isinstance(found, dict):

@@ -132,7 +132,7 @@ def consume(
                     break
         out.flush()
 
-    return run(cluster, work)
+    return run(cluster, work, prints=True)
 
 
 async def _since(client: Client, stream: tuple[str, str], timestamp: int) -> Start:

@@ -2,15 +2,19 @@
 
 Exit status: 0; 1 for an error of the cluster or of the input; 2 for wrong options; 128 and the signal's number if
 SIGINT or SIGTERM ended it. The first signal ends reading, and events that were submitted are stored; before reading has
-started, and as a second signal, it ends the command.
+started, and as a second signal, it ends the command. A command that prints ends when the reader of its pipe has gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import stat
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import click
@@ -25,10 +29,12 @@ class Interruption:
 
     Attributes:
         number: the signal that came, 0 for none.
+        reader_gone: whether it ended because the reader of standard output had gone.
     """
 
     def __init__(self) -> None:
         self.number = 0
+        self.reader_gone = False
         self._started = False
         self._scope: asyncio.Timeout | None = None
 
@@ -37,6 +43,13 @@ class Interruption:
         if self.number or not self._started:
             task.cancel()
         self.number = number
+        self.end_block()
+
+    def lose_reader(self, task: asyncio.Task[Any]) -> None:
+        """Ends the block, or the task if the block has not started: nobody reads what it prints."""
+        self.reader_gone = not self._started or self._scope is not None
+        if not self._started:
+            task.cancel()
         self.end_block()
 
     def end_block(self) -> None:
@@ -60,8 +73,12 @@ class Interruption:
             self._scope = None
 
 
-def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]]) -> int:
-    """Runs a command's work with an open client; returns the exit status. Raises ClickException."""
+def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]], *, prints: bool = False) -> int:
+    """Runs a command's work with an open client; returns the exit status.
+
+    prints: whether the work is for the reader of standard output only. Raises ClickException, and BrokenPipeError if
+    that reader has gone.
+    """
     interruption = Interruption()
 
     async def main() -> int:
@@ -69,19 +86,41 @@ def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):
             loops.on_signal(number, interruption.come, number, task)
+        if prints:
+            _watch_output(partial(interruption.lose_reader, task))
         async with client:
             await work(client, interruption)
         return 128 + interruption.number if interruption.number else 0
 
     client = cluster.client()
     try:
-        return asyncio.run(main())
+        status = asyncio.run(main())
     except ClientError as error:
         raise click.ClickException(error.message) from error
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     except asyncio.CancelledError:
-        return 128 + interruption.number
+        status = 128 + interruption.number
+    if interruption.reader_gone:
+        raise BrokenPipeError
+    return status
+
+
+def _watch_output(lose: Callable[[], None]) -> None:
+    """Calls `lose` when the reader of standard output has gone, if that is a pipe.
+
+    A write would fail then, but there may be nothing to write for a long time.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(number)
+        lose()
+
+    with suppress(OSError, NotImplementedError):  # there is no file; Windows cannot watch pipes
+        number = sys.stdout.fileno()
+        if stat.S_ISFIFO(os.fstat(number).st_mode):
+            loop.add_reader(number, end)  # there is nothing to read, so this is called at the end only
 
 
 class Pace:

@@ -23,6 +23,7 @@ from segstore.server.config import first_error
 from segstore.server.control_api.guard import YAML_TYPES, media_type
 from segstore.server.control_api.problems import ApiProblem, place, sentence
 from segstore.server.faults import Document, FaultFileError, parse_document
+from segstore.wire.unique_keys import unique
 
 _MOST_BYTES: Final = 64 * 1024
 _SHORT_BYTES: Final = 4 * 1024
@@ -59,7 +60,7 @@ class LongBodyRoute(APIRoute):
                 except ValidationError as error:
                     raise _problem(document, error, kind_of_body) from error
                 except (ValueError, RecursionError):
-                    return await handle(request)  # which reports what is no JSON
+                    return await handle(request)  # which reports what is no JSON, and duplicate keys
             return await handle(_Validated(request, given))
 
         return reading
@@ -82,7 +83,7 @@ class _Validated(Request):
 
 def _validated(expected: TypeAdapter[Any], document: Document | None, body: bytes) -> Any:
     text = body if document is None else json.dumps(document.given)
-    return expected.validate_python(json.loads(text), from_attributes=True)  # as FastAPI does
+    return expected.validate_python(json.loads(text, object_pairs_hook=unique), from_attributes=True)  # as FastAPI does
 
 
 async def _read(body: bytes) -> Document:

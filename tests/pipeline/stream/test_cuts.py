@@ -31,6 +31,7 @@ def test_head_tail_json_and_the_text_of_a_cut_are_places() -> None:
         ('{"0.#epoch.0": -1}', "is not an offset"),
         ('{"0.#epoch.0": true}', "is not an offset"),
         ("{", "is not JSON"),
+        ('{"0": 1, "0": 2}', "the key '0' appears twice"),
         (base64.b64encode(gzip.compress(b"0:s/other:0:0:0", mtime=0)).decode(), "a cut of s/other, not of s/t"),
         (base64.b64encode(gzip.compress(b"1:s/t:0:0:0", mtime=0)).decode(), "is not a stream cut"),
         (base64.b64encode(gzip.compress(b"0:s/t:0,1:0:0", mtime=0)).decode(), "is not a stream cut"),

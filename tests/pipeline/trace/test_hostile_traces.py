@@ -173,7 +173,7 @@ def test_a_recorder_writes_the_half_frames_of_connections_that_end_together(
 ) -> None:
     monkeypatch.setattr("segstore.wire.trace.blocks.MAX_BLOCK_BYTES", 24 << 20)
     recorder = FileRecorder(tmp_path / "a.wtrace", recorder="test", wire_version=17)
-    half = struct.pack(">ii", 1, 1 << 23) + bytes(1 << 22)
+    half = struct.pack(">ii", 3, 1 << 23) + bytes(1 << 22)
     numbers = [recorder.opened() for _ in range(10)]
     for number in numbers:
         recorder.received(number, half)

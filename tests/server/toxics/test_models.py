@@ -36,7 +36,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "latency", "toxicity": 1.5}, "toxicity", "less than or equal to 1"),
     ({"type": "latency", "name": "n" * 256}, "name", "at most 255 characters"),
     ({"type": "down", "store": "controller"}, "store", "the controller's port (gRPC) has no toxics"),
-    ({"type": "bandwidth"}, "rate", "Field required"),
+    ({"type": "bandwidth"}, "rate", "it is required"),
     ({"type": "bandwidth", "rate": 0}, "rate", "greater than 0"),
     ({"type": "slicer", "average_size": 0}, "average_size", "greater than or equal to 1"),
     (
@@ -83,7 +83,7 @@ def test_an_invalid_toxic_is_refused_with_its_field_and_the_reason(
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("field", ["latency", "toxicity"])
 def test_what_is_no_number_is_refused(field: str, number: float) -> None:
-    with pytest.raises(ValueError, match=f"^{field}: Input should be less than or equal to"):
+    with pytest.raises(ValueError, match=f"^{field}: it must be less than or equal to"):
         Toxics(FakeClock(), lambda: 0).add("latency", **{field: number})
 
 

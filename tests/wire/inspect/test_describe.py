@@ -17,6 +17,7 @@ from segstore.wire import (
     BadField,
     Hello,
     ReadSegment,
+    SealSegment,
     SegmentCreated,
     Truncated,
     Unknown,
@@ -115,6 +116,15 @@ def test_no_cut_of_a_frame_shows_its_token_unless_asked(cls: type[Any]) -> None:
             assert TOKEN[:4].encode().hex(" ") not in text
     assert TOKEN in "\n".join(lines(describe(frame), show_tokens=True))
     assert TOKEN not in summary(decode(frame))
+
+
+def test_bytes_behind_a_token_that_is_longer_than_its_length_says_are_shown_only_if_asked() -> None:
+    frame = bytearray(encode(SealSegment(1, "a/b/0", TOKEN)))
+    frame[-len(TOKEN) - 1] -= 6
+    last = list(lines(describe(frame)))[-1]
+    assert last.split("··")[-1].strip() == "not read: behind the last field"
+    assert b"a-user".hex(" ") not in last
+    assert b"a-user".hex(" ") in list(lines(describe(frame), show_tokens=True))[-1]
 
 
 def commands() -> list[str]:

@@ -68,3 +68,8 @@ def test_an_invalid_object_is_refused_with_the_key(found: Any, says: str) -> Non
 def test_what_is_not_json_is_refused(line: str) -> None:
     with pytest.raises(BadField, match="not JSON"):
         from_line(line)
+
+
+def test_a_key_that_appears_twice_is_refused() -> None:
+    with pytest.raises(BadField, match="low_version: the key appears twice"):
+        from_line('{"type": "HELLO", "fields": {"high_version": 1, "low_version": 1, "low_version": 2}}')
