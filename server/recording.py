@@ -83,17 +83,15 @@ class TraceRecorder(ABC):
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
         """Records bytes sent by the client, in any pieces; they are copied."""
-        self._add(connection, 0, data)
+        if self._writer.add(self._clock(), connection, 0, data):
+            self.take_block()
         return False
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         """Records bytes sent by the store, as consecutive buffers; they are copied."""
         for part in parts:
-            self._add(connection, 1, part)
-
-    def _add(self, connection: int, direction: int, data: Buffer) -> None:
-        if self._writer.add(self._clock(), connection, direction, data):
-            self.take_block()
+            if self._writer.add(self._clock(), connection, 1, part):
+                self.take_block()
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
         """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""

@@ -135,11 +135,10 @@ class Traffic(TraceRecorder):
             self.peers.pop(self._closed.popleft(), None)
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
-        if not (lasting and self._holds_reads):
-            return super().received(connection, data)
-        before = self._writer.pieces
-        is_due = self._writer.add(self._clock(), connection, 0, data, True)  # C takes no keyword
-        is_held = self._writer.pieces > before
+        writer, lasting = self._writer, lasting and self._holds_reads
+        before = writer.pieces if lasting else 0
+        is_due = writer.add(self._clock(), connection, 0, data, lasting)  # C takes no keyword
+        is_held = lasting and writer.pieces > before
         if is_due:
             self.take_block()
         return is_held

@@ -19,7 +19,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -397,13 +397,23 @@ class FileRecorder(TraceRecorder):
     def take_block(self) -> None:
         self._write(self._writer.take_parts())
 
+    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
+        self._add(connection, 0, data)
+        return False
+
+    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        for part in parts:
+            self._add(connection, 1, part)
+
     def _add(self, connection: int, direction: int, data: Buffer) -> None:
         """Records bytes; of many, those for which this block has no room begin the next one."""
-        if len(data) > _SMALL_BYTES and len(data) > (room := self._writer.room(connection, direction)):
-            super()._add(connection, direction, memoryview(data)[:room])
+        writer, now = self._writer, self._clock()
+        if len(data) > _SMALL_BYTES and len(data) > (room := writer.room(connection, direction)):
+            writer.add(now, connection, direction, memoryview(data)[:room])
             self.take_block()
             data = memoryview(data)[room:]
-        super()._add(connection, direction, data)
+        if writer.add(now, connection, direction, data):
+            self.take_block()
 
     def _memory_of_columns(self, size: int) -> memoryview:
         """Returns the end of the memory for columns, with room for a header and a filler before it."""

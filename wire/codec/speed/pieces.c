@@ -7,7 +7,7 @@
 #include <emmintrin.h>
 #endif
 
-#define AHEAD 4
+#define AHEAD 16
 #define FEW 256
 #define MANY_BYTES 4096 /* copies from this size bypass the cache */
 #define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
@@ -200,17 +200,21 @@ enum {
 #define MOST_OVERHEAD 2 /* _MOST_OVERHEAD of segstore.wire.trace.writer */
 #define PART_BYTES 400  /* _RUN_BYTES of it */
 
+/* What adding changes of the writer and its records. */
+typedef struct {
+    int64_t due_ns, part_start, part_stop, size, used, first_ns, last_ns, overhead, recorded, frames_start;
+} Counts;
+
 /* Bytes of one direction, what the writer has, and what is found. The writer and its memory are borrowed. */
 typedef struct {
     Py_buffer data;
     PyObject *writer, *view, *of_data; /* of_data: a memoryview, of which parts are kept, or NULL: copied */
     PyObject *records, *held, *runs, *sizes, *parts, *half, *key; /* owned */
-    int64_t ts_ns, stream;
-    int64_t due_ns, flush_after_ns, max_body, memory_bytes, part_start, part_stop, size, used, block_bytes;
-    int64_t first_ns, last_ns, overhead, recorded, frames_start;
+    int64_t ts_ns, stream, flush_after_ns, max_body, memory_bytes, block_bytes;
+    Counts was, now;
     Py_ssize_t of_half, first; /* bytes of the incomplete frame that is continued, and where it ends in the data */
-    Search search;             /* of the frames behind it */
     int64_t need;              /* bytes of the frame that is incomplete at the end; 0 if there is none */
+    Search search;             /* of the frames behind the first; the last member: it is not cleared */
 } Recorded;
 
 /* Copies bytes to memory that does not overlap. They are not read soon: many of them bypass the cache, where others are of
@@ -261,12 +265,12 @@ find_writer(const Shortcut *self, Recorded *to)
         int slot;
         int64_t *number;
     } numbers[] = {
-        {writer, DUE_NS, &to->due_ns}, {writer, MAX_BODY, &to->max_body}, {writer, MEMORY_BYTES, &to->memory_bytes},
-        {writer, PART_START, &to->part_start}, {writer, PART_STOP, &to->part_stop}, {writer, TAKEN_BYTES, &to->size},
-        {writer, USED, &to->used}, {writer, FLUSH_AFTER_NS, &to->flush_after_ns},
-        {writer, BLOCK_BYTES, &to->block_bytes}, {records, OVERHEAD, &to->overhead},
-        {records, RECORDED_BYTES, &to->recorded}, {records, FRAMES_START, &to->frames_start},
-        {records, FIRST_NS, &to->first_ns}, {records, LAST_NS, &to->last_ns},
+        {writer, DUE_NS, &to->was.due_ns}, {writer, MAX_BODY, &to->max_body}, {writer, MEMORY_BYTES, &to->memory_bytes},
+        {writer, PART_START, &to->was.part_start}, {writer, PART_STOP, &to->was.part_stop}, {writer, TAKEN_BYTES, &to->was.size},
+        {writer, USED, &to->was.used}, {writer, FLUSH_AFTER_NS, &to->flush_after_ns},
+        {writer, BLOCK_BYTES, &to->block_bytes}, {records, OVERHEAD, &to->was.overhead},
+        {records, RECORDED_BYTES, &to->was.recorded}, {records, FRAMES_START, &to->was.frames_start},
+        {records, FIRST_NS, &to->was.first_ns}, {records, LAST_NS, &to->was.last_ns},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
         int of = numbers[i].slot, is_time = of == DUE_NS || of == FLUSH_AFTER_NS || of == FIRST_NS || of == LAST_NS;
@@ -274,18 +278,19 @@ find_writer(const Shortcut *self, Recorded *to)
                        numbers[i].number))
             return 0;
     }
+    to->now = to->was;
     if (to->max_body > INT32_MAX - HEADER_BYTES || to->flush_after_ns < 0 || to->ts_ns > INT64_MAX - to->flush_after_ns)
         return 0;
     if (slot(writer, slots[WAITS]) == Py_False)
-        to->due_ns = to->ts_ns + to->flush_after_ns;
+        to->now.due_ns = to->ts_ns + to->flush_after_ns;
     else if (slot(writer, slots[WAITS]) != Py_True)
         return 0;
-    if (to->part_start < to->part_stop && to->part_stop != to->used)
+    if (to->now.part_start < to->now.part_stop && to->now.part_stop != to->now.used)
         return 0;
     PyObject *times = slot(records, slots[TIMES]);
     if (PyByteArray_GET_SIZE(to->runs) > 0)
         return 1;
-    to->frames_start = to->recorded;
+    to->now.frames_start = to->now.recorded;
     return times != NULL && Py_IS_TYPE(times, self->types[NUMBERS]) && Py_SIZE(times) == 0;
 }
 
@@ -336,9 +341,9 @@ take_bytes(Recorded *to)
         return -1;
     const char *from = to->data.buf, *start = memory.buf;
     int status = -1;
-    if (to->memory_bytes <= memory.len && to->of_half + copied <= to->memory_bytes - to->used &&
+    if (to->memory_bytes <= memory.len && to->of_half + copied <= to->memory_bytes - to->now.used &&
         (from + to->data.len <= start || start + memory.len <= from)) {
-        char *at = (char *)memory.buf + to->used;
+        char *at = (char *)memory.buf + to->now.used;
         if (to->half != NULL)
             memcpy(at, PyByteArray_AS_STRING(to->half), to->of_half);
         if (to->of_data != NULL)
@@ -399,20 +404,20 @@ add_data(Recorded *to)
 {
     int64_t copied = to->of_half + (to->of_data != NULL ? to->first : to->search.at);
     if (copied > 0) {
-        if (to->part_start == to->part_stop)
-            to->part_start = to->used;
-        to->used += copied;
-        to->part_stop = to->used;
+        if (to->now.part_start == to->now.part_stop)
+            to->now.part_start = to->now.used;
+        to->now.used += copied;
+        to->now.part_stop = to->now.used;
     }
     if (to->of_data == NULL || to->search.at == to->first)
         return 0;
-    if (to->part_start < to->part_stop) {
-        if (add_part(to, to->view, to->part_start, to->part_stop) < 0)
+    if (to->now.part_start < to->now.part_stop) {
+        if (add_part(to, to->view, to->now.part_start, to->now.part_stop) < 0)
             return -1;
-        to->overhead += PART_BYTES;
+        to->now.overhead += PART_BYTES;
     }
-    to->part_start = to->part_stop = 0;
-    to->overhead += PART_BYTES;
+    to->now.part_start = to->now.part_stop = 0;
+    to->now.overhead += PART_BYTES;
     return add_part(to, to->of_data, to->first, to->search.at);
 }
 
@@ -447,24 +452,28 @@ change(const Shortcut *self, const Recorded *to)
 {
     const struct {
         int slot;
-        int64_t number;
-    } after[] = {
-        {DUE_NS, to->due_ns}, {TAKEN_BYTES, to->size}, {USED, to->used}, {PART_START, to->part_start},
-        {PART_STOP, to->part_stop}, {OVERHEAD, to->overhead}, {RECORDED_BYTES, to->recorded},
-        {FRAMES_START, to->frames_start}, {FIRST_NS, to->first_ns}, {LAST_NS, to->last_ns},
+        int64_t was, now;
+    } counts[] = {
+        {DUE_NS, to->was.due_ns, to->now.due_ns}, {TAKEN_BYTES, to->was.size, to->now.size},
+        {USED, to->was.used, to->now.used}, {PART_START, to->was.part_start, to->now.part_start},
+        {PART_STOP, to->was.part_stop, to->now.part_stop}, {OVERHEAD, to->was.overhead, to->now.overhead},
+        {RECORDED_BYTES, to->was.recorded, to->now.recorded},
+        {FRAMES_START, to->was.frames_start, to->now.frames_start}, {FIRST_NS, to->was.first_ns, to->now.first_ns},
+        {LAST_NS, to->was.last_ns, to->now.last_ns},
     };
-    enum { COUNT = sizeof(after) / sizeof(*after) };
-    PyObject *numbers[COUNT];
+    enum { COUNT = sizeof(counts) / sizeof(*counts) };
+    PyObject *numbers[COUNT] = {NULL}; /* of those that have changed */
     int status = 0;
     for (int i = 0; i < COUNT; i++)
-        status = (numbers[i] = PyLong_FromLongLong(after[i].number)) == NULL ? -1 : status;
+        if (counts[i].was != counts[i].now && (numbers[i] = PyLong_FromLongLong(counts[i].now)) == NULL)
+            status = -1;
     if (status == 0)
         status = keep_tail(to);
     for (int i = 0; i < COUNT; i++)
-        if (status == 0)
-            set_slot(after[i].slot < PARTS ? to->writer : to->records, self->slots[after[i].slot], numbers[i]);
-        else
+        if (status < 0)
             Py_XDECREF(numbers[i]);
+        else if (numbers[i] != NULL)
+            set_slot(counts[i].slot < PARTS ? to->writer : to->records, self->slots[counts[i].slot], numbers[i]);
     if (status == 0)
         set_slot(to->writer, self->slots[WAITS], Py_NewRef(Py_True));
     return status;
@@ -487,11 +496,11 @@ record(const Shortcut *self, Recorded *to)
         status = add_run(to, to->search.count, to->search.sizes);
     if (status == 0)
         status = add_data(to);
-    to->size += to->data.len;
-    to->recorded += to->of_half + to->search.at;
-    to->overhead += PyByteArray_GET_SIZE(to->runs) - runs + PyByteArray_GET_SIZE(to->sizes) - sizes;
-    to->first_ns = to->ts_ns < to->first_ns ? to->ts_ns : to->first_ns;
-    to->last_ns = to->ts_ns > to->last_ns ? to->ts_ns : to->last_ns;
+    to->now.size += to->data.len;
+    to->now.recorded += to->of_half + to->search.at;
+    to->now.overhead += PyByteArray_GET_SIZE(to->runs) - runs + PyByteArray_GET_SIZE(to->sizes) - sizes;
+    to->now.first_ns = to->ts_ns < to->now.first_ns ? to->ts_ns : to->now.first_ns;
+    to->now.last_ns = to->ts_ns > to->now.last_ns ? to->ts_ns : to->now.last_ns;
     if (status == 0)
         status = change(self, to);
     if (status < 0) {
@@ -528,8 +537,8 @@ record_bytes(const Shortcut *self, PyObject *const *args)
         PyBytes_GET_SIZE(looked_at) == 256 && find_writer(self, &to)) {
         search_init(&to.search, &to.data, to.max_body, PyBytes_AS_STRING(looked_at));
         if (record(self, &to) == 0)
-            due = PyBool_FromLong(to.ts_ns >= to.due_ns || to.size >= to.block_bytes ||
-                                  to.recorded >= to.block_bytes || to.overhead >= MOST_OVERHEAD * to.block_bytes);
+            due = PyBool_FromLong(to.ts_ns >= to.now.due_ns || to.now.size >= to.block_bytes ||
+                                  to.now.recorded >= to.block_bytes || to.now.overhead >= MOST_OVERHEAD * to.block_bytes);
         search_clear(&to.search);
     }
     PyBuffer_Release(&to.data);
