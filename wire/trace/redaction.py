@@ -3,48 +3,54 @@
 `redact` is a pure function of a frame, derived from the schema: fields declared secret are overwritten with asterisks,
 so the frame still decodes, keeps its length, and can be compared with others.
 
-Invariants: the result contains no byte of a token that the schema declares, also if lengths in the frame are wrong; a
-frame without tokens is returned unchanged. There are four cases:
+Invariants: the result contains no byte of a token that the schema declares; a frame without tokens is returned
+unchanged. There are four cases:
 
-1. The fields fill the frame, in the current version or an older one: only the token is overwritten.
+1. The fields fill the frame, in today's version or an older one: only the token is overwritten. A frame of more than
+   256 KiB that may have a list is not checked, and counts as such.
 2. The frame decodes, and bytes follow its last field, of a newer version or because a length is wrong: they are
-   overwritten, too. If another field may hold a part of the token, so are all contents from it on. Lengths and counts
+   overwritten, too. If another field may have a part of the token, so are all values from it on. Lengths and counts
    stay, so the frame still decodes.
-3. The frame does not decode: everything is overwritten from its token on, or from where the token may be.
+3. The frame does not decode: all is overwritten from its token on, or from where the token may be.
 4. The type code is unknown: the frame is returned unchanged, because its fields are unknown. A token in it stays.
+
+A frame whose fields fill it although a length is wrong is taken for a well-formed one.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
-from segstore.wire.codec import HEADER_BYTES, decode, encode
+from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
-from segstore.wire.inspect import describe
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, encode_mutf8
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
+from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    from segstore.wire.inspect import Description
+    _Fields = tuple[tuple[low.Node, bool], ...]
 
 _STAR: Final = b"*"
 _HEADER: Final = struct.Struct(">ii").unpack_from
-_DESCRIBED_BYTES: Final = 256 * 1024
-"""The beginning of a malformed frame that is looked at; longer ones count as not decoding."""
+_INT32: Final = struct.Struct(">i").unpack_from
+_UINT16: Final = struct.Struct(">H").unpack_from
+_CHECKED_BYTES: Final = 256 * 1024
+_MOST_ELEMENTS: Final = 16_384
+"""Elements of a list, at most, as a store takes them."""
 _CONTROL: Final = re.compile(rb"[\0-\x1f]").search
 """What no name contains, but the length of a token that a name's wrong length covers."""
 _TEXT: Final = re.compile(rb"^[!-)+-~]|[!-)+-~]{4}").search
-"""What may be a token or its rest; not asterisks, so that redacting twice is redacting once."""
-_STRUCTURE: Final = (".length", ".count", ".total")
-_LENGTH: Final = "delegation_token.length"
-_UNREAD: Final = ""
+"""What may be the rest of a token; not asterisks, so that redacting twice is redacting once."""
 
 
 SECRET_CODES: Final = frozenset(code for code, cls in COMMANDS.items() if cls.secrets)
 """Type codes of the commands that carry a token."""
+
+
+class _Stop(Exception):
+    """The frame ends or becomes unreadable at byte `args[0]`; never leaves this module."""
 
 
 def redact(frame: bytes, whole: bool = True) -> bytes:
@@ -60,45 +66,126 @@ def redact(frame: bytes, whole: bool = True) -> bytes:
         return _STAR * len(frame)
     if code not in SECRET_CODES:
         return frame
-    try:
-        command: Any = decode(frame)
-        if encode(command) == frame:
-            return encode(replace(command, delegation_token="*" * len(encode_mutf8(command.delegation_token))))
-    except WireError:
-        pass  # it does not decode, or is too long in the current version
-    return _without_doubtful(frame)
-
-
-def _without_doubtful(frame: bytes) -> bytes:
-    """Redacts a frame that is malformed, incomplete, or of another version."""
-    described = describe(frame[:_DESCRIBED_BYTES])
-    out = bytearray(frame)
-    doubtful = _doubtful_from(described)
-    for span in described.spans:
-        if described.error is not None and (span.secret or span.offset >= doubtful):
-            out[span.offset :] = _STAR * (len(frame) - span.offset)
-            break
-        if span.secret or (span.offset >= doubtful and not span.field.endswith(_STRUCTURE)):
-            out[span.offset : span.offset + span.length] = _STAR * span.length
+    out, end = bytearray(frame), min(len(frame), HEADER_BYTES + max(length, 0))
+    fields, has_list = _fields_of(code)
+    if has_list and len(frame) > _CHECKED_BYTES:
+        _overwrite_token(out, frame, end, fields)
+    else:
+        _overwrite_parts(out, frame, end, fields, _decodes(frame))
     return bytes(out)
 
 
-def _doubtful_from(described: Description) -> int:
-    """Returns the position from which fields may hold a part of the token, because a length is wrong.
+def _decodes(frame: bytes) -> bool:
+    try:
+        decode(frame)
+    except WireError:
+        return False
+    return True
 
-    Before the token, they are a name that covers the token's length, and a list, whose count may cover the token; in a
-    frame that does not decode, all between the first name and the token. Behind the token, they are text.
+
+def _overwrite_token(out: bytearray, frame: bytes, end: int, fields: _Fields) -> None:
+    """Overwrites the token of a frame that is taken for a well-formed one, as far as it can be read."""
+    at = HEADER_BYTES
+    try:
+        for node, is_secret in fields:
+            after = _skip(node, frame, at, end, [])
+            if is_secret:
+                at, end = at + 2, after
+                break
+            at = after
+    except _Stop as stop:
+        at, end = stop.args[0], len(frame)
+    out[at:end] = _STAR * (end - at)
+
+
+def _overwrite_parts(out: bytearray, frame: bytes, end: int, fields: _Fields, decodes: bool) -> None:
+    """Overwrites the token, and what may be a part of it because a length is wrong.
+
+    Before the token, that is a name which covers the token's length, or a list, whose count may cover the token; in a
+    frame that does not decode, all between the first name and the token. Behind the token, it is text.
     """
-    frame, spans = described.frame, described.spans
-    last = spans[-1]
-    if described.error is None and last.field != _UNREAD:
-        return len(frame)  # the fields fill it
-    for span, following in zip(spans, (*spans[1:], last), strict=True):
-        end = span.offset + span.length
-        if span.secret:
-            return end if _TEXT(frame[end : last.offset + 3]) else len(frame)
-        if "[" in span.field or (span.kind == "text" and _CONTROL(frame, span.offset, end)):
-            return span.offset
-        if span.kind == "text" and described.error is not None and following.field != _LENGTH:
-            return end
-    return len(frame)
+    at, doubtful, behind, values = HEADER_BYTES, len(frame), 0, list[tuple[int, int]]()
+    try:
+        for index, (node, is_secret) in enumerate(fields):
+            after = _skip(node, frame, at, end, values)
+            if is_secret:
+                out[at + 2 : after] = _STAR * (after - at - 2)
+                behind = after
+            elif not behind and isinstance(node, low.Many) and after > at + 4:
+                doubtful = min(doubtful, at + 4)
+            elif not behind and isinstance(node, low.Text):
+                if _CONTROL(frame, at + 2, after):
+                    doubtful = min(doubtful, at + 2)
+                if not decodes and not fields[index + 1][1]:
+                    doubtful = min(doubtful, after)
+            at = after
+    except _Stop as stop:
+        decodes, at = False, stop.args[0]
+    if not decodes:
+        doubtful = min(doubtful, behind or at)
+        out[doubtful:] = _STAR * (len(frame) - doubtful)
+    elif at < len(frame):
+        if _TEXT(frame[behind : at + 3]):
+            doubtful = min(doubtful, behind)
+        for start, stop_at in values:
+            if start >= doubtful:
+                out[start:stop_at] = _STAR * (stop_at - start)
+        out[at:] = _STAR * (len(frame) - at)
+
+
+@cache
+def _fields_of(code: int) -> tuple[_Fields, bool]:
+    """Returns a command's fields, each with whether it is the token, and whether there may be a list."""
+    cls = COMMANDS[code]
+    fields = tuple((node, node.name in cls.secrets) for node in low.lower(cls.parts))
+    for node, is_secret in fields:
+        if is_secret and not isinstance(node, low.Text):
+            raise TypeError(f"{cls.__name__}.{node.name}: only a text can be redacted")
+    return fields, any(_has_list(node) for node, _ in fields)
+
+
+def _has_list(node: low.Node) -> bool:
+    inner = node.nodes if isinstance(node, low.Structure) else (node.inner,) if isinstance(node, low.TailNode) else ()
+    return isinstance(node, low.Many) or any(_has_list(each) for each in inner)
+
+
+def _skip(node: low.Node, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
+    """Returns the position where a field ends, and adds where its values are."""
+    match node:
+        case low.Fixed(format=code):
+            start, after = at, _within(at, at + struct.calcsize(">" + code), end)
+        case low.Text():
+            start = _within(at, at + 2, end)
+            after = _within(start, start + _UINT16(frame, at)[0], end)
+        case low.Data():
+            start = _within(at, at + 4, end)
+            after = _within(start, start + max(_INT32(frame, at)[0], 0), end)
+        case low.Sized(trailer_format=trailer):
+            start = _within(at, at + 8, end)
+            size = max(_INT32(frame, at + 4)[0], 0)
+            after = _within(start, start + size + (struct.calcsize(">" + trailer) if size else 0), end)
+        case low.Structure():
+            for each in node.nodes:
+                at = _skip(each, frame, at, end, values)
+            return at
+        case low.TailNode():
+            return _skip(node.inner, frame, at, end, values) if end - at >= node.needs else at
+        case low.Many():
+            start = _within(at, at + 4, end)
+            if _INT32(frame, at)[0] > _MOST_ELEMENTS:
+                raise _Stop(start)
+            for _ in range(_INT32(frame, at)[0]):
+                start = _skip(node.element, frame, start, end, values)
+            return start
+        case low.Number() | low.Constant():
+            return _within(at, at + 4, end)
+        case _:
+            raise TypeError(f"{node.name}: redaction does not know how long a {type(node).__name__} is")
+    values.append((start, after))
+    return after
+
+
+def _within(at: int, after: int, end: int) -> int:
+    if after > end:
+        raise _Stop(at)
+    return after

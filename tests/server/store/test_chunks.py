@@ -70,7 +70,7 @@ def test_a_chunk_that_cannot_be_mapped_is_allocated(monkeypatch: pytest.MonkeyPa
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, "too many maps")
 
-    monkeypatch.setattr("segstore.server.store.chunks.mmap.mmap", refused)
+    monkeypatch.setattr("segstore.server.areas.mmap.mmap", refused)
     (chunk,) = ChunkPool().take([256 * 1024])
     assert isinstance(chunk, bytearray)
     assert len(chunk) == 256 * 1024

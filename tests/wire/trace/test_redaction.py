@@ -182,6 +182,24 @@ def test_text_behind_a_token_is_overwritten_if_the_frame_has_more_than_its_field
     assert (after.segment, bytes(entry.key.data), bytes(entry.value.data)) == ("a/b", b"*" * 7, b"*" * 7)
 
 
+@pytest.mark.parametrize("size", [10, 3_000])
+def test_of_a_frame_of_an_older_version_only_the_token_is_overwritten(size: int) -> None:
+    """As long as it may be: it has no offset of the table segment."""
+    entries = TableEntries(tuple(TableEntry(TableKey(b"key", 3), TableValue(bytes(size))) for _ in range(100)))
+    whole = encode(UpdateTableEntries(1, "a/b", TOKEN, entries))
+    older = whole[:4] + (len(whole) - 16).to_bytes(4, "big") + whole[8:-8]
+    assert redact(older) == older.replace(TOKEN.encode(), b"*" * len(TOKEN))
+
+
+def test_a_list_with_more_elements_than_a_store_takes_is_overwritten_at_once() -> None:
+    for count in (16_385, 1 << 30):
+        body = bytes(8) + b"\0\5a/b/0" + count.to_bytes(4, "big") + bytes(2 * 16_385) + b"\0\x0c" + TOKEN.encode()
+        frame = framed(MergeSegmentsBatch.code, body)
+        after = redact(frame)
+        assert after[:23] == frame[:23]
+        assert after[27:] == b"*" * (len(frame) - 27)
+
+
 def test_a_token_that_is_read_as_an_element_of_a_list_is_overwritten() -> None:
     before = encode(MergeSegmentsBatch(1, "a/b/0", ("a/b/1",), TOKEN))
     count = before.rindex(b"\0\0\0\1\0\5")
