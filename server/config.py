@@ -170,9 +170,14 @@ def message_of(error: ErrorDetails) -> str:
     """What is wrong, without the library's own terms."""
     for kind, sentence in _SENTENCES:
         if re.fullmatch(kind, error["type"]):
-            facts = error.get("ctx", {}).items()
-            return sentence.format_map({name: f"{fact:.16g}" if type(fact) is float else fact for name, fact in facts})
+            return sentence.format_map({name: _fact(each) for name, each in error.get("ctx", {}).items()})
     return error["msg"].removeprefix("Value error, ")
+
+
+def _fact(fact: Any) -> Any:
+    if fact in ("True", "False"):
+        return fact.lower()  # as in JSON and YAML
+    return f"{fact:.16g}" if type(fact) is float else fact
 
 
 def first_error(error: ValidationError) -> ErrorDetails:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from segstore.client import CutError, StreamCut
 from segstore.wire.names import MAX_INT32, segment_id, split_segment_id
-from segstore.wire.unique_keys import unique
+from segstore.wire.unique_keys import DuplicateKey, unique
 
 Cut = dict[int, int]
 """Segment id → offset."""
@@ -93,6 +93,8 @@ def _moment(text: str) -> Moment:
 def _from_json(text: str) -> Cut:
     try:
         found = json.loads(text, object_pairs_hook=unique)
+    except DuplicateKey as cause:
+        raise CutError(str(cause), text) from cause
     except (ValueError, RecursionError) as cause:
         raise CutError(f"this is not JSON: {cause}", text) from cause
     return cut_of(found)

@@ -85,10 +85,10 @@ class Api:
             except (HTTPException, ValueError) as error:
                 raise click.ClickException(f"{self._url}: this is no HTTP API: {error!r}") from error
             if answer.status >= 300:
-                is_problem = answer.getheader("content-type") == _PROBLEM
+                is_problem = (answer.getheader("content-type") or "").partition(";")[0] == _PROBLEM
                 found = self._json(refusal, f"{method} /v1/{path}") if is_problem else None
-                if isinstance(found, dict):
-                    raise Refusal(str(found.get("detail")))
+                if isinstance(found, dict) and "detail" in found:
+                    raise Refusal(str(found["detail"]))
                 said = f"{self._url} answered {answer.status} {answer.reason}"
                 raise click.ClickException(f"{said}: this is not the HTTP API, {_WHERE}")
             yield answer

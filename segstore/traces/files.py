@@ -65,9 +65,9 @@ _PACKET_MAGICS: Final = tuple(map(bytes.fromhex, ("0a0d0d0a", "a1b2c3d4", "d4c3b
 _START_BYTES: Final = 64
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _DIRECT_BYTES: Final = 1024 * 1024
+"""From this size of a block's data, it is written past the system's cache."""
 _SMALL_BYTES: Final = 4096
 """Up to this size, bytes find room in any block that is not due."""
-"""From this size of a block's data, it is written past the system's cache."""
 _MOST_PARTS: Final = 512
 """Maximum number of buffers per `writev`; systems accept at least 1024."""
 

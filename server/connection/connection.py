@@ -264,14 +264,17 @@ class Connection(asyncio.BufferedProtocol):
             held.gate.catch_up()
 
     def eof_received(self) -> bool:
-        """The peer has sent EOF: its earlier requests are executed first; waiting reads are not answered."""
-        if self._has_requests():
+        """The peer has sent EOF: its earlier requests are executed and answered first, but for reads that wait."""
+        if not self.session.ended and self._has_requests():
             self._take(ConnectionEvent.PEER_ENDED)
+            self.waits.received(self._loop.time(), frames=False, partial=False)  # what is incomplete stays so
         else:
             self.end("", Ending.FLUSHED)
-        # Their replies are still sent before the connection closes; under TLS nothing can be sent any more.
-        transport, is_awaited = self.transport, self._state in (ConnectionState.HALF_CLOSED, ConnectionState.DRAINING)
-        return is_awaited and transport is not None and transport.get_extra_info("sslcontext") is None
+        if self._state not in (ConnectionState.HALF_CLOSED, ConnectionState.DRAINING):
+            return False
+        self._hub.peer_ended(self)
+        transport = self.transport  # under TLS nothing can be sent any more
+        return transport is not None and transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         self._output.filled()

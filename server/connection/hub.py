@@ -129,6 +129,7 @@ class ConnectionHub(Generic[C]):
         self.most_connections = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
         self._crowded_from = _CROWDED * self.most_connections
         self._silent: dict[C, float] = {}
+        self._ended: dict[C, float] = {}
         self._running: C | None = None
         self._all_closed: asyncio.Event | None = None
 
@@ -209,16 +210,23 @@ class ConnectionHub(Generic[C]):
     def admit(self, connection: C) -> str:
         """Admits a new connection; returns "", or why it is refused.
 
-        At the limit, it replaces the oldest connection that has sent no request.
+        At the limit, it replaces the oldest connection that has sent no request, or else the one whose peer has ended
+        its direction first.
         """
         now, why = asyncio.get_running_loop().time(), f"{self.most_connections} are open"
-        if len(self.connections) >= self.most_connections and not self._close_silent(
-            now - _GIVES_WAY_S, f"it has sent no request, and {why}"
+        since = now - _GIVES_WAY_S
+        if len(self.connections) >= self.most_connections and not (
+            self._close_silent(since, f"it has sent no request, and {why}")
+            or self._close_ended(since, f"its peer has ended its direction, and {why}")
         ):
             return why
         self.connections.add(connection)
         self._silent[connection] = now
         return ""
+
+    def peer_ended(self, connection: C) -> None:
+        """Called for a connection whose peer has ended its direction while replies are to be sent. It may have gone."""
+        self._ended[connection] = asyncio.get_running_loop().time()
 
     def refused(self, peer: str, why: str) -> None:
         """Counts and logs a refused connection."""
@@ -237,6 +245,16 @@ class ConnectionHub(Generic[C]):
                 del self._silent[oldest]
                 oldest.cut(why)
                 return True
+        return False
+
+    def _close_ended(self, since: float, why: str) -> bool:
+        """Closes the connection whose peer was the first to end its direction, if that was before then."""
+        for oldest, ended in self._ended.items():
+            if ended > since:
+                break
+            del self._ended[oldest]
+            oldest.cut(why)
+            return True
         return False
 
     def _close_silent_ones(self, now: float) -> bool:
@@ -320,6 +338,7 @@ class ConnectionHub(Generic[C]):
         """Removes a closed connection."""
         self.connections.discard(connection)
         self._silent.pop(connection, None)
+        self._ended.pop(connection, None)
         self._watched.discard(connection)
         self._to_flush.pop(connection, None)
         self.queue.discard(connection)

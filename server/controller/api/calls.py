@@ -87,7 +87,7 @@ class Calls:
         """Returns `behaviour` with the rules applied to it, and observed.
 
         gone: done once the caller has given up, after which no rule holds its call; None if the call is cancelled then.
-        answered: makes a behaviour one that answers its call if the server interrupts it.
+        answered: wraps a behaviour so that its call is answered if the server interrupts it.
         """
 
         async def handle(request: bytes, context: Any) -> bytes:

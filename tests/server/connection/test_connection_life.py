@@ -228,20 +228,52 @@ def test_a_read_that_waits_as_its_peer_ends_its_side_is_not_answered_behind_dela
     assert len(room.service.store.waiters) == 0
 
 
-def test_a_frame_that_is_incomplete_as_its_peer_ends_its_side_has_no_deadline_while_replies_are_delayed(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("overtake", [False, True])
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("part", [PART, encode(AppendBlock(WRITER, b"no end"))], ids=["frame", "block"])
+def test_what_is_incomplete_as_its_peer_ends_its_side_has_no_deadline_while_replies_are_delayed(
+    monkeypatch: pytest.MonkeyPatch, part: bytes, at: str, overtake: bool
 ) -> None:
     room = Room(monkeypatch, rules=True, frame_timeout_s=5)
-    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
     line = room.connect()
-    line.send(create(), PART)
+    line.send(create("a/b/0"), set_up("a/b/0"))
+    line.answers()
+    room.faults.add("type = CREATE_SEGMENT", do={"hold": at, "overtake": overtake}, name="reply")
+    line.send(create(), part)
     line.connection.eof_received()
     for _ in range(20):
         room.loop.sweep()
     assert room.counters.deadlines_missed == 0
     room.faults.release("reply")
+    room.run()
     assert line.answers() == [SegmentCreated(1, SEGMENT)]
     assert line.socket.calls == ["close"]
+
+
+def test_an_end_behind_a_malformed_frame_is_no_error_while_a_rule_holds_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = CREATE_SEGMENT", do={"hold": "before", "overtake": True}, name="held")
+    line = room.connect()
+    line.send(create(), b"\0\0\0\0\0\0\0\0")
+    line.connection.eof_received()
+    room.faults.release("held")
+    room.run()
+    assert line.socket.calls[-1] == "close"
+
+
+def test_at_the_limit_a_new_connection_replaces_one_whose_peer_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True, max_connections=2)
+    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
+    gone, other = room.connect(), room.connect()
+    for line in (gone, other):
+        line.send(create())
+    gone.connection.eof_received()
+    room.loop.sweep(5)
+    room.connect().send(PONG)
+    assert gone.socket.calls[-1] == "abort"
+    assert other.socket.calls == []
 
 
 def test_a_connection_that_has_executed_what_its_peer_sent_before_its_end_needs_no_other_slice(
