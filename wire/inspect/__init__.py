@@ -1,13 +1,12 @@
 """Commands in forms for people and programs: text, JSON lines, and frames in hex or base64."""
 
-from segstore.wire.inspect.describe import Description, describe, lines, summary
+from segstore.wire.inspect.describe import describe, lines, summary
 from segstore.wire.inspect.dissector import dissector, filter_name
 from segstore.wire.inspect.jsonl import command_named, from_line, to_line
 from segstore.wire.inspect.payloads import PayloadPart, payload_parts, payload_text, readable
 from segstore.wire.inspect.reading import Form, Piece, Unreadable, pieces, recognise, to_text
 
 __all__ = [
-    "Description",
     "Form",
     "PayloadPart",
     "Piece",

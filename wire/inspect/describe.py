@@ -14,6 +14,7 @@ import enum
 import json
 import struct
 import uuid
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -227,7 +228,7 @@ def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description
     except WireError as found:
         error = found
     walk = _Walk(data)
-    try:
+    with suppress(_Stop):  # what follows is not read
         _header(walk)
         cls = COMMANDS.get(_READ_INT32(data)[0])
         if cls is not None and cls.code:
@@ -238,8 +239,6 @@ def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description
                 walk.take(walk.end - walk.at, _UNREAD, None, "not read: behind the last field")
         elif walk.at < walk.end:
             walk.take(walk.end - walk.at, "data", data[walk.at :].hex(), kind="data")
-    except _Stop:
-        pass
     if walk.at < len(data):
         walk.take(len(data) - walk.at, _UNREAD, None, "not read")
     return Description(data, tuple(walk.spans), command, error)
