@@ -180,7 +180,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
 
 def _wait() -> None:
-    """Waits for further records, unless nobody reads the output any more."""
+    """Waits for further records, unless the reader of the output has gone."""
     if reader_gone():
         raise SystemExit(1)
     time.sleep(_FOLLOW_S)

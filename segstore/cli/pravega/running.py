@@ -46,7 +46,7 @@ class Interruption:
         self.end_block()
 
     def lose_reader(self, task: asyncio.Task[Any]) -> None:
-        """Ends the block, or the task if the block has not started: nobody reads what it prints."""
+        """Ends the block, or the task if the block has not started: what it prints has no reader."""
         self.reader_gone = not self._started or self._scope is not None
         if not self._started:
             task.cancel()
