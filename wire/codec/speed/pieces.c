@@ -57,7 +57,7 @@ search_clear(Search *search)
 static int
 make_room(Search *search)
 {
-    Py_ssize_t room = 4 * search->room; /* at most half the size of the bytes before that */
+    Py_ssize_t room = 4 * search->room; /* in bytes, at most twice what the frames so far take */
     int32_t *sizes = PyMem_Malloc(room * sizeof(*sizes));
     if (sizes == NULL) {
         PyErr_NoMemory();
@@ -185,7 +185,7 @@ frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return fits ? Py_NewRef(Py_None) : NULL;
 }
 
-/* --- add(writer, ts_ns, connection, direction, data, lasting) ------------------------------------------------------ */
+/* --- add(writer, ts_ns, connection, direction, data, lasting) ----------------------------------------------------- */
 
 #define STEP_BYTES (32 * 1024) /* copied at a time: they stay in the cache while frames are looked for */
 #define LASTING_BYTES (64 * 1024) /* _LASTING_BYTES of segstore.wire.trace.writer */
@@ -217,8 +217,8 @@ typedef struct {
     Search search;             /* of the frames behind the first; the last member: it is not cleared */
 } Recorded;
 
-/* Copies bytes to memory that does not overlap. They are not read soon: many of them bypass the cache, where others are of
-   more use. */
+/* Copies bytes to memory that does not overlap. They are not read soon: many of them bypass the cache, where others
+   are of more use. */
 static void
 copy_bytes(char *to, const char *from, Py_ssize_t size)
 {
@@ -265,8 +265,9 @@ find_writer(const Shortcut *self, Recorded *to)
         int slot;
         int64_t *number;
     } numbers[] = {
-        {writer, DUE_NS, &to->was.due_ns}, {writer, MAX_BODY, &to->max_body}, {writer, MEMORY_BYTES, &to->memory_bytes},
-        {writer, PART_START, &to->was.part_start}, {writer, PART_STOP, &to->was.part_stop}, {writer, TAKEN_BYTES, &to->was.size},
+        {writer, DUE_NS, &to->was.due_ns}, {writer, MAX_BODY, &to->max_body},
+        {writer, MEMORY_BYTES, &to->memory_bytes}, {writer, PART_START, &to->was.part_start},
+        {writer, PART_STOP, &to->was.part_stop}, {writer, TAKEN_BYTES, &to->was.size},
         {writer, USED, &to->was.used}, {writer, FLUSH_AFTER_NS, &to->flush_after_ns},
         {writer, BLOCK_BYTES, &to->block_bytes}, {records, OVERHEAD, &to->was.overhead},
         {records, RECORDED_BYTES, &to->was.recorded}, {records, FRAMES_START, &to->was.frames_start},
@@ -538,7 +539,8 @@ record_bytes(const Shortcut *self, PyObject *const *args)
         search_init(&to.search, &to.data, to.max_body, PyBytes_AS_STRING(looked_at));
         if (record(self, &to) == 0)
             due = PyBool_FromLong(to.ts_ns >= to.now.due_ns || to.now.size >= to.block_bytes ||
-                                  to.now.recorded >= to.block_bytes || to.now.overhead >= MOST_OVERHEAD * to.block_bytes);
+                                  to.now.recorded >= to.block_bytes ||
+                                  to.now.overhead >= MOST_OVERHEAD * to.block_bytes);
         search_clear(&to.search);
     }
     PyBuffer_Release(&to.data);
