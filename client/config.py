@@ -13,16 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    TypeAdapter,
-    field_validator,
-    model_validator,
-)
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from segstore.client.control_api import check_url
 from segstore.client.retry import LONGEST_MS, Backoff
@@ -204,10 +195,5 @@ class ClientSettings(BaseModel):
         for variable, text in source.items():
             if not variable.startswith(ENVIRONMENT_PREFIX):
                 continue
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            field = cls.model_fields.get(name)
-            if field is not None and field.annotation is Backoff:
-                given[name] = TypeAdapter(Backoff).validate_json(text)
-            else:
-                given[name] = text
+            given[variable.removeprefix(ENVIRONMENT_PREFIX).lower()] = text
         return cls.model_validate(given | explicit)

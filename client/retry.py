@@ -7,19 +7,21 @@ jitter, as here) and Pravega's `Retry.withExpBackoff`.
 
 from __future__ import annotations
 
+import json
 from random import Random
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.wire.names import MAX_INT32
+from segstore.wire.unique_keys import DuplicateKey, unique
 
 LONGEST_MS: Final = MAX_INT32
 """The longest time that gRPC takes, in an int."""
 
 
 class Backoff(BaseModel):
-    """A schedule of delays.
+    """A schedule of delays; also from a JSON object with these fields.
 
     initial_ms: delay before the second attempt, without jitter.
     multiplier: factor between consecutive delays.
@@ -35,6 +37,18 @@ class Backoff(BaseModel):
     max_ms: float = Field(gt=0, le=LONGEST_MS)
     jitter: float = Field(default=0.2, ge=0, lt=1)
     max_attempts: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_json(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        try:
+            return json.loads(given, object_pairs_hook=unique)
+        except DuplicateKey:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"this is not JSON: {error}") from None
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

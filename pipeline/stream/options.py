@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from segstore.client import Backoff, ClientSettings, CutError
+from segstore.client import ClientSettings, CutError
 from segstore.pipeline.stream.cuts import Place, parse_place
 from segstore.pipeline.trace.options import OptionError, read_count, read_flag
 from segstore.wire.names import is_stream_name
+from segstore.wire.validation import place_and_problem
 
 _MIB: Final = 1 << 20
 EVENT_COLUMN: Final = "event"
@@ -110,17 +111,12 @@ class StreamOptions(NamedTuple):
 
     def client_settings(self) -> ClientSettings:
         """Returns client settings from the environment, overridden by those given. Raises OptionError."""
-        given: dict[str, Any] = dict(self.settings)
         try:
-            for name, field in ClientSettings.model_fields.items():
-                if name in given and field.annotation is Backoff:
-                    given[name] = TypeAdapter(Backoff).validate_json(self.settings[name])
-            return ClientSettings.from_environment(**given)
+            return ClientSettings.from_environment(**self.settings)
         except ValidationError as cause:
-            found = cause.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, found["loc"])) or "the client's settings"
-            said = found["msg"].removeprefix("Value error, ")
-            raise OptionError(f"{where}: {said}", where) from None  # the cause may show a password
+            place, problem = place_and_problem(cause)
+            where = place or "the client's settings"
+            raise OptionError(f"{where}: {problem}", where) from None  # the cause may show a password
 
     def __repr__(self) -> str:
         return f"StreamOptions({self.controller}, {self.name})"

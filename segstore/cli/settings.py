@@ -23,9 +23,10 @@ from pydantic.fields import FieldInfo
 
 from segstore.cli.terminal import error_text
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
-from segstore.server.config import SETTINGS, first_error, message_of, read_toml, unknown_name
+from segstore.server.config import SETTINGS, read_toml, unknown_name
 from segstore.server.controller import read_config
 from segstore.server.secret_file import read_secret
+from segstore.wire.validation import first_error, message_of
 
 
 class ServeSettings(BaseModel):

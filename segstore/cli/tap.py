@@ -97,9 +97,9 @@ def tap(**options: Any) -> int:
     """
     from pydantic import ValidationError
 
-    from segstore.server.config import first_error, message_of
     from segstore.server.faults import FaultFileError
     from segstore.tap import run_tap
+    from segstore.wire.validation import first_error, message_of
 
     context = click.get_current_context()
     try:

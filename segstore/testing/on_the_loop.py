@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from segstore import __version__
 from segstore.server.cluster import MockCluster
-from segstore.server.config import first_error, message_of, unknown_name
+from segstore.server.config import unknown_name
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, Seen, StageName, read_faults
@@ -35,6 +35,7 @@ from segstore.traces import Recording, TraceFile
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Record, TraceError
+from segstore.wire.validation import first_error, message_of
 
 if TYPE_CHECKING:
     from segstore.tap import Tap

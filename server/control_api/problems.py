@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from segstore.server.config import foremost, keys_at, message_of, unknown_name
+from segstore.server.config import keys_at, unknown_name
 from segstore.server.controller import (
     ControllerError,
     InvalidArgument,
@@ -34,6 +34,7 @@ from segstore.server.node import NoSuchSnapshot, SnapshotRefused
 from segstore.server.recordings import NoSuchRecording, RecordingRefused
 from segstore.server.store import StoreError
 from segstore.wire.unique_keys import DuplicateKey, unique
+from segstore.wire.validation import foremost, message_of
 
 log = logging.getLogger(__name__)
 

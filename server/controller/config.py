@@ -7,7 +7,8 @@ from typing import Final
 
 from pydantic import BaseModel, Field, ValidationError
 
-from segstore.server.config import SETTINGS, first_error, message_of, read_toml, unknown_name
+from segstore.server.config import SETTINGS, read_toml, unknown_name
+from segstore.wire.validation import first_error, message_of
 
 _SLACK_MS: Final = 30_000
 

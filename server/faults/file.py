@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from segstore.server.config import first_error, keys_at, message_of, unknown_name
+from segstore.server.config import keys_at, unknown_name
 from segstore.server.faults.rules import FaultSettings
 from segstore.wire.printable import printable
+from segstore.wire.validation import first_error, message_of
 
 _LONGEST: Final = 600
 _MOST_BYTES: Final = 256 * 1024

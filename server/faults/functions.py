@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic import ValidationError
 
-from segstore.server.config import first_error, message_of
 from segstore.server.faults.rules import Action, Close, Drop, Error
 from segstore.wire import AppendBlock, AppendBlockEnd, ConditionalBlockEnd, encode
 from segstore.wire.blocks import Append
 from segstore.wire.printable import printable
+from segstore.wire.validation import first_error, message_of
 
 if TYPE_CHECKING:
     from segstore.server.faults.faults import Waiting

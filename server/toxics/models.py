@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from segstore.server.config import PlainName, first_error, message_of, unknown_name
+from segstore.server.config import PlainName, unknown_name
 from segstore.wire.names import MAX_INT64
+from segstore.wire.validation import first_error, message_of
 
 MOST_TOXICS: Final = 100
 _MOST_NAME: Final = 255

@@ -41,6 +41,7 @@ class Cluster(NamedTuple):
         from pydantic import ValidationError
 
         from segstore.client import ClientSettings
+        from segstore.wire.validation import place_and_problem
 
         given: dict[str, Any] = dict(map(_property, self.properties))
         if self.ca is not None:
@@ -48,10 +49,8 @@ class Cluster(NamedTuple):
         try:
             return ClientSettings.from_environment(**given)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            name = ".".join(map(str, first["loc"]))
-            said = first["msg"].removeprefix("Value error, ")
-            raise click.UsageError(f"client setting {name}: {said}" if name else said) from error
+            name, problem = place_and_problem(error)
+            raise click.UsageError(f"client setting {name}: {problem}" if name else problem) from error
 
 
 def _property(text: str) -> tuple[str, str]:

@@ -76,7 +76,8 @@ def test_settings_of_the_client_go_with_them() -> None:
         ({"from": "here"}, "from", "from: 'here' is not a position"),
         ({"password": "secret"}, "the client's settings", "username and password must be given together"),
         ({"client.colour": "red"}, "the client's settings", "settings: there is no client setting 'colour'"),
-        ({"client.retry": "{"}, "the client's settings", "JSON"),
+        ({"client.retry": "{"}, "retry", "retry: this is not JSON: "),
+        ({"client.max_ack_polls": "many"}, "max_ack_polls", "max_ack_polls: a whole number is needed"),
     ],
 )
 def test_what_does_not_do_is_refused_by_name(given: dict[str, str], option: str, says: str) -> None:

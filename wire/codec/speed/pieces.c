@@ -7,7 +7,7 @@
 #include <emmintrin.h>
 #endif
 
-#define AHEAD 16
+#define AHEAD 64
 #define FEW 256
 #define MANY_BYTES 4096 /* copies from this size bypass the cache */
 #define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */

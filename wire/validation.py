@@ -1,0 +1,70 @@
+"""What is wrong with settings and other input from outside, from errors of pydantic, without the terms of that library.
+
+pydantic itself is not imported: who validates has imported it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+_SENTENCES: Final = (
+    (r"missing", "it is required"),
+    (r"extra_forbidden", "there is no such key"),
+    (r"int_parsing_size", "the number is too large"),
+    (r"int_(type|parsing|from_float)", "a whole number is needed"),
+    (r"float_(type|parsing)", "a number is needed"),
+    (r"finite_number", "a finite number is needed"),
+    (r"bool_(type|parsing)", "true or false is needed"),
+    (r"string_type", "text is needed"),
+    (r"string_unicode", "text in valid unicode is needed"),
+    (r"uuid_(type|parsing)", "a UUID is needed"),
+    (r"(list|tuple)_type", "a list is needed"),
+    (r"(dict|model|model_attributes)_type", "an object is needed"),
+    (r"literal_error", "it must be {expected}"),
+    (r"greater_than", "it must be greater than {gt}"),
+    (r"greater_than_equal", "it must be greater than or equal to {ge}"),
+    (r"less_than", "it must be less than {lt}"),
+    (r"less_than_equal", "it must be less than or equal to {le}"),
+    (r"too_short", "the list must not be empty"),
+    (r"too_long", "the list has at most {max_length} items"),
+    (r"string_too_short", "it must not be empty"),
+    (r"string_too_long", "it must have at most {max_length} characters"),
+)
+"""A regular expression for types of errors of pydantic → what is wrong, with facts of the error."""
+
+
+def message_of(error: ErrorDetails) -> str:
+    """What is wrong, without the library's own terms."""
+    for kind, sentence in _SENTENCES:
+        if re.fullmatch(kind, error["type"]):
+            return sentence.format_map({name: _fact(each) for name, each in error.get("ctx", {}).items()})
+    return error["msg"].removeprefix("Value error, ")
+
+
+def place_and_problem(error: ValidationError) -> tuple[str, str]:
+    """The dotted path of the first error, empty for the whole input, and what is wrong there."""
+    first = first_error(error)
+    return ".".join(map(str, first["loc"])), message_of(first)
+
+
+def _fact(fact: Any) -> Any:
+    if fact in ("True", "False"):
+        return fact.lower()  # as in JSON and YAML
+    return f"{fact:.16g}" if type(fact) is float else fact
+
+
+def first_error(error: ValidationError) -> ErrorDetails:
+    """The first error of a validation. An unknown field comes first: it may be the misspelt name of a missing one."""
+    return foremost(error.errors(include_url=False))
+
+
+def foremost(found: Sequence[ErrorDetails]) -> ErrorDetails:
+    """Returns an unknown key among errors of pydantic, or else the first error."""
+    return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
