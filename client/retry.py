@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.wire.names import MAX_INT32
-from segstore.wire.unique_keys import DuplicateKey, unique
+from segstore.wire.validation import DuplicateKey, unique
 
 LONGEST_MS: Final = MAX_INT32
 """The longest time that gRPC takes, in an int."""

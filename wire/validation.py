@@ -1,6 +1,8 @@
-"""What is wrong with settings and other input from outside, from errors of pydantic, without the terms of that library.
+"""What is wrong with settings and other input from outside.
 
-pydantic itself is not imported: who validates has imported it.
+`unique`, an `object_pairs_hook` of `json.loads`, refuses a key that an object has twice: `json` keeps the last value
+without an error. The other functions say what errors of pydantic are about, without the terms of that library, which
+its callers have imported.
 """
 
 from __future__ import annotations
@@ -13,6 +15,25 @@ if TYPE_CHECKING:
 
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
+
+
+class DuplicateKey(ValueError):
+    """A key appears twice in an object. Attributes: key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r} appears twice")
+        self.key = key
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON. Raises DuplicateKey."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        for key, _ in pairs:
+            if found.pop(key, pairs) is pairs:
+                raise DuplicateKey(key)
+    return found
+
 
 _SENTENCES: Final = (
     (r"missing", "it is required"),

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from segstore.client import CutError, StreamCut
 from segstore.wire.names import MAX_INT32, segment_id, split_segment_id
-from segstore.wire.unique_keys import DuplicateKey, unique
+from segstore.wire.validation import DuplicateKey, unique
 
 Cut = dict[int, int]
 """Segment id → offset."""

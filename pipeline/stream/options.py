@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
@@ -111,8 +111,9 @@ class StreamOptions(NamedTuple):
 
     def client_settings(self) -> ClientSettings:
         """Returns client settings from the environment, overridden by those given. Raises OptionError."""
+        given: dict[str, Any] = dict(self.settings)
         try:
-            return ClientSettings.from_environment(**self.settings)
+            return ClientSettings.from_environment(**given)
         except ValidationError as cause:
             place, problem = place_and_problem(cause)
             where = place or "the client's settings"

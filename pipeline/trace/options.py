@@ -14,7 +14,7 @@ from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, Column, selec
 from segstore.pipeline.trace.files import LOCAL
 from segstore.pipeline.trace.filter import Condition
 from segstore.wire.schema import COMMANDS, Unknown
-from segstore.wire.unique_keys import unique
+from segstore.wire.validation import unique
 
 Mode = Literal["permissive", "failfast"]
 LimitUnit = Literal["bytes", "rows", "files"]

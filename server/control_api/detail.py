@@ -18,7 +18,7 @@ from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
 from segstore.wire.commands import SetupAppend
 from segstore.wire.inspect import describe, readable
 from segstore.wire.trace import Direction, Exchange, RecordKind, to_line, unpack_data
-from segstore.wire.unique_keys import unique
+from segstore.wire.validation import unique
 
 if TYPE_CHECKING:
     from segstore.server.control_api.latest import Kept

@@ -33,8 +33,7 @@ from segstore.server.durable import JournalFailed
 from segstore.server.node import NoSuchSnapshot, SnapshotRefused
 from segstore.server.recordings import NoSuchRecording, RecordingRefused
 from segstore.server.store import StoreError
-from segstore.wire.unique_keys import DuplicateKey, unique
-from segstore.wire.validation import foremost, message_of
+from segstore.wire.validation import DuplicateKey, foremost, message_of, unique
 
 log = logging.getLogger(__name__)
 

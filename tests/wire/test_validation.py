@@ -1,14 +1,15 @@
-"""Errors of pydantic become a place and a sentence without the library's terms."""
+"""Objects of JSON have each key once; errors of pydantic become a place and a sentence without the library's terms."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from segstore.wire.validation import first_error, message_of, place_and_problem
+from segstore.wire.validation import DuplicateKey, first_error, message_of, place_and_problem, unique
 
 
 class _Inner(BaseModel):
@@ -73,3 +74,15 @@ def test_an_unknown_key_comes_before_other_errors() -> None:
         _Settings.model_validate({"coutn": 1})
     assert first_error(caught.value)["loc"] == ("coutn",)
     assert message_of(caught.value.errors()[0]) == "it is required"
+
+
+@pytest.mark.parametrize(("text", "key"), [('{"a": 1, "b": 2, "a": 1}', "a"), ('[{"a": {"": null, "": null}}]', "")])
+def test_the_key_that_an_object_has_twice_is_named(text: str, key: str) -> None:
+    with pytest.raises(DuplicateKey, match=f"^the key {key!r} appears twice$") as caught:
+        json.loads(text, object_pairs_hook=unique)
+    assert caught.value.key == key
+
+
+def test_other_objects_stay_as_they_are() -> None:
+    text = '{"a": {"a": [1, {"a": {}}]}, "b": null}'
+    assert json.loads(text, object_pairs_hook=unique) == json.loads(text)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import BadField
 from segstore.wire.schema import COMMANDS, Command, Unknown
-from segstore.wire.unique_keys import DuplicateKey, unique
+from segstore.wire.validation import DuplicateKey, unique
 
 _KEYS: Final = ("type", "code", "fields")
 _BY_NAME: Final = {cls.type_name: cls for cls in COMMANDS.values()}

@@ -31,7 +31,7 @@ from segstore.wire.schema import Command, Unknown
 from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
 from segstore.wire.trace.calls import Call, message_of
 from segstore.wire.trace.writer import event_data
-from segstore.wire.unique_keys import DuplicateKey, unique
+from segstore.wire.validation import DuplicateKey, unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -22,8 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from segstore.server.control_api.guard import YAML_TYPES, media_type
 from segstore.server.control_api.problems import ApiProblem, place, sentence
 from segstore.server.faults import Document, FaultFileError, parse_document
-from segstore.wire.unique_keys import unique
-from segstore.wire.validation import first_error
+from segstore.wire.validation import first_error, unique
 
 _MOST_BYTES: Final = 64 * 1024
 _SHORT_BYTES: Final = 4 * 1024
