@@ -118,7 +118,8 @@ def keys_at(model: Any, location: Sequence[int | str]) -> list[str]:
     kinds: list[Any] = [model]
     for part in location:
         kinds = [inner for kind in kinds for inner in _kinds_at(kind, part)]
-    return [key for kind in kinds for each in _alternatives(kind) for key in getattr(each[0], "model_fields", ())]
+    models = [each for kind in kinds for each, _ in _alternatives(kind)]
+    return [field.alias or name for each in models for name, field in getattr(each, "model_fields", {}).items()]
 
 
 def _alternatives(kind: Any) -> list[tuple[Any, tuple[Any, ...]]]:
