@@ -185,8 +185,43 @@ def test_long_reads_stay_where_they_are_and_the_memory_of_discarded_ones_is_used
     assert all(each.data in wanted for each in own)
     newest = [each.data for _, each in kept.records() if each.direction is Direction.REQUEST]
     assert newest == sent[-len(newest) :]
-    assert sum(map(len, newest)) > 7 * MIB, "frames that continue in the next read are copied"
-    assert reads.in_place() > 3 * MIB
+    assert sum(map(len, newest)) > 10 * MIB
+    assert reads.in_place() > 10 * MIB
+
+
+def test_frames_of_several_reads_stay_where_they_are_in_memory_that_is_bounded() -> None:
+    kept = traffic(KEPT_BYTES)
+    reads, sent = Reads(kept), list[bytes]()
+    one, other = kept.opened(), kept.opened()
+    for each in range(20):
+        frames = [encode(append(each, bytes((each, way)) * size)) for way, size in ((0, 1_700_000), (1, 900_000))]
+        sent += (split(frame)[0] for frame in frames)
+        for at in range(0, len(frames[0]), 700_000):
+            reads.read(one, frames[0][at : at + 700_000])
+            reads.read(other, frames[1][at : at + 700_000])
+    kept.flush()
+    found = [each.data for _, each in kept.records() if len(each.data) > 1_000]
+    assert sorted(found) == sorted(sent[-len(found) :])
+    assert sum(map(len, found)) > 9 * MIB
+    assert reads.in_place() > 0.95 * sum(map(len, found))
+    assert len(reads.areas) < 16, "of 2 MiB"
+
+
+def test_incomplete_frames_of_many_connections_are_copied_so_that_they_pin_little_memory() -> None:
+    kept = traffic(KEPT_BYTES)
+    reads, sent = Reads(kept), dict[int, bytes]()
+    for each in range(100):
+        number = kept.opened()
+        sent[number] = split(encode(append(1, bytes((each,)) * 200_000)))[0]
+        reads.read(number, split(encode(append(1, bytes(300_000))))[0] + sent[number][:100_000])
+    assert len(reads.areas) < 24, "of 2 MiB"
+    for number, frame in sent.items():
+        kept.received(number, frame[100_000:])
+    kept.flush()
+    found = {each.connection: each.data for _, each in kept.records() if each.kind is RecordKind.FRAME}
+    assert found
+    assert all(sent[number] == data for number, data in found.items() if len(data) < 300_000)
+    assert list(found)[-1] == number
 
 
 def test_small_frames_in_long_reads_stay_where_they_are() -> None:

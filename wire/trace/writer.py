@@ -33,7 +33,7 @@ from segstore.wire.trace.calls import CONTROLLER, redacted_call
 from segstore.wire.trace.framing import NUMBERS_BYTES, SIZE_BYTES, marked, numbers, size_of_frame, whole_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from segstore.wire.schema import Buffer
     from segstore.wire.trace.calls import Call
@@ -55,6 +55,8 @@ _RUN_BYTES: Final = 400
 """What the objects of a run of rows, or of a piece of data, take."""
 _MOST_OVERHEAD: Final = 2
 """A block is due when its rows take this many times its intended size, as those of many tiny records do."""
+_Half = bytearray | list["Buffer"]
+"""The bytes of an incomplete frame so far: a copy, or parts, of which the memoryviews are where they were received."""
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _FIRST_NS: Final = -(1 << 63)
 _LAST_NS: Final = (1 << 63) - 1
@@ -194,7 +196,7 @@ class WriterState:
     block_bytes: int
     flush_after_ns: int
     _due_ns: int
-    _held: dict[int, bytearray | None]
+    _held: dict[int, _Half | None]
     _looked_at: bytes
     _max_body: int
     _memory_bytes: int
@@ -237,7 +239,7 @@ class TraceWriter(WriterState):
     pieces. The rest of `memory` after that data is free until the next `add`.
     """
 
-    __slots__ = ("_more", "_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "data_start")
+    __slots__ = ("_more", "_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "_views", "data_start")
 
     def __init__(
         self,
@@ -275,6 +277,8 @@ class TraceWriter(WriterState):
         self._due_ns = 0
         self._held = {}
         """Directions that do not go on with a frame: in the middle of one, or, with None, not framed any more."""
+        self._views = 0
+        """The number of parts of incomplete frames so far that were not copied."""
 
     @property
     def metadata(self) -> Metadata:
@@ -307,7 +311,7 @@ class TraceWriter(WriterState):
         """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
 
         data: bytes, a bytearray or a memoryview of bytes; copied. lasting: it is a memoryview of memory that does not
-        change while a view is held, so whole frames are not copied.
+        change while a view is held, so what is long of it is not copied.
         """
         stream, at, stop = connection << 1 | direction, 0, len(data)
         self._size += stop
@@ -320,7 +324,7 @@ class TraceWriter(WriterState):
                 self._records._put_frames(ts_ns, stream, at - start, sizes)
                 self._keep(data, start, at, lasting=lasting)
             if at < stop:
-                at = self._take_other(ts_ns, stream, data, at)
+                at = self._take_other(ts_ns, stream, data, at, lasting=lasting)
         return ts_ns >= self._due_ns or self._is_full()
 
     def _is_full(self) -> bool:
@@ -331,14 +335,13 @@ class TraceWriter(WriterState):
 
     @property
     def pieces(self) -> int:
-        """Number of pieces in which the data of the next block is so far; more only if data was kept where it is, or
-        memory is full."""
-        return len(self._records._data)
+        """A number that grows when `add` keeps data where it is, or memory is full, and falls only with `take`."""
+        return len(self._records._data) + self._views
 
     def room(self, connection: int, direction: int) -> int:
         """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
         half = self._held.get(connection << 1 | direction)
-        return max(0, self._memory_bytes - self._used - (0 if half is None else len(half)))
+        return max(0, self._memory_bytes - self._used - (0 if half is None else _size_of(half)))
 
     def _wait(self, ts_ns: int) -> None:
         """Records that data is pending since then, unless older data is."""
@@ -439,7 +442,7 @@ class TraceWriter(WriterState):
         self._records._put_columns(ts_ns, connection, direction, kind, len(data))
         self._keep(data, 0, len(data))
 
-    def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int) -> int:
+    def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int, *, lasting: bool) -> int:
         """Takes what `whole_frames` has stopped at; returns the position behind it.
 
         There are four cases: 1. the direction is not framed any more; 2. the rest of a frame; 3. a whole frame, which
@@ -449,7 +452,7 @@ class TraceWriter(WriterState):
         if stream in self._held:
             half = self._held[stream]
             if half is not None:
-                return self._continue(half, ts_ns, stream, source, at)
+                return self._continue(half, ts_ns, stream, source, at, lasting=lasting)
             self._bytes(ts_ns, stream, bytes(source[at:stop]))
             return stop
         if stop - at >= _HEADER_BYTES:
@@ -459,36 +462,57 @@ class TraceWriter(WriterState):
                 self._bytes(ts_ns, stream, bytes(source[at:stop]))
                 return stop
             if _HEADER_BYTES + length <= stop - at:
-                self._frame(ts_ns, stream, bytes(source[at : at + _HEADER_BYTES + length]))
+                self._frame(ts_ns, stream, (bytes(source[at : at + _HEADER_BYTES + length]),))
                 return at + _HEADER_BYTES + length
-        self._held[stream] = bytearray(source[at:stop])
+        self._extend(stream, bytearray(), source, at, stop, lasting=lasting)
         return stop
 
-    def _continue(self, frame: bytearray, ts_ns: int, stream: int, source: Buffer, at: int) -> int:
+    def _continue(self, half: _Half, ts_ns: int, stream: int, source: Buffer, at: int, *, lasting: bool) -> int:
         """Adds bytes to an incomplete frame; returns the position behind them."""
         stop = len(source)
-        if (missing := _HEADER_BYTES - len(frame)) > 0:
-            frame += source[at : at + missing]
+        if isinstance(half, bytearray) and (missing := _HEADER_BYTES - len(half)) > 0:
+            half += source[at : at + missing]
             at += missing
             if at > stop:
                 return stop
-        length: int = _read_length(frame, 4)[0]
+        length: int = _read_length(half if isinstance(half, bytearray) else half[0], 4)[0]
         if not 0 <= length <= self._max_body:
             self._held[stream] = None
-            self._bytes(ts_ns, stream, frame + bytes(source[at:stop]))
+            self._bytes(ts_ns, stream, b"".join((*_parts_of(half), source[at:stop])))
             return stop
-        missing = _HEADER_BYTES + length - len(frame)
-        frame += source[at : at + missing]
-        at += missing
-        if at > stop:
+        missing = _HEADER_BYTES + length - _size_of(half)
+        half = self._extend(stream, half, source, at, min(stop, at + missing), lasting=lasting)
+        if missing > stop - at:
             return stop
         del self._held[stream]
-        self._frame(ts_ns, stream, frame)
-        return at
+        self._frame(ts_ns, stream, _parts_of(half))
+        return at + missing
+
+    def _extend(self, stream: int, half: _Half, source: Buffer, start: int, stop: int, *, lasting: bool) -> _Half:
+        """Adds bytes to an incomplete frame, and remembers and returns it."""
+        if lasting and stop - start >= _LASTING_BYTES:
+            half = [each for each in _parts_of(half) if each]
+            half.append(memoryview(source)[start:stop])
+            self._views += 1
+        elif isinstance(half, bytearray):
+            half += source[start:stop]
+        elif isinstance(last := half[-1], bytearray):
+            last += source[start:stop]
+        else:
+            half.append(bytearray(source[start:stop]))
+        self._held[stream] = half
+        return half
 
     def _bound_halves(self) -> None:
-        """Records the directions with the longest incomplete frames as BYTES if these take too much memory."""
-        halves = [(len(half), key, half) for key, half in self._held.items() if half is not None]
+        """Copies the incomplete frames if the memory that they are in is too much; if they are, records the directions
+        with the longest ones as BYTES."""
+        in_place = {key: half for key, half in self._held.items() if isinstance(half, list)}
+        areas: dict[int, Any] = {
+            id(part.obj): part.obj for half in in_place.values() for part in half if isinstance(part, memoryview)
+        }
+        if sum(map(len, areas.values())) > self._most_held_bytes:
+            self._held.update({key: bytearray().join(half) for key, half in in_place.items()})
+        halves = [(_size_of(half), key, half) for key, half in self._held.items() if half is not None]
         held = sum(size for size, _, _ in halves)
         if held <= self._most_held_bytes:
             return
@@ -498,14 +522,16 @@ class TraceWriter(WriterState):
                 return
             held -= size
             self._held[key] = None
-            self._bytes(now, key, data)
+            self._bytes(now, key, b"".join(_parts_of(data)))
 
-    def _frame(self, ts_ns: int, stream: int, frame: Buffer) -> None:
-        """Adds a whole frame, without its token."""
-        if self._redact is not None and _read_header(frame)[0] in self._redact_codes:
-            frame = self._redact(bytes(frame), True)
-        self._records._put_frames(ts_ns, stream, len(frame), size_of_frame(len(frame)))
-        self._keep(frame, 0, len(frame))
+    def _frame(self, ts_ns: int, stream: int, parts: Sequence[Buffer]) -> None:
+        """Adds a whole frame, without its token. The first part has its header; memoryviews are not copied."""
+        if self._redact is not None and _read_header(parts[0])[0] in self._redact_codes:
+            parts = (self._redact(b"".join(parts), True),)
+        size = sum(map(len, parts))
+        self._records._put_frames(ts_ns, stream, size, size_of_frame(size))
+        for part in parts:
+            self._keep(part, 0, len(part), lasting=isinstance(part, memoryview))
 
     def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
@@ -518,4 +544,12 @@ class TraceWriter(WriterState):
             key = connection << 1 | direction
             half = self._held.pop(key, None)
             if half is not None:
-                self._bytes(ts_ns, key, half)
+                self._bytes(ts_ns, key, b"".join(_parts_of(half)))
+
+
+def _size_of(half: _Half) -> int:
+    return sum(map(len, _parts_of(half)))
+
+
+def _parts_of(half: _Half) -> Sequence[Buffer]:
+    return (half,) if isinstance(half, bytearray) else half

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
+import weakref
+from array import array
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -256,6 +261,78 @@ def test_frames_are_one_run_wherever_pieces_cut_them_and_other_records_end_it() 
     assert pending is not None
     assert [each.records for each in pending.rows] == [50 + -(-len(data) // 5_000), 1, 50]
     assert (pending.first_ts_ns, pending.last_ts_ns) == (0, 60_001)
+
+
+def in_pieces(chance: random.Random, frames: dict[tuple[int, Direction], list[bytes]]) -> Iterator[tuple[Any, ...]]:
+    """Calls of `add` with streams in pieces, most of which last."""
+    left, clock = {key: b"".join(each) for key, each in frames.items()}, 0
+    while left:
+        key, clock = chance.choice(list(left)), clock + 1
+        size = chance.choice((7, 3_000, 65_536, 200_000, 500_000))
+        piece, left[key] = memoryview(left[key][:size]), left[key][size:]
+        if not left[key]:
+            del left[key]
+        yield clock, *key, piece, chance.random() < 0.8
+
+
+def long_frames(chance: random.Random, *codes: int) -> dict[tuple[int, Direction], list[bytes]]:
+    sizes = (5, 40_000, 70_000, 300_000, 900_000)
+    return {
+        (number, way): [frame(chance.choice(codes), chance.randbytes(chance.choice(sizes))) for _ in range(5)]
+        for number in (1, 2)
+        for way in Direction
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_frames_come_out_whole_and_without_their_tokens_however_they_came(seed: int) -> None:
+    chance = random.Random(seed)
+    writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
+    frames = long_frames(chance, 3, 28)
+    out = [writer.start()]
+    for call in in_pieces(chance, frames):
+        writer.add(*call)
+        if chance.random() < 0.3:
+            out.append(writer.take())
+    found = read(*out, writer.finish(1_000_000))
+    for key, sent in frames.items():
+        mine = [each.data for each in found if (each.connection, each.direction) == key]
+        assert mine == [redact(each) for each in sent]
+
+
+def test_long_parts_that_last_are_not_copied() -> None:
+    writer, data = a_writer(), frame(3, bytes(900_000)) + frame(3, bytes(100))
+    sizes, at = (10, 100_000, 65_536, 65_535, 300_000, 5, len(data)), 0
+    kept = []
+    for size in sizes:
+        before = writer.pieces
+        writer.add(1, 1, REQUEST, memoryview(data)[at : at + size], True)
+        kept.append(writer.pieces > before)
+        at += size
+    pending = writer.take_pending()
+    assert pending is not None
+    assert kept == [False, True, True, False, True, False, True]
+    in_place = [len(each) for each in pending.data if isinstance(each, memoryview) and each.obj is data]
+    assert in_place == [100_000, 65_536, 300_000, 900_008 - 531_086]
+    assert [each.data for each in pending.columns()] == [data[:900_008], data[900_008:]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_memory_that_incomplete_frames_are_in_is_bounded_and_no_byte_is_lost(seed: int) -> None:
+    chance = random.Random(seed)
+    writer = a_writer(most_held_bytes=600_000)
+    frames, lent, out = long_frames(chance, 3), list[weakref.ref[Any]](), [writer.start()]
+    for clock, connection, direction, data, lasting in in_pieces(chance, frames):
+        area = array("B", bytes(data) + bytes(200_000))
+        lent.append(weakref.ref(area))
+        writer.add(clock, connection, direction, memoryview(area)[: len(data)], lasting)
+        del area
+        out.append(writer.take())
+        assert sum(len(each) for get in lent if (each := get()) is not None) <= 600_000
+    found = read(*out, writer.finish(1_000_000))
+    for key, sent in frames.items():
+        mine = [each.data for each in found if (each.connection, each.direction) == key]
+        assert b"".join(mine) == b"".join(sent)
 
 
 def test_half_a_frame_makes_no_block() -> None:

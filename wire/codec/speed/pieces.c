@@ -295,7 +295,7 @@ find_writer(const Shortcut *self, Recorded *to)
     return times != NULL && Py_IS_TYPE(times, self->types[NUMBERS]) && Py_SIZE(times) == 0;
 }
 
-/* Whether the bytes begin with a frame, or complete one. */
+/* Whether the bytes begin with a frame, or complete one; if they last, with little of it. */
 static int
 find_start(Recorded *to)
 {
@@ -309,7 +309,7 @@ find_start(Recorded *to)
     int64_t length = load32(frame + 4), missing = HEADER_BYTES + length - to->of_half;
     to->first = (Py_ssize_t)missing;
     return length >= 0 && length <= to->max_body && missing > 0 && missing <= to->data.len &&
-           !to->search.looked_at[frame[3]];
+           (to->of_data == NULL || missing < LASTING_BYTES) && !to->search.looked_at[frame[3]];
 }
 
 /* Finds frames, and copies the bytes if there is memory for them; 0, or -1 with an exception. The bytes of each step
@@ -355,14 +355,16 @@ take_bytes(Recorded *to)
     return status;
 }
 
-/* Whether all that is behind the frames that were found is the beginning of one, whose size is set. */
+/* Whether all that is behind the frames that were found is the beginning of one, whose size is set; if it lasts, a
+   short one. */
 static int
 find_need(Recorded *to)
 {
     Py_ssize_t at = to->search.at, rest = to->data.len - at;
     int64_t length = rest < HEADER_BYTES ? 0 : load32(to->search.bytes + at + 4);
     to->need = rest == 0 ? 0 : HEADER_BYTES + length;
-    return at > 0 && length >= 0 && length <= to->max_body && (rest == 0 || rest < to->need);
+    return at > 0 && length >= 0 && length <= to->max_body &&
+           (rest == 0 || (rest < to->need && (to->of_data == NULL || rest < LASTING_BYTES)));
 }
 
 /* Adds to a bytearray; 0, or -1 with an exception. */
