@@ -22,9 +22,9 @@ from __future__ import annotations
 import re
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.codec import HEADER_BYTES, decode, encode
 from segstore.wire.errors import WireError
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
 from segstore.wire.schema import lowering as low
@@ -71,16 +71,19 @@ def redact(frame: bytes, whole: bool = True) -> bytes:
     if has_list and len(frame) > _CHECKED_BYTES:
         _overwrite_token(out, frame, end, fields)
     else:
-        _overwrite_parts(out, frame, end, fields, _decodes(frame))
+        command = _decoded(frame)
+        has_token = command is None or any(getattr(command, name) for name in COMMANDS[code].secrets)
+        if not has_token and encode(command) == frame:
+            return frame  # as without authentication
+        _overwrite_parts(out, frame, end, fields, command is not None)
     return bytes(out)
 
 
-def _decodes(frame: bytes) -> bool:
+def _decoded(frame: bytes) -> Any:
     try:
-        decode(frame)
+        return decode(frame)
     except WireError:
-        return False
-    return True
+        return None
 
 
 def _overwrite_token(out: bytearray, frame: bytes, end: int, fields: _Fields) -> None:
