@@ -23,6 +23,7 @@ from segstore import __version__, loops
 from segstore.cli.serving import (
     allow_many_connections,
     collect_rarely,
+    keep_freed_memory,
     keep_writing,
     pointers,
     print_announcement,
@@ -195,6 +196,7 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
     stop = stopped_by_signal()
     async with tap:
         collect_rarely()
+        keep_freed_memory()
         print_announcement(form, tap.address, tap.controller_address, http=tap.http_address, out=out)
         async with asyncio.TaskGroup() as tasks:
             probing = tasks.create_task(_probe(tap, form), name="segstore tap probes")

@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
 _COLLECT_AFTER = 20_000
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 64 * 1024 * 1024
+_MAPPED_BYTES = 32 * 1024 * 1024
+"""The largest that glibc takes; long frames are shorter."""
 _SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
 _FEW_DESCRIPTORS = 1024
@@ -195,6 +199,20 @@ def collect_rarely() -> None:
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
 
 
+def keep_freed_memory() -> None:
+    """Keeps the memory of freed buffers for the next ones. By default glibc returns it to the system at once if it is
+    at the end of the heap, and the system clears it page by page when it is needed again.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # not with musl
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
 def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.Event:
     """An event that SIGTERM or SIGINT sets, after which `at_first` is called.
 
@@ -235,6 +253,7 @@ async def _serve(settings: ServeSettings) -> None:
         starting = None
         listens.set()
         collect_rarely()
+        keep_freed_memory()
         admin = cluster.stores[0].admin_address
         out = sys.stderr if settings.record == Path("-") else sys.stdout
         parts = (cluster.address, cluster.controller_address, admin, cluster.http_address, cluster.rest_address)

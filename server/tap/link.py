@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -184,7 +183,7 @@ class Link:
         recorder, rules = self._tap.recorder, self._tap.rules
         if recorder is not None:
             number = self.number = recorder.opened(peer=self.peer, store=str(self._door.store))
-            client.note = partial(recorder.received, number)
+            client.note = lambda data: recorder.received(number, memoryview(data), lasting=True)
             self.store.note = lambda data: recorder.sent(number, (data,))
         if rules is not None:
             door, queue = self._door, self._tap.queue
