@@ -1,4 +1,4 @@
-"""`segstore serve` in a process of its own, and what the kernel knows of it. Needs Linux's /proc."""
+"""`segstore serve` or `segstore tap` in a process of its own, and what the kernel knows of it. Needs Linux's /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["COMMAND_LINE", "ROOT", "Serving", "announced", "serving"]
+__all__ = ["COMMAND_LINE", "ROOT", "Serving", "announced", "serving", "tapping"]
 
 ROOT: Final = Path(__file__).parent.parent
 COMMAND_LINE: Final = "from segstore.cli.commands import main; main()"
@@ -21,7 +21,7 @@ _STOP_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Serving:
-    """A store and a controller that run. controller: host:port."""
+    """A store and a controller that run, or a tap before one. controller: host:port; empty for a tap."""
 
     pid: int
     port: int
@@ -74,3 +74,11 @@ def serving(*options: str) -> Iterator[Serving]:
     with announced("-c", COMMAND_LINE, "serve", *ports, *options) as (pid, line):
         where = json.loads(line)
         yield Serving(pid, int(where["segment_store"].rpartition(":")[2]), where["controller"])
+
+
+@contextmanager
+def tapping(port: int, *options: str) -> Iterator[Serving]:
+    """A tap before a store on this machine; it is stopped in the end."""
+    tap = ("-c", COMMAND_LINE, "tap", "--announce", "json", "--store", f"127.0.0.1:{port}")
+    with announced(*tap, *options) as (pid, line):
+        yield Serving(pid, int(json.loads(line)["segment_store"].rpartition(":")[2]), "")

@@ -11,20 +11,18 @@ The traces go to a folder beside the results, so that the file system is that of
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from bench.harness import Effort, Figure, Report, take_turns
 from bench.pages import main
 from bench.pictures import Bars
-from bench.processes import COMMAND_LINE, announced, serving
+from bench.processes import serving, tapping
 from bench.server import Load, one_at_a_time, pipelined, writer
 
 __all__ = ["run"]
@@ -63,12 +61,12 @@ def run(effort: Effort) -> Report:
         for load in (ONE_AT_A_TIME, *PIPELINED):
             trace = Path(folder, f"{load.size}-{load.count}.wtrace")
             with (
-                _tapping(store.port) as plain,
-                _tapping(store.port, "--record", str(trace)) as recording,
-                _tapping(store.port, "--faults", str(rules)) as ruled,
-                _tapping(store.port, "--faults", str(on_appends)) as asked,
+                tapping(store.port) as plain,
+                tapping(store.port, "--record", str(trace)) as recording,
+                tapping(store.port, "--faults", str(rules)) as ruled,
+                tapping(store.port, "--faults", str(on_appends)) as asked,
             ):
-                ports = dict(zip(NAMES, (store.port, plain, recording, ruled, asked), strict=True))
+                ports = dict(zip(NAMES, (store.port, plain.port, recording.port, ruled.port, asked.port), strict=True))
                 appends = one_at_a_time if load is ONE_AT_A_TIME else pipelined
                 count, send = appends(load, effort)
                 contenders = {name: _timed(port, send) for name, port in ports.items()}
@@ -102,14 +100,6 @@ def run(effort: Effort) -> Report:
         "appends pass without being looked at one by one"
     )
     return report
-
-
-@contextmanager
-def _tapping(port: int, *options: str) -> Iterator[int]:
-    """The port of a tap before a store on this machine; it is stopped in the end."""
-    tap = ("-c", COMMAND_LINE, "tap", "--announce", "json", "--store", f"127.0.0.1:{port}")
-    with announced(*tap, *options) as (_, line):
-        yield int(json.loads(line)["segment_store"].rpartition(":")[2])
 
 
 def _timed(port: int, send: Callable[[socket.socket], None]) -> Callable[[], float]:
