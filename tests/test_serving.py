@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
 import shlex
 import signal
 import socket
@@ -401,3 +402,27 @@ def test_wrong_options_are_one_sentence_and_status_2(options: tuple[str, ...], n
     assert status == 2
     assert names in complaint
     assert len(complaint.strip().splitlines()) == 1
+
+
+FAULTS_OF_FREED_MEMORY = """
+import resource
+from segstore.cli.serving import keep_freed_memory
+
+def use():
+    several = [bytes((each,)) * 600_000 for each in range(8)]
+
+keep_freed_memory()
+use()
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are not adjusted")
+def test_freed_memory_is_used_again_without_page_faults() -> None:
+    run = [sys.executable, "-c", FAULTS_OF_FREED_MEMORY]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert int(done.stdout) < 1_000, "otherwise each of 58,000 pages is cleared again"
