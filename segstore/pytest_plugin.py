@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("segstore", "mock segment store").addoption(
         "--segstore-record",
         metavar="DIR",
-        help="record the traffic of each test's mock stores as a trace, DIR/<test name>.jsonl",
+        help="record the traffic of each test's mock stores as a trace of its own, DIR/<test name>.jsonl",
     )
     parser.getgroup("segstore").addoption(
         "--segstore-record-tokens",
@@ -102,8 +102,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder is not None:
         # Absolute before workers are started, which may have another working directory.
         config.option.segstore_record = str(Path(config.invocation_params.dir, folder))
-        from segstore.traces import make_folder
+        from segstore.traces import STANDARD_OUTPUT, is_trace, make_folder
 
+        if Path(folder) == STANDARD_OUTPUT or is_trace(Path(folder)):
+            said = "give a folder, in which each test has a file of its own, TEST.jsonl"
+            raise pytest.UsageError(f"--segstore-record={folder}: {said}")
         try:
             make_folder(Path(config.option.segstore_record))
         except OSError as error:

@@ -535,6 +535,16 @@ def test_a_folder_for_recordings_that_cannot_be_written_is_a_wrong_option(
     result.stderr.fnmatch_lines([f"ERROR: --segstore-record={name}: {why}"])
 
 
+@pytest.mark.parametrize("name", ["-", "run.wtrace", "below/run.jsonl", "run.pcapng"])
+def test_one_file_for_all_recordings_is_a_wrong_option(suite: pytest.Pytester, name: str) -> None:
+    suite.makepyfile(test_writes=WRITES)
+    result = suite.runpytest_inprocess(*STRICT, f"--segstore-record={name}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = f"ERROR: --segstore-record={name}: give a folder, in which each test has a file of its own, TEST.jsonl"
+    result.stderr.fnmatch_lines([said])
+    assert not (suite.path / name).exists()
+
+
 def test_under_xdist_each_worker_has_its_own_and_recordings_come_together(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         import pytest, time
