@@ -440,9 +440,12 @@ def _make_reports(item: pytest.Item) -> list[tuple[str, str]]:
 
 
 def _hide_client() -> None:
-    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text describes what was wrong."""
+    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text describes what was wrong.
+
+    Called at each failure: a later test may have imported more of the client.
+    """
     errors = sys.modules.get("segstore.client.errors")
-    if errors is None or hasattr(errors, "__tracebackhide__"):
+    if errors is None:
         return
 
     def is_its_own(error: pytest.ExceptionInfo[BaseException] | None) -> bool:

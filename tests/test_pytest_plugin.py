@@ -499,6 +499,9 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
         import pytest
         from segstore.client import connect
 
+        def test_that_fails_before_the_client_is_fully_imported():
+            assert not "ready"
+
         @pytest.mark.asyncio
         async def test_no_stream(segstore_server):
             async with connect(f"tcp://{segstore_server.controller_uri}") as pravega:
@@ -506,7 +509,7 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
                     await writer.flush()
     """)
     result = suite.runpytest_subprocess("-q", timeout=SLOW_S)
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
             '>   *async with pravega.event_writer("a", "none") as writer:',
@@ -514,8 +517,7 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
             "E * create it or correct the name (*",
         ]
     )
-    assert len(result.outlines) < 30
-    result.stdout.no_fnmatch_line("*AioRpcError*")
+    result.stdout.no_fnmatch_line("*client/controller/*")
     again = suite.runpytest_subprocess("-q", "--full-trace", timeout=SLOW_S)
     again.stdout.fnmatch_lines(["*client/controller/channels.py:*: NoSuchStream"])
 
