@@ -360,6 +360,19 @@ def _in_loop() -> bool:
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
+def _waiting_line(item: pytest.Item) -> str:
+    """The line at which the coroutine of a test waits in the running loop, below a line end; "" if it is not found."""
+    import asyncio
+    import linecache
+
+    name = getattr(item, "originalname", item.name)
+    for frame in chain.from_iterable(task.get_stack(limit=1) for task in asyncio.all_tasks()):
+        if (frame.f_code.co_filename, frame.f_code.co_name) == (str(item.path), name):
+            line = linecache.getline(str(item.path), frame.f_lineno).strip()
+            return f"\n{item.path.name}:{frame.f_lineno}: {line}"
+    return ""
+
+
 @contextmanager
 def _ending(item: pytest.Item) -> Iterator[Callable[[str], None]]:
     """Gives a function that fails the running test, from any thread.
@@ -380,6 +393,8 @@ def _ending(item: pytest.Item) -> Iterator[Callable[[str], None]]:
         may_fail = bool(reasons) and item.stash.get(_running, False)
         if may_fail and (idle or not _in_loop() or next(signals) > _MOST_SIGNALS):
             item.stash[_running] = False
+            if idle and _in_loop():  # then the traceback has the loop, and not the test
+                pytest.fail(f"{reasons[0]}{_waiting_line(item)}", pytrace=False)
             pytest.fail(reasons[0])
 
     def signal_main() -> None:
