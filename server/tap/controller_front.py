@@ -166,6 +166,8 @@ class ControllerFront(Handler):
             stream: Any = self._channel.stream_stream(method, **RAW)
             call = stream(metadata=sent_metadata(context), timeout=context.time_remaining())
             sending = asyncio.create_task(_send(requests, call), name=f"segstore tap sends on {method}")
+            # At the status, before gRPC sees that a message was not sent, and replaces the status with one of its own.
+            call.add_done_callback(lambda _: sending.cancel())
 
             async def take() -> None:
                 async for message in call:

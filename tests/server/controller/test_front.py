@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -186,6 +187,20 @@ async def test_a_method_that_the_controller_lacks_is_refused_by_it(server: Contr
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await channel.unary_unary(f"/{SERVICE}/notThere")(b"")
         assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_service_that_the_controller_lacks_is_refused_by_it() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        upstream = grpc.server(pool)  # in other threads, so it refuses the call while the message is sent
+        port = upstream.add_insecure_port("127.0.0.1:0")
+        upstream.start()
+        async with before("127.0.0.1", port) as channel:
+            for _ in range(20):
+                with pytest.raises(grpc.aio.AioRpcError) as raised:
+                    await channel.unary_unary(ECHO)(b"a")
+                assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert raised.value.details() == "Method not found!"
+        upstream.stop(None).wait()
 
 
 async def test_a_client_that_gives_up_cancels_its_call_and_its_deadline_is_forwarded() -> None:
