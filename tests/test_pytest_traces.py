@@ -194,7 +194,9 @@ def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: py
     for line in (f"E * Failed: {problem}", "E * Failed: the trace was still answering clients after 0.05 s"):
         result.stdout.fnmatch_lines([line])
     assert result.stdout.str().count("E   Failed: connection 1") == 2
-    result.stdout.fnmatch_lines(["__* test_in_a_coroutine *", problem, "test_replays.py:*: await asyncio.Event().wait()"])
+    result.stdout.fnmatch_lines(
+        ["__* test_in_a_coroutine *", problem, "test_replays.py:*: await asyncio.Event().wait()"]
+    )
     result.stdout.no_fnmatch_line("*selectors.py*")
 
 

@@ -6,6 +6,9 @@ or `status`, and about frames otherwise.
 Invariants: a call is recorded with its request when it arrives, and with what the caller is answered, also if that was
 cancelled; the log of requests has the same status as the recording; without rules, observer and recorder a call passes
 at once. A call that a rule drops is not answered: it ends with the caller's deadline or connection, or with the server.
+
+Calls with a message beyond the server's limit are neither recorded nor observed: gRPC refuses them, with
+RESOURCE_EXHAUSTED, before they get here. So are calls of other services.
 """
 
 from __future__ import annotations

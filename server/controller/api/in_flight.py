@@ -41,10 +41,15 @@ async def end_interrupted(context: Any) -> NoReturn:
     await end_call(context, grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
 
 
+async def _no_such_method(_: bytes, context: Any) -> NoReturn:
+    """Answers as gRPC does, which would not record the call."""
+    await end_call(context, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+
 class InFlight(Handler):
     """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started.
 
-    calls: sees the unary calls of the controller's API.
+    calls: sees the unary calls of the controller's API, also of methods that `handler` lacks.
     """
 
     def __init__(
@@ -60,12 +65,14 @@ class InFlight(Handler):
 
     def service(self, handler_call_details: Any) -> Any:
         found: Any = self._handler.service(handler_call_details)
+        service, _, rpc = handler_call_details.method[1:].partition("/")
         if found is None:
-            return None
+            if service != SERVICE:
+                return None
+            found = grpc.unary_unary_rpc_method_handler(_no_such_method)
         if found.unary_unary is None:
             return found._replace(stream_stream=self._answered(found.stream_stream))
         behaviour, calls = found.unary_unary, self._calls
-        service, _, rpc = handler_call_details.method[1:].partition("/")
         if calls is None or service != SERVICE:
             return found._replace(unary_unary=self._answered(behaviour))
         return found._replace(unary_unary=calls.recorded(rpc, calls.ruled(rpc, behaviour, answered=self._answered)))

@@ -14,7 +14,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Calls, InFlight
 from segstore.server.faults import Faults, Observer, Rule
 from segstore.server.tap import TapServer, TapSettings
-from segstore.wire.controller_api import METHODS, messages
+from segstore.wire.controller_api import METHODS, SERVICE, messages
 from segstore.wire.trace import Call, Direction
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -76,6 +76,21 @@ async def test_calls_are_recorded_with_metadata_and_outcome() -> None:
     assert calls[0].peer.startswith("ipv4:127.0.0.1:")
     assert [each.outcome for each in calls[1::2]] == ["OK", "SCOPE_EXISTS", "ABORTED"]
     assert calls[-1].details == "by a rule"
+
+
+async def test_a_method_that_does_not_exist_is_recorded_and_a_request_of_the_log() -> None:
+    recorded = Recorded()
+    async with MockCluster() as mock:
+        mock.stores[0].hub.recorder = recorded
+        async with grpc.aio.insecure_channel(str(mock.controller_address)) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await channel.unary_unary(f"/{SERVICE}/notThere")(b"abc")
+        assert (raised.value.code(), raised.value.details()) == (grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        await mock.wait_for("status = UNIMPLEMENTED", stage="refused")
+        assert [each.call and each.call.rpc for each in mock.requests()] == ["notThere"]
+    (_, request), (_, reply) = recorded.calls
+    assert (request.rpc, request.message) == ("notThere", b"abc")
+    assert (reply.rpc, reply.status, reply.details) == ("notThere", "UNIMPLEMENTED", "Method not found!")
 
 
 async def test_a_call_that_its_client_gives_up_is_recorded_as_cancelled() -> None:
