@@ -6,7 +6,7 @@ import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from operator import attrgetter, methodcaller
 from pathlib import Path
 
@@ -247,6 +247,20 @@ def test_all_connections_are_cut_at_once(servers: Servers) -> None:
         for each in (one, two):
             with pytest.raises((EOFError, ConnectionError)):
                 each.ask(HELLO)
+
+
+@pytest.mark.parametrize("through_tap", [False, True])
+def test_open_connections_are_reported_in_their_order(servers: Servers, through_tap: bool) -> None:
+    server = servers.serve(stores=2)
+    running = servers.tap(store=f"{server.host}:{server.port}") if through_tap else server
+    addresses = running.addresses
+    with ExitStack() as opened:
+        for number in range(25):
+            client = opened.enter_context(Client(addresses[number % len(addresses)]))
+            client.ask(HELLO)
+        title, *lines = running.report().partition("open connections ")[2].splitlines()
+    assert title == "(last 20 of 25):"
+    assert [line.split()[:2] for line in lines] == [["connection", str(number)] for number in range(6, 26)]
 
 
 def test_several_stores_have_addresses_of_their_own_and_one_state(servers: Servers) -> None:

@@ -68,7 +68,7 @@ class Watched(ABC):
 
     @abstractmethod
     def connections(self) -> Iterable[str]:
-        """The open connections, one line each."""
+        """The open connections, one line each, in the order in which they were opened."""
 
     def report(self) -> str:
         return report_of(self.observed, self.connections())
@@ -257,10 +257,10 @@ class Served(Watched):
         return len(connections)
 
     def connections(self) -> Iterable[str]:
-        for store in self.cluster.stores:
-            for each in store.hub.connections:
-                where = f"connection {each.number or ''} from {each.session.peer} to store {store.number}"
-                yield f"{where}: {each.bytes_in} bytes in, {each.bytes_out} bytes out"
+        found = ((each, store.number) for store in self.cluster.stores for each in store.hub.connections)
+        for each, store in sorted(found, key=lambda one: one[0].number or 0):
+            where = f"connection {each.number or ''} from {each.session.peer} to store {store}"
+            yield f"{where}: {each.bytes_in} bytes in, {each.bytes_out} bytes out"
 
     def _owner(self, segment: str) -> SegmentStore:
         container = container_of(segment, self.cluster.settings.store.containers)
@@ -304,7 +304,8 @@ class ServedTap(Watched):
         return self.tap.cut()
 
     def connections(self) -> Iterable[str]:
-        return [f"from {each.peer}" for each in self.tap.links]
+        links = sorted(self.tap.links, key=lambda each: each.number or 0)
+        return [f"connection {each.number or ''} from {each.peer}" for each in links]
 
 
 async def _hold_grpc(host: ThreadHost) -> None:
