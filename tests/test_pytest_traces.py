@@ -154,6 +154,31 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
     )
 
 
+def test_arguments_of_the_wrong_type_are_refused_in_one_sentence(suite: pytest.Pytester) -> None:
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=.")
+    suite.makepyfile(
+        test_replays="""
+        import pytest
+
+        @pytest.mark.parametrize("options, said", [
+            ({"timeout_s": "x"}, "timeout_s is a number, not 'x'"),
+            ({"pace": "fast"}, "pace is a number, not 'fast'"),
+            ({"missing": "pass", "upstream": "nohost"}, "upstream is (HOST, PORT), not 'nohost'"),
+            ({"missing": "pass", "upstream": ("a",)}, "upstream is (HOST, PORT), not ('a',)"),
+            ({"missing": "pass", "upstream_controller": "a:1"}, "upstream_controller is (HOST, PORT), not 'a:1'"),
+            ({"process": "maybe"}, "process is True, False or None, not 'maybe'"),
+            ({"file": None}, "segstore_trace takes the name of a trace, not None"),
+        ])
+        def test_it(segstore_trace, options, said):
+            with pytest.raises(ValueError) as raised:
+                segstore_trace(**{"file": "test_writes", **options})
+            assert str(raised.value) == said
+    """
+    )
+    passed(suite.runpytest_inprocess("-q", "test_replays.py"), 7)
+
+
 @pytest.mark.parametrize("process", ["yes", "no"])
 def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: pytest.Pytester, process: str) -> None:
     suite.makepyfile(WRITES)

@@ -113,6 +113,19 @@ def _check_options(given: Collection[str], known: Collection[str]) -> None:
             raise ValueError(f"there is no option {name}{meant}")
 
 
+def _check_trace_options(given: Mapping[str, Any]) -> None:
+    """Raises ValueError for an option of the wrong type; `TraceServer` checks the values of the others."""
+    for name in ("pace", "timeout_s"):
+        if not isinstance(given.get(name), int | float | None):
+            raise ValueError(f"{name} is a number, not {given[name]!r}")
+    for name in ("upstream", "upstream_controller"):
+        match given.get(name):
+            case None | (str(), int()):
+                pass
+            case other:
+                raise ValueError(f"{name} is (HOST, PORT), not {other!r}")
+
+
 async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
     """Runs a blocking function in a daemon thread, which does not keep the process alive."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -157,6 +170,7 @@ class Servers(Host):
         Raises OSError, TraceError, ValueError, also for an option that does not exist.
         """
         _check_options(options, TraceOptions.__annotations__)
+        _check_trace_options(options)
         trace = trace if isinstance(trace, Path) else list(trace)
         return RunningTrace(self, self.create(ServedTrace.start, trace=trace, announce=announce, **options))
 
