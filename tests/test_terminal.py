@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import uvloop
 from click import unstyle
@@ -34,6 +35,8 @@ from segstore.wire import (
     SegmentRead,
     encode,
 )
+from segstore.wire.controller_api import SERVICE
+from segstore.wire.controller_api import messages as m
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
 from tests.server.support import append, create, set_up
@@ -306,3 +309,23 @@ def test_the_log_shows_what_its_level_says() -> None:
             assert store.end() == 0
             assert ("draining 0 connections" in store.process.stderr.read()) is shown
     assert refused("--log-level", "loud")[0] == 2
+
+
+def test_the_log_shows_at_debug_that_clients_come_and_go_and_nothing_of_libraries() -> None:
+    with served("--announce", "json", "--log-level", "debug") as store:
+        with grpc.insecure_channel(str(store.announced["controller"])) as channel:
+            assert (
+                channel.unary_unary(f"/{SERVICE}/createScope")(m.ScopeInfo(scope="a").SerializeToString()) is not None
+            )
+        with store.connect() as opened:
+            peer = "{}:{}".format(*opened.getsockname())
+            opened.sendall(encode(Hello(17, 5)))
+            assert opened.recv(1 << 16)
+        assert store.end() == 0
+        debug = [line.partition(" DEBUG ")[2] for line in store.errors().splitlines() if " DEBUG " in line]
+    size = len(encode(Hello(17, 5)))
+    assert debug == [
+        "the controller is called: createScope",
+        f"connection from {peer} to store 0 opened",
+        f"connection from {peer} ended: {size} bytes in, {size} bytes out",
+    ]

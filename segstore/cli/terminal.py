@@ -192,6 +192,9 @@ def log_to_stderr(level: str = "warning") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper())
+    if level == "debug":  # not of the libraries
+        for library in ("asyncio", "grpc"):
+            logging.getLogger(library).setLevel(logging.INFO)
 
 
 def log_plainly() -> None:

@@ -155,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._counters.connections_open += 1
+        log.debug("connection from %s to store %d opened", peer, hub.number)
         hub.watch(self)
         if faults is not None and lane is not None:
             faults.toxics.connect(self, store=hub.number, number=lane.number)
@@ -200,6 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drop()
         self._lane = self._execution.lane = None  # it refers to this: without a cycle both are freed at once
         self._take(ConnectionEvent.FINISHED)
+        log.debug("connection from %s ended: %d bytes in, %d bytes out", session.peer, self.bytes_in, self.bytes_out)
         hub.closed(self)
         return False
 

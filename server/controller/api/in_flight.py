@@ -10,6 +10,7 @@ Invariant: calls that the client cancels, or that finish in time, are not change
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -17,6 +18,8 @@ import grpc
 
 from segstore.server.controller.api.calls import Calls
 from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
+
+log = logging.getLogger(__name__)
 
 _ANSWER_S: Final = 1.0
 """Time to send the answers to interrupted calls."""
@@ -66,6 +69,7 @@ class InFlight(Handler):
     def service(self, handler_call_details: Any) -> Any:
         found: Any = self._handler.service(handler_call_details)
         service, _, rpc = handler_call_details.method[1:].partition("/")
+        log.debug("the controller is called: %s", rpc)
         if found is None:
             if service != SERVICE:
                 return None
