@@ -89,7 +89,8 @@ class ClientError(Exception):
         actual: float | None = None,
         **details: Any,
     ) -> None:
-        self.message = printable(message, _LONGEST)
+        lines = filter(None, map(str.strip, message.split("\n")))  # of a peer: its reason, then details
+        self.message = printable("; ".join(lines), _LONGEST)
         super().__init__(self.message)
         self.endpoint = endpoint
         self.segment = segment

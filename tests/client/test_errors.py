@@ -59,6 +59,13 @@ def test_a_failure_reply_is_the_error_of_its_branch(
     assert str(error) == error.message
 
 
+def test_the_lines_of_a_peers_reason_are_one_sentence() -> None:
+    reply = ErrorMessage(7, "s", "it is not in the trace\n  near: request 3\n", ErrorMessageCode.UNSPECIFIED)
+    error = errors.failure(reply, endpoint="h:1", segment="s")
+    assert str(error) == "h:1 reports for s: it is not in the trace; near: request 3"
+    assert str(error.again()) == str(error)
+
+
 def test_every_failure_reply_of_the_protocol_is_known() -> None:
     # ConditionalCheckFailed is no failure in the reference's eyes.
     known = {type(reply) for reply, *_ in REPLIES} - {ConditionalCheckFailed}
