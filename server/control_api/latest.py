@@ -42,7 +42,8 @@ class Kept:
     Attributes:
         number: of the record.
         request: its frame.
-        block: the frame with the events of an append; None for others, or if it was discarded.
+        block: the frame before the end of an append, with its events; None for others, if the end has all events, or
+            if it was discarded.
         reply: the first reply; None if there is none yet.
         time_ns: since the start of the traffic.
         faults: actions of the fault rules that fired.

@@ -147,8 +147,8 @@ def _frames(kept: Kept) -> Iterator[bytes]:
         if not kept.segments:
             raise ApiProblem(409, "the segment of its writer is no longer known", "path.number")
         yield encode(SetupAppend(0, command.writer_id, kept.segments[0], ""))
-    if isinstance(command, AppendBlockEnd) and command.size_of_whole_events:
-        if kept.block is None:
-            raise ApiProblem(409, "the frame with its events is no longer kept", "path.number")
+    if kept.block is not None:
         yield kept.block.record.data
+    elif isinstance(command, AppendBlockEnd) and len(command.data) != command.size_of_whole_events:
+        raise ApiProblem(409, "the frame with its events is no longer kept", "path.number")
     yield kept.request.record.data

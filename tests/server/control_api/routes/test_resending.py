@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo
+from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo, PartialEvent, encode
 from segstore.wire.endpoint import Endpoint
 from tests.server.certificates import trusting, write_certificate
 from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
@@ -58,6 +58,27 @@ async def test_an_append_is_set_up_first_and_stored_once_more_as_by_the_referenc
         mock.store.create_segment(SEGMENT, now_ms=0)
         sent = await send(http, "type = APPEND_BLOCK_END and not failure")
         assert (types(sent), sent["ended"]) == (["HELLO", "APPEND_SETUP", "DATA_APPENDED"], "")
+
+
+async def test_an_append_of_one_frame_or_of_one_large_event_is_sent_whole() -> None:
+    events = (bytes(4) + (4).to_bytes(4, "big") + b"text") * 2
+    part, rest = bytes(4) + (9).to_bytes(4, "big") + b"large", b" one"
+    async with asking(reuse_names=True) as (mock, http), peer_of(mock) as peer:
+        for block, end in (
+            (None, AppendBlockEnd(WRITER, len(events), events, 2, 2, 9)),
+            (encode(PartialEvent(part)), AppendBlockEnd(WRITER, 0, rest, 1, 1, 9)),
+        ):
+            await peer.ask(create(), set_up())
+            if block is not None:
+                peer.send(AppendBlock(WRITER, block))
+            await peer.ask(end)
+            stored = mock.store.segment_info(SEGMENT).length
+            mock.store.delete_segment(SEGMENT)
+            mock.store.create_segment(SEGMENT, now_ms=0)
+            sent = await send(http, "type = APPEND_BLOCK_END")
+            assert (types(sent), sent["ended"]) == (["HELLO", "APPEND_SETUP", "DATA_APPENDED"], "")
+            assert mock.store.segment_info(SEGMENT).length == stored
+            mock.store.delete_segment(SEGMENT)
 
 
 async def test_fault_rules_apply_and_a_missing_reply_is_explained() -> None:
