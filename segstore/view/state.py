@@ -45,7 +45,8 @@ class States:
         self._words: dict[str, int] = {}
         self._now: dict[int, int] = {}
         self._set_up: dict[int, dict[int, None]] = {}
-        self._connections: dict[int, dict[int, None]] = {}
+        self._connections: dict[int, dict[int, int]] = {}
+        """By writer: the numbers of the connections that it is set up on, by their lanes."""
         self._record = 0
         self._lane = 0
 
@@ -127,13 +128,13 @@ class States:
 
     # --- writers ------------------------------------------------------------------------------------------------
 
-    def set_up(self, writer: str, segment: str, last: int) -> None:
-        entity = self._entity("writer", writer, segment)
-        self._set(entity, _ACKNOWLEDGED, last)
+    def set_up(self, seen: Exchange, reply: c.AppendSetup) -> None:
+        entity = self._entity("writer", str(reply.writer_id), reply.segment)
+        self._set(entity, _ACKNOWLEDGED, reply.last_event_number)
         self._set_up.setdefault(self._lane, {})[entity] = None
-        self._connections.setdefault(entity, {})[self._lane] = None
+        self._connections.setdefault(entity, {})[self._lane] = seen.connection
         self._report_connections(entity)
-        self.segment(segment, "yes")
+        self.segment(reply.segment, "yes")
 
     def acknowledged(self, seen: Exchange, command: c.DataAppended) -> None:
         for segment in seen.segments[:1]:
@@ -146,7 +147,7 @@ class States:
             self._report_connections(entity)
 
     def _report_connections(self, entity: int) -> None:
-        self._set(entity, _SET_UP, ", ".join(str(lane + 1) for lane in self._connections[entity]) or "none")
+        self._set(entity, _SET_UP, ", ".join(map(str, self._connections[entity].values())) or "none")
 
 
 def _asked(seen: Exchange, name: str) -> Any:
@@ -178,7 +179,7 @@ def _batch_merged(states: States, _: Exchange, reply: c.SegmentsBatchMerged) -> 
 _STEPS: Final[dict[type[Command], Callable[[States, Exchange, Any], object]]] = {
     c.DataAppended: States.acknowledged,
     c.SegmentRead: _read,
-    c.AppendSetup: lambda states, _, reply: states.set_up(str(reply.writer_id), reply.segment, reply.last_event_number),
+    c.AppendSetup: States.set_up,
     c.SegmentCreated: lambda states, _, reply: states.created(reply.segment),
     c.SegmentDeleted: lambda states, _, reply: states.deleted(reply.segment),
     c.SegmentSealed: lambda states, _, reply: states.segment(reply.segment, sealed=True),

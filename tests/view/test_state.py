@@ -48,7 +48,7 @@ def states_after(*said: Said) -> tuple[States, int]:
         else:
             way = Direction.REQUEST if command.is_request else Direction.REPLY
             record = Record(at, connection, way, RecordKind.FRAME, encode(command))
-        states.see(at, connection - 1, exchanges.see(record))
+        states.see(at, 10 - connection, exchanges.see(record))  # lanes are no connection numbers
     return states, len(said) - 1
 
 
