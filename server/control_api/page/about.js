@@ -13,10 +13,11 @@ async function lookAtServer() {
   const before = served;
   served = await ask("GET", "/v1/server");
   knowCapabilities(served.capabilities);
+  if (before !== null && before.started_ms !== served.started_ms) {
+    say("The server was restarted.");
+    for (const each of onRestart) each();
+  }
   counted = can("counters") ? await ask("GET", "/v1/counters") : null;
-  if (before === null || before.started_ms === served.started_ms) return;
-  say("The server was restarted.");
-  for (const each of onRestart) each();
 }
 
 /** The current value of a counter, of all stores; null if there are no counters. */

@@ -112,7 +112,7 @@ const filterLink = (text, wanted) => link(text, () => {
 /** The filter that matches requests like this one: its type, and its segment. */
 function filterOf(it) {
   const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`];
-  if (it.kind !== "call" && it.segments.length) parts.push(`segment = ${quoted(it.segments[0])}`);
+  if (it.kind !== "call" && it.segments.length) parts.push(segmentFilter(it.segments[0]));
   return parts.join(" and ");
 }
 
@@ -132,7 +132,7 @@ function deedsOf(it) {
 
 function factsOf(it) {
   const segments = it.segments.map((each) =>
-    element("div", null, filterLink(short(plain(each)), `segment = ${quoted(each)}`)));
+    element("div", null, filterLink(short(plain(each)), segmentFilter(each))));
   return pairs([
     ["Received", `${new Date(it.received_ms).toLocaleDateString("en-GB")} ${clock(it.received_ms)}`],
     ["Connection", filterLink(`${it.connection}`, `connection = ${it.connection}`), ` ${plain(it.role || it.peer)}`],
@@ -244,7 +244,7 @@ function frameSection(it) {
   const notes = [it.error && plain(it.error), missing].filter(Boolean);
   return section(`${plain(it.type)}, ${it.part}, ${many(it.size, "byte")}`,
     notes.length ? element("p", { className: it.error ? "problem" : "soft" }, notes.join(" ")) : null,
-    tableOf(`Fields of ${plain(it.type)}`, FIELD_HEADS, rows, "bytes"));
+    tableOf(`Fields of ${plain(it.type)}`, FIELD_HEADS, rows, "bytes packed"));
 }
 
 // --- doing --------------------------------------------------------------------------------------------------------
@@ -264,11 +264,13 @@ async function copyLines(lines, area) {
   }
 }
 
-/** Sends a request again, and shows what came. */
+/** Sends a request again, and shows what came; if the server was restarted, its number is that of another request. */
 async function sendAgain(it, trigger, area) {
   trigger.disabled = true;
   notify("Sending …");
   try {
+    await lookAtServer();
+    if (opened !== it.number) return;
     const sent = await ask("POST", "/v1/requests/{number}/send", { parts: it, patience: 15000 });
     notify(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
     const its = sent.connection !== null && element("p", null,

@@ -19,6 +19,8 @@ function gone(isGone) {
   }
   const place = byId("gone");
   place.hidden = !isGone;
+  const top = drawer.open ? drawer.querySelector(".top") : document.querySelector("header");  // not behind the drawer
+  if (place.parentElement !== top) top.prepend(place);
   if (isGone) put(place, `The server has not answered since ${goneSince.toLocaleTimeString("en-GB")}. Still trying.`);
   main.classList.toggle("stale", isGone);
   document.title = isGone ? "segstore: gone" : "segstore";

@@ -54,6 +54,13 @@ const requestsPanel = addPanel({
   },
 });
 
+// The numbers of another run are those of other requests.
+onRestart.push(() => {
+  paused.checked = false;
+  closeRequest();
+  requestsTable.querySelector("tbody")?.replaceChildren();
+});
+
 /** Whether the list keeps the requests that it shows. */
 const isStill = () => paused.checked || (drawer.open && listed().length > 0);
 
@@ -68,8 +75,12 @@ function pointAt(text, problem) {
   put(filterCaret, `${before}${plain(text.slice(column - 1, from + 80))}\n${" ".repeat(before.length)}^`);
 }
 
-/** A text as a value of the filter language. */
-const quoted = (text) => `"${text.replaceAll("\\", "\\\\").replaceAll('"', '\\"')}"`;
+/** The filter for a segment: a regular expression if its name has line breaks, which an input field drops. */
+function segmentFilter(name) {
+  if (!/[\n\r]/.test(name)) return `segment = "${name.replace(/["\\]/g, "\\$&")}"`;
+  const escaped = name.replace(/[/\\^$.*+?()[\]{}|]/g, "\\$&").replaceAll("\n", "\\n").replaceAll("\r", "\\r");
+  return `segment ~ /\\A${escaped}\\z/`;
+}
 
 // --- the address --------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo
 from tests.server.control_api.browser import Browser
-from tests.server.control_api.support import asking, asking_cluster, done, peer_of
+from tests.server.control_api.support import asking, asking_cluster, client_of, done, peer_of
 from tests.server.support import SEGMENT, WRITER, create, set_up
 
 pytestmark = pytest.mark.needs("chromium")
@@ -201,6 +202,62 @@ async def test_a_request_is_copied_sent_again_and_made_a_rule(tmp_path: Path) ->
         await peer.ask(create())
         assert mock.faults.tallies()[0].fired == 1
         assert page.complaints == []
+
+
+async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(tmp_path: Path) -> None:
+    async with Browser(tmp_path) as page:
+        async with asking() as (mock, http), peer_of(mock) as peer:
+            await peer.ask(create())
+            number, port = await number_of(http, "type = CREATE_SEGMENT"), int(mock.http_url.rpartition(":")[2])
+            await page.open(f"{mock.http_url}/")
+            await page.until(f"{ROWS} === 2")
+            await page.press("p", "p")
+            await page.get(f"openRequest({number})")
+            await opened(page, number)
+            assert await page.get("!byId('gone').checkVisibility()")
+        await page.until(f"byId('gone').checkVisibility() && {DRAWER}.contains(byId('gone'))")
+        await page.until("!looking && (looking = true)")  # then the page does not look by itself
+        async with MockSegmentStore(http_port=port) as mock, client_of(mock) as http, peer_of(mock) as peer:
+            await peer.ask(create())
+            assert await number_of(http, "type = CREATE_SEGMENT") == number
+            await page.click("#drawer", "Send again")
+            await page.until(f"!{DRAWER}.open && {ROWS} === 0")
+            assert await page.get("location.search") == ""
+            assert await page.get("byId('said').textContent") == "The server was restarted."
+            assert len((await done(http, "GET", "/v1/requests"))["requests"]) == 2
+            await page.get("looking = false; lookSoon(0)")
+            await page.until(f"{ROWS} === 2 && !byId('gone').checkVisibility()")
+        assert all("ERR_CONNECTION" in each for each in page.complaints)
+
+
+async def test_a_segment_with_line_breaks_is_found_by_its_link(tmp_path: Path) -> None:
+    names = ("a\nb/[c].*\\\r", "a\nb/[c].*\\\r\n", "aXb/[c].*\\X", 'a"b\\')
+    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+        await peer.ask(*(GetStreamSegmentInfo(at, name, "") for at, name in enumerate(names, 1)))
+        await page.open(f"{mock.http_url}/")
+        await page.until(f"{ROWS} === 5")
+        for at in (0, 3):
+            number = (await done(http, "GET", "/v1/requests"))["requests"][3 - at]["number"]
+            await page.get(f"openRequest({number})")
+            await opened(page, number)
+            await page.get(f"{DRAWER}.querySelector('dd div .link').click()")
+            await page.until(f"{ROWS} === 1 && listed()[0] === {number}")
+            assert await page.get("filterInput.value === match")
+        assert page.complaints == []
+
+
+async def test_the_fields_of_frames_are_not_cut_off_on_a_narrow_screen(tmp_path: Path) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+        block, end = stored(b"x" * 100)
+        await peer.ask(create(), set_up())
+        peer.send(block)
+        await peer.ask(end)
+        await page.look(400)
+        number = await number_of(http, "type = APPEND_BLOCK_END")
+        await page.open(f"{mock.http_url}/?request={number}")
+        await opened(page, number)
+        tables = f"[...{DRAWER}.querySelectorAll('.scroll:has(.bytes)')]"
+        assert await page.get(f"{tables}.map((each) => each.scrollWidth - each.clientWidth)") == [0, 0, 0]
 
 
 @pytest.mark.usefixtures("grpc_runs")
