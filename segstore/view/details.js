@@ -119,9 +119,9 @@ async function events(trace, at) {
   const bytes = await trace.dataOf(end), spans = describe(bytes), field = (name) => spans.find((each) => each.field === name);
   const last = field("last_event_number")?.value, count = field("num_events")?.value;
   if (last === undefined || count === undefined) return [];
-  const found = split(joined(trace.blockOf[end] < 0 ? null : await trace.dataOf(trace.blockOf[end]), field("size_of_whole_events").value, bytes, field("data")));
+  const data = joined(trace.blockOf[end] < 0 ? null : await trace.dataOf(trace.blockOf[end]), field("size_of_whole_events").value, bytes, field("data")), found = split(data);
   const first = last - BigInt(count) + 1n;
-  const rows = found.slice(0, MOST_EVENTS).map(([size, data], index) => [String(first + BigInt(index)), size.toLocaleString("en"), preview(data, size)]);
+  const rows = found.slice(0, MOST_EVENTS).map(([start, size], index) => [String(first + BigInt(index)), size.toLocaleString("en"), preview(data.subarray(start, start + Math.min(size, 80)), size)]);
   const parts = [element("h3", null, "Events"), element("p", null, `${many(count, "event")}, numbers ${first} to ${last}.`)];
   if (count !== found.length) parts.push(element("p", { className: "facts" }, `${found.length} of them start in the bytes that are on this page, or the data is not framed as events.`));
   if (rows.length) parts.push(table(["Number", "Bytes", "Data"], rows));
@@ -143,13 +143,13 @@ function joined(block, whole, end, data) {
   return all;
 }
 
-/** The events that start in some bytes: the size of each, and as much of its data as there is. */
+/** The events that start in some bytes: where the data of each starts, and its size. */
 function split(data) {
   const found = [], view = new DataView(data.buffer, data.byteOffset, data.length);
   for (let at = 0; at + HEADER_BYTES <= data.length;) {
     const size = view.getInt32(at + 4);
     if (view.getInt32(at) !== 0 || size < 0) break;
-    found.push([size, data.subarray(at + HEADER_BYTES, at + HEADER_BYTES + Math.min(size, 80))]);
+    found.push([at + HEADER_BYTES, size]);
     at += HEADER_BYTES + size;
   }
   return found;
@@ -195,8 +195,19 @@ function hexDump(bytes) {
 
 const visibleLines = (text) => text.split("\n").map(visible).join("\n");
 
+/** The events in the data of an append or a read, and what follows them; another field as it is. */
+function unwrapped(span, bytes) {
+  const found = span.field === "data" ? split(bytes.slice(span.offset, span.length)) : [];
+  if (!found.length || !found[0][1]) return [span]; // zeros would be events without a length
+  const [last, size] = found.at(-1), rest = span.length - last - size;
+  const parts = found.map(([start, size]) => ({ offset: span.offset + start, length: Math.min(size, span.length - start), whole: size }));
+  if (rest > 0) parts.push({ offset: span.offset + last + size, length: rest });
+  return parts.map((each, index) => ({ ...each, field: `data[${index}]` })).filter((each) => each.length);
+}
+
 function payloads(spans, bytes, kind) {
-  const found = kind === "bytes" ? [{ offset: 0, length: bytes.size, field: "", secret: false }] : spans.filter((each) => each.kind === "data" && each.length && !each.secret);
+  const fields = kind === "bytes" ? [{ offset: 0, length: bytes.size, field: "" }] : spans.filter((each) => each.kind === "data" && each.length && !each.secret);
+  const found = fields.flatMap((each) => unwrapped(each, bytes));
   if (!found.length) return [];
   const parts = [element("h3", null, "Payload")];
   for (const each of found.slice(0, MOST_PAYLOADS)) parts.push(payload(each, bytes));
@@ -222,7 +233,7 @@ function payload(span, bytes) {
   const missing = span.length - part.length, notes = [];
   if (missing) notes.push(`${missing.toLocaleString("en")} bytes are not on this page.`);
   if (part.length > MOST_SHOWN && json === null) notes.push(`The first ${MOST_SHOWN} are shown.`);
-  return element("div", null, element("span", { className: "group" }, element("code", null, shown(span.field || "bytes")), ` ${span.length.toLocaleString("en")} bytes `, ...buttons), area, notes.length ? element("p", { className: "facts" }, notes.join(" ")) : null);
+  return element("div", null, element("span", { className: "group" }, element("code", null, shown(span.field || "bytes")), ` ${span.length.toLocaleString("en")} ${span.whole > span.length ? `of ${span.whole.toLocaleString("en")} ` : ""}bytes `, ...buttons), area, notes.length ? element("p", { className: "facts" }, notes.join(" ")) : null);
 }
 
 function byteTable(spans, bytes) {

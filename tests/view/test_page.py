@@ -23,6 +23,7 @@ from segstore.wire import (
     NoSuchSegment,
     ReadSegment,
     SegmentCreated,
+    SegmentRead,
     SetupAppend,
     encode,
 )
@@ -158,6 +159,38 @@ async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_pa
         assert "reason" in await opened(browser, 13)
         await browser.get("drawer.querySelector('.links button').click()")
         await browser.until("location.hash === '#record=13'")
+
+
+@needs_chromium
+async def test_events_of_a_read_and_of_an_append_of_one_frame_are_payloads_by_themselves(tmp_path: Path) -> None:
+    events = [b'{"order": [1, 2]}', b"two", b"\x00\xff"]
+    data = b"".join(bytes(4) + len(each).to_bytes(4, "big") + each for each in events)
+    commands = [
+        AppendBlockEnd(WRITER, len(data), data, 3, 3, 1),
+        SegmentRead(SEGMENT, 0, True, False, data[:-1], 2),
+        SegmentRead(SEGMENT, 0, True, False, data + b"rest", 3),
+        SegmentRead(SEGMENT, 0, True, False, bytes(16), 4),
+    ]
+    ways = [Direction.REQUEST, *[Direction.REPLY] * 3]
+    frames = [
+        Record(at, 1, way, RecordKind.FRAME, encode(each))
+        for at, (way, each) in enumerate(zip(ways, commands, strict=True))
+    ]
+    payloads = "[...drawer.querySelectorAll('.group:has(button)')].map((each) => each.textContent.trim())"
+    first = ["data[0] 17 bytes JSONTextHex", "data[1] 3 bytes TextHex"]
+    async with shown(tmp_path, saved(tmp_path, frames)) as browser:
+        for at, expected in enumerate((
+            [*first, "data[2] 2 bytes Hex"],
+            [*first, "data[2] 1 of 2 bytes Hex"],
+            [*first, "data[2] 2 bytes Hex", "data[3] 4 bytes TextHex"],
+            ["data 16 bytes Hex"],
+        )):  # fmt: skip
+            await opened(browser, at)
+            assert await browser.get(payloads) == expected
+            if at < 3:
+                assert await browser.get("drawer.querySelector('.group:has(button)').nextSibling.textContent") == (
+                    '{\n  "order": [\n    1,\n    2\n  ]\n}'
+                )
 
 
 @needs_chromium
