@@ -139,13 +139,37 @@ local function preview(c, size)
   return head:find("^[\32-\126]+$") and ': "' .. head .. (size > #head and "…" or "") .. '"' or ""
 end
 
-local function payload(c, size, field, path)
-  need(c, size, path)
-  local said = preview(c, size)
-  take(c, size, field):append_text(" (" .. size .. " bytes" .. said .. ")")
+local read_frame
+
+-- Adds the frames from `at` to the tree, up to c.at or to the first bytes that form none.
+local function unfold(c, at, tree, frames)
+  local shown = 0
+  while c.at - at >= HEADER_BYTES and frames[int32(c, at)] and shown < MOST_ELEMENTS do
+    local size = int32(c, at + 4)
+    if size < 0 or size > c.at - at - HEADER_BYTES then
+      break
+    end
+    size, shown = HEADER_BYTES + size, shown + 1
+    read_frame(c.tvb, at, size, tree:add(c.tvb(at, size), ""), true)
+    at = at + size
+  end
+  if at < c.at then
+    tree:add(c.tvb(at, c.at - at), (c.at - at) .. " more bytes, not taken apart")
+  end
 end
 
-local function data(path, negative_is_empty, optional)
+-- Bytes that start with a frame are unfolded, if it has a length: zeros would be events without one.
+local function payload(c, size, field, path, frames)
+  need(c, size, path)
+  local at, said = c.at, preview(c, size)
+  local item = take(c, size, field)
+  item:append_text(" (" .. size .. " bytes" .. said .. ")")
+  if frames and size > HEADER_BYTES and frames[int32(c, at)] and int32(c, at + 4) > 0 then
+    unfold(c, at, item, frames)
+  end
+end
+
+local function data(path, negative_is_empty, optional, frames)
   local field = declare(ProtoField.bytes, path)
   return {field = field, read = function(c)
     if optional and c.stop - c.at < 4 then
@@ -154,7 +178,7 @@ local function data(path, negative_is_empty, optional)
     need(c, 4, path)
     local size = int32(c)
     c.at = c.at + 4
-    payload(c, size < 0 and negative_is_empty and 0 or size, field, path)
+    payload(c, size < 0 and negative_is_empty and 0 or size, field, path, frames)
   end}
 end
 
@@ -178,28 +202,14 @@ local function sized(path, trailer, trailer_path, missing)
   end}
 end
 
-local read_frame
-
 local function remainder(path, frames)
   local field = declare(ProtoField.bytes, path)
   return {field = field, read = function(c)
     if not frames then
       return payload(c, c.stop - c.at, field, path)
     end
-    local tree, shown = c.tree:add(field, c.tvb(c.at, c.stop - c.at)), 0
-    while c.stop - c.at >= HEADER_BYTES and frames[int32(c)] and shown < MOST_ELEMENTS do
-      local size = int32(c, c.at + 4)
-      if size < 0 or size > c.stop - c.at - HEADER_BYTES then
-        break
-      end
-      size, shown = HEADER_BYTES + size, shown + 1
-      read_frame(c.tvb, c.at, size, tree:add(c.tvb(c.at, size), ""), true)
-      c.at = c.at + size
-    end
-    if c.at < c.stop then
-      tree:add(c.tvb(c.at, c.stop - c.at), (c.stop - c.at) .. " more bytes, not taken apart")
-    end
-    c.at = c.stop
+    local at = c.at
+    unfold(c, at, take(c, c.stop - at, field), frames)
   end}
 end
 

@@ -2,7 +2,8 @@
 
 `dissector.lua` reads each kind of node of the intermediate form; this module writes the commands as calls of its
 constructors, so a new command needs no change here. Display filters are `segstore.`, the command's name and the field's
-path, in lower case: `segstore.setup_append.segment`. Elements of a list and of its columns share one name.
+path, in lower case: `segstore.setup_append.segment`. Elements of a list and of its columns share one name. The events
+in the data of appends and reads are shown below it, as `segstore.event.data`.
 
 Invariant: the values are those of `decode`; what `decode` refuses is marked as malformed where reading stops. Missing
 fields have their defaults, marked with the wire version that introduced them. Unlike other output, a dissector shows
@@ -69,11 +70,11 @@ def _node(record: type[Record], node: low.Node, path: str, indent: str) -> str:
             return f"constant({quoted}, {value})"
         case low.Text():
             return f"text({quoted}, {_bool(node.name in record.secrets)})"
-        case low.Data(negative_is_empty=negative_is_empty, optional=optional):
-            return f"data({quoted}, {_bool(negative_is_empty)}, {_bool(optional)})"
+        case low.Data(name=name, negative_is_empty=negative_is_empty, optional=optional):
+            nested = _frames([EVENT] if name == "data" else ())
+            return f"data({quoted}, {_bool(negative_is_empty)}, {_bool(optional)}{nested})"
         case low.Remainder(frames=frames):
-            nested = f", {{{', '.join(f'[{each}] = true' for each in frames)}}}" if frames else ""
-            return f"remainder({quoted}{nested})"
+            return f"remainder({quoted}{_frames(frames)})"
         case low.ZeroRun():
             return f"zero_run({quoted})"
         case low.Sized(trailer_name=trailer, trailer_format=code, missing=missing):
@@ -93,6 +94,12 @@ def _node(record: type[Record], node: low.Node, path: str, indent: str) -> str:
             row = _nodes(record, columns, path.removesuffix(node.name), indent)
             return f"many({quoted}, {smallest}, false, {row})"
     raise TypeError(f"{path}: no dissector for {type(node).__name__}")
+
+
+def _frames(codes: Iterable[int]) -> str:
+    """The types of the frames in a field, as an argument behind others; "" for none."""
+    said = ", ".join(f"[{each}] = true" for each in codes)
+    return said and f", {{{said}}}"
 
 
 def _value(value: Any, code: str) -> str:

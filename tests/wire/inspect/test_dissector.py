@@ -23,6 +23,7 @@ from segstore.wire import WireError, decode, encode
 from segstore.wire.codec import HEADER_BYTES
 from segstore.wire.commands import (
     AppendBlock,
+    AppendBlockEnd,
     Event,
     FlushToStorage,
     Hello,
@@ -32,6 +33,7 @@ from segstore.wire.commands import (
     PartialEvent,
     ReadSegment,
     SealTableSegment,
+    SegmentRead,
     TableEntriesUpdated,
     WrongHost,
 )
@@ -208,6 +210,24 @@ def test_events_are_taken_out_of_append_blocks(lab: Lab) -> None:
     assert first["segstore.type"] == [str(each.code) for each in (block, *inside)]
     assert second[filter_name("EVENT", "data")] == [b"two".hex(":")]
     assert second[filter_name("APPEND_BLOCK", "data")] == [bytes(odd.data).hex(":")]
+
+
+@tshark
+def test_the_events_in_an_append_of_one_frame_and_in_a_read_are_fields(lab: Lab) -> None:
+    writer, events = UUID(int=7), encode_nested(Event(b"one")) + encode_nested(Event(b"two"))
+    commands = [
+        AppendBlockEnd(writer, len(events), events, 2, 2, 1),
+        SegmentRead("scope/stream/0", 0, True, False, events + events[:10], 1),
+        SegmentRead("scope/stream/0", 5, True, False, events[5:], 1),
+        SegmentRead("scope/stream/0", 0, True, False, bytes(32), 1),
+    ]
+    found = lab.frames([encode(each) for each in commands])
+    assert [fields_of(each, command) for each, command in zip(found, commands, strict=True)] == list(
+        map(expected, commands)
+    )
+    both = [b"one".hex(":"), b"two".hex(":")]
+    assert [each.get(filter_name("EVENT", "data")) for each in found] == [both, both, None, None]
+    assert not any("segstore.malformed" in each for each in found)
 
 
 def encode_nested(command: Command) -> bytes:
