@@ -1,7 +1,7 @@
 """Describes one request in detail: its frames byte by byte, its payload, its timeline and its neighbours.
 
-Everything is bounded: a frame shows its first bytes and fields, a payload its first events, and each event its start.
-Delegation tokens are not kept, so none can be shown.
+Everything is bounded: a frame shows its first bytes and fields, a payload its first events, keys and values, and each of
+these its start. Delegation tokens are not kept, so none can be shown.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.control_api.models import Frame, FrameField, Moment, Neighbour, Payload, RequestDetail, RequestInfo
@@ -96,15 +97,28 @@ def _value(value: Any) -> str:
 
 def _payload(kept: Kept) -> Iterator[Payload]:
     for part, each in (("request", kept.request), ("reply", kept.reply)):
-        if each is not None and each.call is not None and (fields := each.call.fields) is not None:
+        if each is None:
+            continue
+        if each.call is not None and (fields := each.call.fields) is not None:
             message = json.dumps(fields).encode()
             yield _shown(message, 0, len(message), part, "message")
+        for kind, found in islice(_in_table(each.command), _MOST_EVENTS):
+            yield _shown(found, 0, len(found), part, kind)
     data = _appended(kept)
     if data is not None:
         yield from payloads(data, "request")
     reply = None if kept.reply is None else kept.reply.command
     if isinstance(reply, SegmentRead):
         yield from payloads(reply.data, "reply")
+
+
+def _in_table(command: Any) -> Iterator[tuple[str, Buffer]]:
+    """Yields the keys and values in a command about tables, in order, with the word for each."""
+    entries = getattr(command, "table_entries", None) or getattr(command, "entries", None)
+    for entry in () if entries is None else entries.entries:
+        yield from (("key", entry.key.data), ("value", entry.value.data))
+    for key in getattr(command, "keys", ()):
+        yield "key", key.data
 
 
 def _appended(kept: Kept) -> Buffer | None:

@@ -222,7 +222,8 @@ function payloadOf(it) {
     return made;
   });
   buttons[0].click();
-  const what = { event: "Event", message: "Message", bytes: "Bytes", more: "The rest" }[it.kind] ?? it.kind;
+  const what = { event: "Event", message: "Message", bytes: "Bytes", more: "The rest", key: "Key",
+    value: "Value" }[it.kind] ?? it.kind;
   const about = element("span", { className: "grow" }, `${what} of the ${it.part}, `, many(it.size, "byte"), cut);
   return element("div", { className: "payload" }, element("div", { className: "buttons" }, about, ...buttons), area);
 }

@@ -12,6 +12,22 @@ from segstore.server.cluster import ClusterSettings, MockCluster
 from segstore.server.control_api import Controlled
 from segstore.traces import TraceFile
 from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, Padding, ReadSegment, SetupAppend
+from segstore.wire.commands import (
+    NO_VERSION,
+    CreateTableSegment,
+    GetTableSegmentInfo,
+    ReadTable,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+    ReadTableKeys,
+    RemoveTableKeys,
+    TableEntries,
+    TableEntry,
+    TableIteratorArgs,
+    TableKey,
+    TableValue,
+    UpdateTableEntries,
+)
 from segstore.wire.trace import RecordKind
 from tests.server.control_api.support import alone, asking, client_of, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up
@@ -155,6 +171,36 @@ async def test_an_append_in_detail_has_its_fields_its_events_its_timeline_and_it
     ]
     assert "secret" not in json.dumps(lost)
     assert "******" in [each["value"] for each in lost["frames"][0]["fields"]]
+
+
+async def test_keys_and_values_of_table_commands_are_payloads() -> None:
+    key, entries = (
+        TableKey(b"key", NO_VERSION),
+        [TableEntry(TableKey(b"key", NO_VERSION), TableValue(b'{"a":1}' + b" " * 64))],
+    )
+    of_entry = [("request", "key", "key", 3), ("request", "value", '{\n  "a": 1\n}', 71)]
+    of_reply = [("reply", *each[1:]) for each in of_entry]
+    many = [TableEntry(TableKey(b"%d" % at, NO_VERSION), TableValue(b"")) for at in range(60)]
+    args = TableIteratorArgs(b"", b"", b"", b"")
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(CreateTableSegment(1, "scope/_tables/t", False, 0, ""))
+        for command, expected in (
+            (UpdateTableEntries(2, "scope/_tables/t", "", TableEntries(entries)), of_entry),
+            (ReadTable(3, "scope/_tables/t", "", [key]), [of_entry[0], *of_reply]),
+            (ReadTableKeys(4, "scope/_tables/t", "", 9, args), of_reply[:1]),
+            (ReadTableEntries(5, "scope/_tables/t", "", 9, args), of_reply),
+            (ReadTableEntriesDelta(6, "scope/_tables/t", "", 0, 9), of_reply),
+            (RemoveTableKeys(7, "scope/_tables/t", "", [key]), of_entry[:1]),
+            (GetTableSegmentInfo(8, "scope/_tables/t", ""), []),
+        ):
+            await peer.ask(command)
+            number = (await http.get("/v1/requests", params={"limit": 1})).json()["requests"][0]["number"]
+            found = (await http.get(f"/v1/requests/{number}")).json()["payload"]
+            shown = [(each["part"], each["kind"], each["text"], each["size"]) for each in found]
+            assert shown == expected, command.type_name
+        await peer.ask(UpdateTableEntries(9, "scope/_tables/t", "", TableEntries(many)))
+        number = (await http.get("/v1/requests", params={"limit": 1})).json()["requests"][0]["number"]
+        assert len((await http.get(f"/v1/requests/{number}")).json()["payload"]) == 50
 
 
 async def test_a_request_that_was_discarded_or_is_none_is_not_found() -> None:
