@@ -31,6 +31,11 @@ _DONE: Final = frozenset({"SUCCESS", "SCALE_SUCCESS"})
 _OUTCOMES: Final = ("status", "result", "state")
 _GOES_WELL: Final = frozenset({"", "OK", "STARTED", "IN_PROGRESS"})
 """Outcomes of calls that have not failed; "" of a request."""
+_ANSWERS: Final = {
+    "checkTransactionState": frozenset({"OPEN", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED"}),
+    "pingTransaction": frozenset({"COMMITTED", "ABORTED"}),
+}
+"""By method, the outcomes that are states of a transaction, which the reference's client returns to its caller."""
 TOKEN: Final = "delegationToken"
 """The name of the field of a delegation token in all messages that have one."""
 _SECRET_KEYS: Final = ("auth", "token", "secret", "passw", "cookie", "key", "credential", "session")
@@ -132,9 +137,9 @@ class Call(_CallFields):
 
     @property
     def failed(self) -> bool:
-        """Whether it is the answer of a call that failed; a question about a transaction that exists has not."""
-        answered = self.rpc == "checkTransactionState" and self.status == _OK and self.outcome != "UNKNOWN"
-        return self.outcome not in _GOES_WELL and not answered
+        """Whether it is the answer of a call that failed; the state of a transaction is no failure."""
+        is_state = self.status == _OK and self.outcome in _ANSWERS.get(self.rpc, ())
+        return self.outcome not in _GOES_WELL and not is_state
 
     @cached_property
     def streams(self) -> tuple[tuple[str, str], ...]:

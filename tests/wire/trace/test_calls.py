@@ -140,7 +140,12 @@ def test_the_outcome_is_the_status_or_what_the_answer_says(answer: Call, outcome
         (Call(1, "checkTransactionState", b"\x08\x05", status="OK"), "ABORTED", False),
         (Call(1, "checkTransactionState", b"", status="OK"), "UNKNOWN", True),
         (Call(1, "checkTransactionState", b"", status="DEADLINE_EXCEEDED"), "DEADLINE_EXCEEDED", True),
-        (Call(1, "pingTransaction", b"\x08\x06", status="OK"), "ABORTED", True),
+        (Call(1, "pingTransaction", b"", status="OK"), "OK", False),
+        (Call(1, "pingTransaction", b"\x08\x05", status="OK"), "COMMITTED", False),
+        (Call(1, "pingTransaction", b"\x08\x06", status="OK"), "ABORTED", False),
+        (Call(1, "pingTransaction", b"", status="ABORTED"), "ABORTED", True),
+        (Call(1, "pingTransaction", b"\x08\x01", status="OK"), "LEASE_TOO_LARGE", True),
+        (Call(1, "pingTransaction", b"\x08\x07", status="OK"), "UNKNOWN", True),
     ],
 )
 def test_a_call_in_progress_and_the_state_of_a_transaction_are_no_failures(
