@@ -182,6 +182,21 @@ def traffic(frames: Table) -> Table:
     )
 
 
+def calls(rows: Table) -> Table:
+    """Returns controller calls by method and outcome, of answers, and `(no answer)` of requests without one."""
+    return engine_of(rows).statement(
+        """
+        WITH c AS (
+          SELECT rpc, status, call_failed, count(*) AS times, CASE WHEN status IS NULL THEN 1 ELSE -1 END AS sign
+          FROM {rows} WHERE rpc IS NOT NULL GROUP BY rpc, status, call_failed)
+        SELECT rpc, status, call_failed AS failed, times FROM c WHERE status IS NOT NULL
+        UNION ALL SELECT rpc, '(no answer)' AS status, FALSE AS failed, CAST(sum(sign * times) AS BIGINT) AS times
+        FROM c GROUP BY rpc HAVING sum(sign * times) > 0
+        """,
+        rows=rows,
+    )
+
+
 def errors(frames: Table, exchanges: Table) -> Table:
     """Returns failures by kind, with the refused request and the number of segments concerned."""
     return engine_of(frames).statement(

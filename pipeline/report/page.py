@@ -217,6 +217,8 @@ def _summary(facts: Facts, figures: str) -> str:
         '<div class="tiles">'
         + _tile(frames, "frames")
         + _tile(facts["connections"]["all"], "connections")
+        + _tile(facts["calls_made"], "controller calls")
+        + _tile(facts["calls_failed"], "of these failed", bad=True)
         + _tile(status[Status.ANSWERED], "requests answered")
         + _tile(status[Status.REFUSED], "refused")
         + _tile(status[Status.UNANSWERED], "unanswered", bad=True)
@@ -300,7 +302,12 @@ def _is_bad(row: Sequence[Any]) -> bool:
 
 def _errors(facts: Facts, figures: str) -> str:
     columns = {"error": "error", "request": "in answer to", "times": "times", "segments": "segments"}
-    return _shown(facts, "errors", "Failures by kind", columns)
+    return _shown(facts, "errors", "Replies of stores that are failures, by kind", columns)
+
+
+def _calls(facts: Facts, figures: str) -> str:
+    columns = {"rpc": "method", "status": "outcome", "failed": "failed", "times": "times"}
+    return _shown(facts, "calls", "Controller calls by outcome", columns)
 
 
 def _pooling(facts: Facts, figures: str) -> str:
@@ -364,6 +371,7 @@ _SECTIONS: Final[dict[str, tuple[str, Callable[[Facts, str], str]]]] = {
     "unanswered": ("Unanswered, orphans and lost acks", _unanswered),
     "rules": ("Rules of the protocol", _rules),
     "errors": ("Errors", _errors),
+    "calls": ("Controller calls", _calls),
     "pooling": ("Connections and pooling", _pooling),
     "blocks": ("Append blocks", _blocks),
     "streams": ("Writers of streams", _streams),

@@ -31,6 +31,7 @@ from segstore.pipeline.report import STEPS, analysis, analysis_usage
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
 from segstore.pipeline.report.folder import PAGE, report_folder
 from segstore.pipeline.report.page import page
+from segstore.pipeline.trace.columns import CALL_COLUMNS
 from segstore.pipeline.trace.files import find_files, sizes_of
 from segstore.pipeline.trace.rows import BadTrace
 
@@ -41,7 +42,7 @@ _SHOWN: Final = 30
 _EXAMPLES: Final = 3
 """Number of example violations per rule on the page."""
 _ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
-_READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS)))
+_READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS, *(column.name for column in CALL_COLUMNS))))
 
 Facts = dict[str, Any]
 """Data of the page, by name."""
@@ -102,6 +103,7 @@ class _Report:
         rows = self._tables.kept(read, self._out / "rows")
         facts |= self._skipped(rows, strict)
         facts |= self._shown("traffic", analysis.traffic(rows), "frames DESC, direction, command")
+        facts |= self._called(rows)
         progress(next(steps))
         with analysis.analyse_traces(self._engine, self._files, tables=self._tables) as found:
             exchanges = self._tables.kept(found.exchanges, self._out / "exchanges")
@@ -166,6 +168,13 @@ class _Report:
             "skipped_bytes": sum(row["bytes"] for row in counts if row["kind"] == "skipped"),
             "undecoded_frames": times.get("frame", 0),
         }
+
+    def _called(self, rows: Table) -> Facts:
+        calls = analysis.calls(rows)
+        counts = self._rows("SELECT failed, sum(times) AS times FROM {calls} GROUP BY failed", calls=calls)
+        times = {row["failed"]: int(row["times"]) for row in counts}
+        facts = self._shown("calls", calls, "failed DESC, times DESC, rpc, status")
+        return facts | {"calls_made": sum(times.values()), "calls_failed": times.get(True, 0)}
 
     def _ended(self, exchanges: Table) -> Facts:
         counts = self._rows(

@@ -99,6 +99,7 @@ HEADER_COLUMNS: Final = (
 CALL_COLUMNS: Final = (
     Column("rpc", "string", "method of a controller call, such as createStream"),
     Column("status", "string", "outcome of a call, on its answer, such as OK, UNAVAILABLE, STREAM_EXISTS"),
+    Column("call_failed", "boolean", "whether a call failed, on its answer"),
 )
 """The columns of controller calls."""
 

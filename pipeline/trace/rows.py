@@ -180,7 +180,12 @@ class RowMaker:
             return
         fields = call.fields if "fields" in self._at else None
         shown = None if fields is None else json.dumps(fields)
-        values = {"rpc": storable(call.rpc), "status": storable(call.outcome) or None, "fields": shown}
+        values = {
+            "rpc": storable(call.rpc),
+            "status": storable(call.outcome) or None,
+            "call_failed": call.failed if call.status else None,
+            "fields": shown,
+        }
         for name in values.keys() & self._at.keys():
             row[self._at[name]] = values[name]
 

@@ -11,10 +11,28 @@ from segstore.pipeline.trace.columns import Column, select
 from segstore.pipeline.trace.files import Piece, find_files, plan
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
-from segstore.wire.trace import Metadata, Record, write_lines
+from segstore.wire.trace import CONTROLLER, Call, Direction, Metadata, Record, RecordKind, write_lines
 from tests.wire.trace.traces import capture
 
-__all__ = ["as_dicts", "both", "plain", "vectorised", "write_capture", "write_fixture"]
+__all__ = ["as_dicts", "both", "controller_calls", "plain", "vectorised", "write_capture", "write_fixture"]
+
+
+def controller_calls() -> list[Record]:
+    """Calls with their answers, three of which failed, and one without an answer."""
+    answers = [
+        ("createStream", b"", "OK"),
+        *[("createStream", b"\x08\x02", "OK")] * 2,
+        ("createStream", b"", "UNAVAILABLE"),
+        ("pingTransaction", b"\x08\x05", "OK"),
+        ("createScope", b"", ""),
+    ]
+    calls = [
+        (way, Call(number, rpc, message if way else b"", status=status if way else ""))
+        for number, (rpc, message, status) in enumerate(answers, 1)
+        for way in Direction
+        if status or not way
+    ]
+    return [Record(at, CONTROLLER, way, RecordKind.CALL, call.pack()) for at, (way, call) in enumerate(calls)]
 
 
 def write_capture(path: Path, records: list[Record], **how: Any) -> Path:

@@ -32,7 +32,7 @@ from segstore.wire.names import parent_of
 from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.planted import planted, soup
-from tests.pipeline.support import write_capture
+from tests.pipeline.support import controller_calls, write_capture
 from tests.pipeline.test_compressed import zstd
 from tests.spark import SPARK
 from tests.wire.trace.traces import frame, record
@@ -106,6 +106,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     (traces / "torn.wtrace").write_bytes(whole[: len(whole) // 3])
     for seed in range(2):
         write_capture(traces / f"soup{seed}.wtrace", soup(seed, 1000, 15), a_block=30)
+    write_capture(traces / "calls.wtrace", controller_calls())
     return [str(traces), str(RECORDED)]
 
 
@@ -239,6 +240,19 @@ def test_errors_are_counted_by_kind(made: Made) -> None:
         (each["reply_command"], each["command"]) for each in made.exchanges if each["reply_command"] in failing
     )
     assert {(row["error"], row["request"]): row["times"] for row in made.rows("errors")} == wanted
+
+
+def test_controller_calls_are_counted_by_outcome(made: Made) -> None:
+    counts = Counter(trace_rows(made.traces, ("rpc", "status", "call_failed")))
+    planted_too = {("createStream", "STREAM_EXISTS", True), ("pingTransaction", "COMMITTED", False)}
+    assert planted_too <= counts.keys()
+    answers = {each: times for each, times in counts.items() if each[1] is not None}
+    failed = sum(times for (*_, failed), times in answers.items() if failed)
+    assert {(row["rpc"], row["status"], row["failed"]): row["times"] for row in made.rows("calls")} == {
+        **answers,
+        ("createScope", "(no answer)", False): 1,
+    }
+    assert (made.facts["calls_made"], made.facts["calls_failed"]) == (sum(answers.values()) + 1, failed)
 
 
 def test_most_bytes_in_flight_of_a_connection_are_those_of_a_walk_along_it(made: Made) -> None:

@@ -39,6 +39,8 @@ def facts(name: str = "scope/s/0.#epoch.0", **changed: Any) -> dict[str, Any]:
         "violations": table({**bad, "rule": "DECODES", "direction": "request", "command": None, "writer_id": None,
                              "expected": None, "actual": None}),
         "errors": table({"error": "NO_SUCH_SEGMENT", "request": "READ_SEGMENT", "times": 2, "segments": 1}),
+        "calls": table({"rpc": name, "status": "STREAM_EXISTS", "failed": True, "times": 6}), "calls_made": 9,
+        "calls_failed": 6,
         "latency_by_command": table({"command": "READ_SEGMENT", **wait}),
         "latency_by_segment": table({"segment": name, **wait}),
         "latency_by_flow": table(),
@@ -119,6 +121,12 @@ def test_what_was_skipped_stands_there_with_file_and_offset() -> None:
     assert "1,234,567" in text
     assert "17 events are, in 2 appends" in text
     assert "41 more in exchanges" in text
+
+
+def test_controller_calls_and_how_many_failed_are_on_the_page() -> None:
+    text = Elements(page(facts())).text
+    assert "9controller calls6of these failed" in text
+    assert "STREAM_EXISTSyes6" in text
 
 
 @pytest.mark.parametrize("empty", ["traffic", "skipped", "block_fill", "over_time", "latency_by_command"])
