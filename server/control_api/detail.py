@@ -1,7 +1,7 @@
 """Describes one request in detail: its frames byte by byte, its payload, its timeline and its neighbours.
 
-Everything is bounded: a frame shows its first bytes and fields, a payload its first events, keys and values, and each of
-these its start. Delegation tokens are not kept, so none can be shown.
+Everything is bounded: a frame shows its first bytes and fields, a payload its first events or its first keys and
+values, and each of these its start. Delegation tokens are not kept, so none can be shown.
 """
 
 from __future__ import annotations

@@ -105,7 +105,13 @@ class RuleForm {
     this.submit.focus();
   }
 
+  /** Shows an error at its field; one of a whole action at its first field, or at those of the reply if it names one. */
   complain(error) {
+    const action = this.actions.find((each) => error?.where === `body.${each.path}`);
+    if (action) {
+      const name = /^[A-Z_]+\.\w+: /.test(error.message) ? "fields" : action.chosen.fields.keys().next().value;
+      error.where += `.${name}`;
+    }
     complainAt([...this.fields.fields.values(), ...this.actions.flatMap((each) => each.all())], error, this.rest);
   }
 

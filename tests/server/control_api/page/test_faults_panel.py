@@ -129,10 +129,16 @@ async def test_errors_stand_at_the_field_which_gets_the_focus(tmp_path: Path) ->
         await choose(page, 1, "answer")
         await page.fill(of_action(1, "answer"), "{status")
         assert (await refused(page))[0] == "answer"
+        await page.fill(of_action(1, "answer"), '{"x": 1}')
+        assert await refused(page) == ("answer", "no answer has a field 'x'")
         await choose(page, 1, "error")
         await page.fill(of_action(1, "error"), "WrongHots")
         name, error = await refused(page)
-        assert "WrongHost?" in error
+        assert (name, "WrongHost?" in error) == ("error", True)
+        await page.fill(of_action(1, "error"), "WrongHost")
+        await page.fill(of_action(1, "fields"), '{"nope": 1}')
+        name, error = await refused(page)
+        assert (name, "there is no such field" in error) == ("fields", True)
         await page.get(f"document.querySelectorAll('{FORM} .actions li > button')[1].click()")
         await choose(page, 0, "status")
         await page.fill(of_action(0, "status"), "INTERNAL")
