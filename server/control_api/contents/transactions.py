@@ -83,7 +83,7 @@ def _transaction(
         status=status.value,
         opened_ms=None if known is None else known.opened_ms,
         age_ms=None if known is None else now_ms - known.opened_ms,
-        lease_left_ms=known.lease_until_ms - now_ms if known is not None and is_open else None,
+        lease_left_ms=max(0, known.lease_until_ms - now_ms) if known is not None and is_open else None,
         writer="" if known is None else shown(known.writer),
         epoch=epoch,
         segment_count=count,

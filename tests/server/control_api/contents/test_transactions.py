@@ -32,6 +32,16 @@ async def test_open_transactions_are_listed_with_their_segments_and_bytes() -> N
         assert (await done(http, "GET", f"{PATH}/{begun[2]}"))["bytes"] == 19
 
 
+async def test_a_lease_that_has_expired_has_nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asking_cluster() as (mock, http):
+        await done(http, "PUT", "/v1/streams/shop/orders")
+        one = (await done(http, "POST", PATH, {"lease_ms": 60_000}))["id"]
+        later_ms = mock.controller.now_ms() + 61_000  # the transaction is aborted after some slack
+        monkeypatch.setattr(mock.controller, "now_ms", lambda: later_ms)
+        found = await done(http, "GET", f"{PATH}/{one}")
+        assert (found["status"], found["lease_left_ms"]) == ("OPEN", 0)
+
+
 async def test_a_transaction_that_has_ended_has_only_its_status() -> None:
     async with asking_cluster() as (_, http):
         await done(http, "PUT", "/v1/streams/shop/orders")
