@@ -76,6 +76,9 @@ _POLICY: Final = (
 )
 _LONG: Final = 60
 """Cells longer than this many characters are wrapped."""
+_SHOWN_START: Final = 180
+_SHOWN_END: Final = 50
+"""Characters of a cell that are shown if it has more; the tables have them all."""
 _LABELS: Final = ("request_id", "block", "record", "connection", "life", "offset", "part", "flow", "expected", "actual")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Facts = dict[str, Any]
@@ -159,7 +162,10 @@ def _cell(value: Any) -> str:
     if isinstance(value, int | float):
         shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
         return f'<td class="n">{shown}</td>'
-    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(value))
+    text = str(value)
+    if len(text) > _SHOWN_START + _SHOWN_END:
+        text = f"{text[:_SHOWN_START]} … {text[-_SHOWN_END:]}"
+    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
     return f"<td{' class=w' if len(plain) > _LONG else ''}>{html.escape(plain)}</td>"
 
 

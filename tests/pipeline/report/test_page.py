@@ -129,6 +129,12 @@ def test_controller_calls_and_how_many_failed_are_on_the_page() -> None:
     assert "STREAM_EXISTSyes6" in text
 
 
+def test_a_long_name_is_shown_by_its_start_and_its_end() -> None:
+    text = Elements(page(facts(f"scope/{'x' * 2_000}/0.#epoch.0"))).text
+    assert f"scope/{'x' * 174} … {'x' * 39}/0.#epoch.0" in text
+    assert "x" * 200 not in text
+
+
 @pytest.mark.parametrize("empty", ["traffic", "skipped", "block_fill", "over_time", "latency_by_command"])
 def test_a_table_without_rows_is_no_plot_and_no_error(empty: str) -> None:
     assert "none" in page(facts(**{empty: table()})) or empty in ("skipped", "block_fill")
