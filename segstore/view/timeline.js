@@ -191,9 +191,10 @@ class Timeline {
     return { text: of("text"), soft: of("soft"), line: of("line"), faint: of("faint"), box: of("box"), bad: of("bad"), warn: of("warn"), link: of("link"), badbox: of("badbox"), flows };
   }
 
+  /** The colour of a flow; of a client that numbers requests without flows, of the writer or the connection. */
   colourOf(at, colours) {
-    const flow = this.trace.flow[at];
-    return flow > 0 ? colours.flows[(flow - 1) % colours.flows.length] : colours.soft;
+    const { flow, writer, lane } = this.trace, number = flow[at] || writer[at] || lane[at] + 1;
+    return flow[at] < 0 ? colours.soft : colours.flows[(number - 1) % colours.flows.length];
   }
 
   draw() {
@@ -392,7 +393,8 @@ class Timeline {
     context.fillRect(0, Math.max(y, AXIS), this.gutter - 2, LANE - 1);
     if (y < 0) return;
     context.fillStyle = colours.text;
-    context.fillText(fitted(number === "0" ? "controller" : `#${number}`, this.gutter - 12, context), 8, y + REQUEST_Y);
+    const name = number === "0" ? "controller" : `#${number}`;
+    context.fillText(fitted(name, this.gutter - 12, context, number !== "0"), 8, y + REQUEST_Y);
     context.fillStyle = colours.soft;
     context.fillText(fitted(visible(label), this.gutter - 12, context), 8, y + REPLY_Y);
   }
@@ -404,7 +406,7 @@ class Timeline {
     context.fillRect(0, AXIS - 1, this.width, 1);
     const wanted = Math.max((this.width - this.gutter) / 110, 1), power = 10 ** Math.floor(Math.log10(this.span / wanted));
     const step = [1, 2, 5, 10].map((each) => each * power).find((each) => this.span / each <= wanted) ?? power * 10;
-    const whole = this.byOrder ? Math.max(step, 1) : step;
+    const whole = Math.max(step, 1);
     context.fillStyle = colours.soft;
     for (let tick = Math.ceil(this.from / whole) * whole; tick < this.from + this.span; tick += whole) {
       const x = this.x(tick);
@@ -552,12 +554,13 @@ function sized(canvas, width, tall) {
   return context;
 }
 
-/** A text without its end if it is wider than that. */
-function fitted(text, width, context) {
+/** A text without its end, or its start, if it is wider than that. */
+function fitted(text, width, context, keepsEnd = false) {
   if (context.measureText(text).width <= width) return text;
-  let shown = text.slice(0, 60);
-  while (shown && context.measureText(`${shown}…`).width > width) shown = shown.slice(0, -1);
-  return `${shown}…`;
+  for (let length = Math.min(text.length, 60); ; length--) {
+    const shown = keepsEnd ? `…${text.slice(text.length - length)}` : `${text.slice(0, length)}…`;
+    if (!length || context.measureText(shown).width <= width) return shown;
+  }
 }
 
 /** A text in which what cannot be seen is written out, so that no name looks like another. */

@@ -285,6 +285,47 @@ async def test_wheel_and_drag_move_the_timeline_and_a_click_opens_a_record(tmp_p
         await browser.until("document.querySelector('#drawer-title')?.textContent === '11: READ_SEGMENT'")
 
 
+DRAWN = """(narrow) => {
+  const { timeline, trace } = page.views[0], context = timeline.context, texts = [], real = context.fillText;
+  context.fillText = (text) => texts.push(text);
+  if (narrow) timeline.width = 500;
+  timeline.draw();
+  context.fillText = real;
+  const colours = timeline.colours(), names = [...colours.flows, colours.soft];
+  return [texts, Array.from({ length: trace.count }, (_, at) => names.indexOf(timeline.colourOf(at, colours)))];
+}"""
+
+
+@needs_chromium
+async def test_ticks_of_records_of_one_time_differ_and_long_numbers_keep_their_end(tmp_path: Path) -> None:
+    frames = [
+        Record(5, 10**9 + each, Direction.REQUEST, RecordKind.FRAME, encode(ReadSegment(SEGMENT, 0, 9, "", 1)))
+        for each in (101, 202)
+    ]
+    async with shown(tmp_path, saved(tmp_path, frames)) as browser:
+        ticks = [each for each in (await browser.get(call(DRAWN, False)))[0] if "ns" in each or each == "0"]
+        assert len(ticks) == len(set(ticks)) > 0
+        texts, _ = await browser.get(call(DRAWN, True))
+        first, second = (each for each in texts if each.startswith(("#", "…")))
+        assert (first[0], first[-2:], second[-2:]) == ("…", "01", "02")
+
+
+@needs_chromium
+async def test_requests_without_flows_have_the_colour_of_their_writer_or_connection(tmp_path: Path) -> None:
+    sent: list[tuple[int, Command]] = [
+        (1, Hello(17, 5)),
+        (1, AppendBlockEnd(WRITER, 0, b"", 1, 1, 7)),
+        (1, AppendBlockEnd(UUID(int=8), 0, b"", 1, 1, 8)),
+        (2, ReadSegment(SEGMENT, 0, 9, "", 9)),
+        (3, ReadSegment(SEGMENT, 0, 9, "", 9)),
+        (3, ReadSegment(SEGMENT, 0, 9, "", 5 << 32)),
+    ]
+    frames = [Record(at, each, Direction.REQUEST, RecordKind.FRAME, encode(of)) for at, (each, of) in enumerate(sent)]
+    async with shown(tmp_path, saved(tmp_path, frames)) as browser:
+        _, colours = await browser.get(call(DRAWN, False))
+        assert colours == [8, 0, 1, 1, 2, 4]
+
+
 @needs_chromium
 async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
     one, other = FIXTURES / "traces" / "write.jsonl", FIXTURES / "traces" / "seal.jsonl"
