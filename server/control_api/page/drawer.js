@@ -265,13 +265,14 @@ async function copyLines(lines, area) {
   }
 }
 
-/** Sends a request again, and shows what came; if the server was restarted, its number is that of another request. */
+/** Sends a request again, and shows what came; after a restart not, as its number is that of another request then. */
 async function sendAgain(it, trigger, area) {
   trigger.disabled = true;
   notify("Sending …");
   try {
+    const before = served;
     await lookAtServer();
-    if (opened !== it.number) return;
+    if (before && before.started_ms !== served.started_ms) return;
     const sent = await ask("POST", "/v1/requests/{number}/send", { parts: it, patience: 15000 });
     notify(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
     const its = sent.connection !== null && element("p", null,
