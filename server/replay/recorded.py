@@ -8,7 +8,8 @@ A call that the trace does not have is refused with INVALID_ARGUMENT, after whic
 UNAVAILABLE, as on a lost connection, if the server closes connections then. If the server forwards requests and has the
 address of another controller, the call is forwarded to it, with its metadata and its deadline; in the answer, which is
 otherwise unchanged, the addresses of this replay replace those of stores and controllers. A failed server refuses all
-calls, except that no segment has successors; so clients whose segments are gone end.
+calls, except that every segment is at this replay's store, where it is gone, and that none has successors; so clients
+end. Some ask for the address again, without a pause, until they get one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from segstore.server.controller.api import (
 from segstore.server.replay.calls import CallReplay, trailing_of_answer
 from segstore.server.replay.problem import Problem
 from segstore.wire.controller_api import SERVICE
+from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import CONTROLLER, Call, translated_call
 
@@ -125,6 +127,8 @@ class RecordedController(Handler):
         server = self._server
         if server.failure and rpc in _SUCCESSORS:
             return b""  # a SuccessorResponse without segments
+        if server.failure and rpc == "getURI":
+            return m.NodeUri(endpoint=server.host, port=server.port).SerializeToString()
         code = grpc.StatusCode.INVALID_ARGUMENT
         if server.missing == "close" and not server.failure:
             code = grpc.StatusCode.UNAVAILABLE

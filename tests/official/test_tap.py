@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from segstore.server.cluster import MockCluster
 from segstore.server.replay import TraceServer, of_clients
+from segstore.server.replay.matching import Mode
 from segstore.tap import Tap
 from segstore.traces import TraceFile, drive
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import CONTROLLER, RecordKind
-from tests.official.client import run
+from tests.official.client import ClientCrashed, run
 from tests.official.support import MARKS, segment_names, uri
 
 pytestmark = MARKS
@@ -47,6 +50,20 @@ async def test_a_recording_alone_answers_the_client_that_writes_and_reads(tmp_pa
         assert {"createScope", "createStream", "getURI", "getCurrentSegments"} <= {
             each.request.rpc for each in calls.steps if each.used
         }
+
+
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_the_deadline_of_a_recording_ends_a_client_that_deviates(tmp_path: Path, mode: Mode) -> None:
+    path = tmp_path / "run.wtrace"
+    async with MockCluster(1) as cluster, Tap(uri(cluster), record=path) as tap:
+        await run(f"tcp://{tap.controller_uri}", "events.sizes", sizes=[10])
+    with TraceFile(path) as trace:
+        records = list(trace.records())
+    async with TraceServer(of_clients(records), mode=mode, timeout_s=5) as server:
+        controller = await server.start_controller(records)
+        with pytest.raises(ClientCrashed, match="RecvError"):
+            await run(f"tcp://{controller}", "events.sizes", sizes=[11])
+        assert server.failure == "the trace was still answering clients after 5 s"
 
 
 async def test_a_recording_replays_whole_against_a_fresh_cluster(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ async def test_a_call_that_is_not_in_the_trace_is_a_problem(missing: str, code: 
     assert [each.splitlines()[1] for each in seen] == ["  near: call 1 of the trace: scope is 'ab' and not 'a'"]
 
 
-async def test_a_server_that_fails_at_once_refuses_all_calls_and_knows_no_successors() -> None:
+async def test_a_failed_server_refuses_all_calls_but_has_every_segment_and_no_successors() -> None:
     async with replaying(TWO, missing="fail") as (server, client):
         assert await refusal(client, "createScope", scope("c")) == (
             CODE.INVALID_ARGUMENT,
@@ -109,7 +109,9 @@ async def test_a_server_that_fails_at_once_refuses_all_calls_and_knows_no_succes
         )
         assert server.failure.startswith("controller: createScope is not in the trace\n  near: ")
         assert (await refusal(client, "createScope", scope("a")))[0] is CODE.INVALID_ARGUMENT
-        assert await client(SUCCESSORS, m.SegmentId(streamInfo=STREAM)) == m.SuccessorResponse()
+        segment = m.SegmentId(streamInfo=STREAM)
+        assert await client("getURI", segment) == m.NodeUri(endpoint=server.host, port=server.port)
+        assert await client(SUCCESSORS, segment) == m.SuccessorResponse()
         assert len(server.problems) == 1
 
 
