@@ -1,13 +1,16 @@
 """Near misses: the requests that come nearest to a filter that none matched, and why they do not match.
 
 Pure. Invariants: at most `MOST_LOOKED_AT` requests, the latest, are examined; a request counts as near if it matches,
-or if a part of a conjunction matches it. A type that no request or reply has is a mistake, which `check_types` names.
+or if a part of a conjunction matches it. To a filter of one part about segments, streams or scopes, the requests with
+the most similar names are near, one for each. A type that no request or reply has is a mistake, which `check_types`
+names.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +28,8 @@ _LONGEST: Final = 300
 _APPENDS: Final = "an append is APPEND_BLOCK_END here, or CONDITIONAL_APPEND if it has a condition"
 _PARTS_OF_APPENDS: Final = frozenset({"APPEND_BLOCK", "CONDITIONAL_BLOCK_END", "EVENT", "PARTIAL_EVENT", "PADDING"})
 _REPLIES: Final = frozenset(each.type_name for each in COMMANDS.values() if each.is_reply)
+_OF_REPLIES: Final = frozenset({"failure", "latency", "status"})
+"""Names that have a value only once there is a reply."""
 _BOTH: Final = frozenset({"HELLO", "KEEP_ALIVE", Unknown.type_name})
 
 
@@ -75,23 +80,30 @@ def near_misses(
 ) -> Iterator[str]:
     """The requests nearest to a filter, with the parts that do not hold: at most three lines, the latest first.
 
-    seen: the latest first. missing: the text for a request that matches. store: of a rule that is about one store.
-    Frames are never near a filter that names `rpc` or `status`.
+    seen: the latest first. missing: the text for a request that matches; by default, that only its reply matches a rule
+    about what replies have. store: of a rule that is about one store. Frames are never near a filter that names `rpc` or `status`.
     """
     parts, about_calls = (() if match is None else match.parts), match is not None and match.about_calls
-    wanted = 1 if len(parts) > 1 else 0
-    near: list[tuple[int, int, str]] = []
+    if not missing and match is not None and not match.names.isdisjoint(_OF_REPLIES):
+        missing = "its reply matches; a fault rule matches replies with on: reply"
+    near: list[tuple[int, float, int, str]] = []
+    known: set[tuple[str, ...]] = set()
     for at, each in enumerate(islice(seen, MOST_LOOKED_AT)):
         if about_calls and each.call is None:
             continue
         failing = [text for text, holds in parts if not holds(each)]
-        if len(parts) - len(failing) < wanted or (failing and not wanted):
-            continue
+        unlike = 0.0
+        if match is not None and len(failing) == len(parts):
+            names = match.texts(each) if len(parts) == 1 else ()
+            if not names or names in known:
+                continue
+            known.add(names)
+            unlike = -max(SequenceMatcher(None, match.text[:_LONGEST], name[:_LONGEST]).ratio() for name in names)
         if store is not None and each.store != store:
             failing.append(f"store = {store}")
         if not failing and not missing:
             continue
         why = f"not {', not '.join(failing)}" if failing else missing
-        near.append((len(failing), at, f"near: {line_of(each)}: {why}"))
-    for _, _, line in heapq.nsmallest(_MOST_NEAR, near):
+        near.append((len(failing), unlike, at, f"near: {line_of(each)}: {why}"))
+    for _, _, _, line in heapq.nsmallest(_MOST_NEAR, near):
         yield printable(line, 2 * _LONGEST)

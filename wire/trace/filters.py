@@ -266,6 +266,11 @@ class Filter:
         """Whether a fault rule with it is about controller calls; others are about frames."""
         return not self.names.isdisjoint(("rpc", "status"))
 
+    def texts(self, subject: Subject) -> tuple[str, ...]:
+        """The segments, streams and scopes of a subject that the filter reads."""
+        read = (_NAMES[name] for name in sorted(self.names))
+        return tuple(text for each in read if each.sort == "texts" for text in each.get(subject))
+
     def __call__(self, subject: Subject) -> bool:
         return self.holds(subject)
 
