@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.traces import Access, drive, report
+from segstore.traces import Access, ReplyDifference, drive, report
 from segstore.traces.replay import diff_stores
 from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, SegmentRead, StreamSegmentInfo, decode, encode
-from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace import Direction, Record, RecordKind, compare_frames
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, create, read, set_up
 from tests.server.tap.test_server import upstream
 from tests.server.traffic import record, streams, writes
@@ -68,10 +68,17 @@ async def test_the_first_difference_is_reported_by_field_with_the_bytes_of_both(
     text = list(report(difference))
     assert text[0].endswith(
         "connection 1, the reply to GET_STREAM_SEGMENT_INFO, STREAM_SEGMENT_INFO: "
-        "is_sealed is False instead of True, write_offset is 18 instead of 999"
+        "is_sealed is false instead of true, write_offset is 18 instead of 999"
     )
     assert [line for line in text if line in ("expected:", "actual:")] == ["expected:", "actual:"]
     assert any("write_offset" in line and "00 00 03 e7" in line for line in text)
+
+
+def test_payloads_that_differ_are_reported_where_they_do() -> None:
+    one, other = (encode(SegmentRead("s/t/0", 0, False, True, b"x" * 400 + each, 1)) for each in (b"one", b"two"))
+    found = str(ReplyDifference(1, 2, None, one, other, compare_frames(one, other)))
+    x = "x" * 24
+    assert found.endswith(f"data is '…{x}two' (403 characters) instead of '…{x}one' (403 characters)")
 
 
 async def test_all_differences_are_reported_on_request(recorded: list[Record]) -> None:

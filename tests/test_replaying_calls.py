@@ -194,7 +194,7 @@ async def test_another_status_and_other_fields_are_differences_unless_they_are_i
         cluster.faults.add("rpc = createScope", nth=2, do={"status": "ABORTED", "details": "no"})
         found = await replayed(records, cluster)
     assert [str(each) for each in found.differences] == [
-        "record 2, the controller, the reply to checkScopeExists, OK: exists is None instead of True",
+        "record 2, the controller, the reply to checkScopeExists, OK: exists is missing instead of true",
         "record 4, the controller, the reply to createScope: OK came instead of UNAVAILABLE",
         "record 6, the controller, the reply to createScope: ABORTED came instead of OK",
     ]

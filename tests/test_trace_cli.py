@@ -22,6 +22,7 @@ from segstore.cli.commands import main
 from segstore.client import connect
 from segstore.testing import ServerThread
 from segstore.wire import (
+    AppendBlockEnd,
     Hello,
     NoSuchSegment,
     ReadSegment,
@@ -328,8 +329,8 @@ def test_diff_prints_calls_and_withholds_their_tokens(tmp_path: Path) -> None:
     lines = run("diff", left, right, status=1).stdout.splitlines()
     assert lines == [
         "controller call 1, reply:",
-        '  grpc-status: "OK" in A, "UNAVAILABLE" in B',
-        '  grpc-message: nothing in A, "later" in B',
+        "  grpc-status: 'OK' in A, 'UNAVAILABLE' in B",
+        "  grpc-message: nothing in A, 'later' in B",
         "  A: createScope OK",
         "  B: createScope UNAVAILABLE later",
         "controller call 2, reply:",
@@ -354,6 +355,27 @@ def test_what_is_damaged_in_a_trace_that_is_filtered_is_said_once(trace: Path, t
         file.write(b"torn")
     result = run("filter", trace, tmp_path / "b.jsonl", "-f", "failure", status=1)
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_diff_shows_the_places_in_which_payloads_differ(tmp_path: Path) -> None:
+    def saved(name: str, city: str, number: int) -> Path:
+        text = json.dumps({"pad": "x" * 400, "city": city, "numbers": [number] * 20}).encode()
+        event = bytes(4) + struct.pack(">i", len(text)) + text
+        requests = [SetupAppend(1, UUID(int=1), "s/t/0", ""), AppendBlockEnd(UUID(int=1), len(event), event, 1, 1, 2)]
+        answer = SegmentRead("s/t/0", 0, False, True, event + b"z" * 200 + city.encode(), 7)
+        (tmp_path / name).write_bytes(capture([*map(record, requests), record(answer, reply=True)]))
+        return tmp_path / name
+
+    left, right = saved("a.wtrace", "Rome", 0), saved("b.wtrace", "Oslo", 1)
+    lines = run("diff", left, right, status=1).stdout.splitlines()
+    assert lines[:3] == [
+        "connection #1, request 2:",
+        '  data[0].city: "Rome" in A, "Oslo" in B',
+        "  data[0].numbers[0]: 0 in A, 1 in B",
+    ]
+    assert lines[9] == "  and 13 more differences in data"
+    (reply,) = (at for at, line in enumerate(lines) if line == "connection #1, reply 1:")
+    assert lines[reply + 1] == '  data[0].city: "Rome" in A, "Oslo" in B'
 
 
 def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> None:

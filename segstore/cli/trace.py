@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
+_MOST_PLACES: Final = 8
+"""Places in which one payload differs that a comparison prints."""
 
 _OUT = NewPath(dir_okay=False, path_type=Path)
 
@@ -315,8 +317,13 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
     for field in found.fields:
         if field.secret and not show_tokens:
             yield f"  {field.field}: the tokens differ"
-        else:
-            yield f"  {field.field or 'bytes not read'}: {_brief(field.left)} in A, {_brief(field.right)} in B"
+            continue
+        places = list(field.places())
+        for path, *sides in places[:_MOST_PLACES]:
+            left, right = ("nothing" if side is None else side for side in sides)
+            yield f"  {path or 'bytes not read'}: {left} in A, {right} in B"
+        if len(places) > _MOST_PLACES:
+            yield f"  and {len(places) - _MOST_PLACES} more differences in {field.field}"
     for name, record in (("A", found.left), ("B", found.right)):
         if record is not None:
             call = Call.unpack(record.data) if is_call else None
@@ -333,11 +340,6 @@ def _connections(found: Difference) -> str:
     if len(set(sides.values())) == 1:
         return f"connection #{next(iter(sides.values()))}"
     return "connection " + ", ".join(f"#{number} of {name}" for name, number in sides.items())
-
-
-def _brief(value: Any) -> str:
-    text = "nothing" if value is None else json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
 @trace.command(short_help="Write an HTML page.")

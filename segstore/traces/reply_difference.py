@@ -6,11 +6,14 @@ Invariant: delegation tokens are not shown.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from segstore.wire.inspect import describe, lines
 from segstore.wire.trace import CONTROLLER, Call, FieldDifference, redacted_call
 
+_MOST_PLACES: Final = 8
+"""Places in which one payload differs that are listed."""
 _THERE: Final = "_EXISTS"
 """The end of names of replies that refuse to create what exists, such as SEGMENT_ALREADY_EXISTS and STREAM_EXISTS."""
 
@@ -44,12 +47,7 @@ class ReplyDifference(NamedTuple):
             said = f"{where}: {actual} came instead of {expected}"
             there = expected.endswith(_THERE) or actual.endswith(_THERE)
             return f"{said}; a store is to be empty at the start, or it answers so" if there else said
-        said = ", ".join(
-            f"{each.field} is {'another' if each.secret else repr(each.right)}"
-            + ("" if each.secret else f" instead of {each.left!r}")
-            for each in self.fields
-        )
-        return f"{where}, {actual}: {said}"
+        return f"{where}, {actual}: {', '.join(map(_in_words, self.fields))}"
 
     def _name(self, data: bytes | None) -> str:
         """The type of a frame; the method of a call's request, and the outcome of its answer."""
@@ -67,6 +65,13 @@ class ReplyDifference(NamedTuple):
             yield f"  {redacted_call(call)}"
         else:
             yield from lines(describe(data, unknown="keep"))
+
+
+def _in_words(each: FieldDifference) -> str:
+    if each.secret:
+        return f"{each.field} is another"
+    places = islice(each.places(), _MOST_PLACES)
+    return ", ".join(f"{path} is {right or 'missing'} instead of {left or 'missing'}" for path, left, right in places)
 
 
 def report(difference: ReplyDifference, *, left: str = "expected", right: str = "actual") -> Iterator[str]:

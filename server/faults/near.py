@@ -81,7 +81,8 @@ def near_misses(
     """The requests nearest to a filter, with the parts that do not hold: at most three lines, the latest first.
 
     seen: the latest first. missing: the text for a request that matches; by default, that only its reply matches a rule
-    about what replies have. store: of a rule that is about one store. Frames are never near a filter that names `rpc` or `status`.
+    about what replies have. store: of a rule that is about one store. Frames are never near a filter that names `rpc`
+    or `status`.
     """
     parts, about_calls = (() if match is None else match.parts), match is not None and match.about_calls
     if not missing and match is not None and not match.names.isdisjoint(_OF_REPLIES):

@@ -266,7 +266,7 @@ class CallReplay:
 
     def _near(self, call: Call, step: CallStep) -> NearMiss:
         fields = self.differing(call, step)
-        return NearMiss(step.number, CONTROLLER, call.rpc, step.used > 0, fields, in_words(fields, b"", b""))
+        return NearMiss(step.number, CONTROLLER, call.rpc, step.used > 0, fields, in_words(fields))
 
     def unused(self) -> Counter[str]:
         """The calls of the trace that no client has made, counted by method."""

@@ -7,18 +7,14 @@ one writer are compared event by event, by event number, so it does not matter h
 from __future__ import annotations
 
 import heapq
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
-
-import msgspec
 
 from segstore.server.replay.script import Step, key_of, type_of
 from segstore.wire import Command
 from segstore.wire.blocks import Append
-from segstore.wire.inspect import describe
+from segstore.wire.inspect import excerpts
 from segstore.wire.printable import printable
 from segstore.wire.protocol import frames_of
 from segstore.wire.trace import CONTROLLER, FieldDifference, compare_frames
@@ -33,11 +29,8 @@ _MOST_ALIKE: Final = 256
 _AS_NEAR: Final = 0.5
 """How much less alike than the nearest request another may be to be listed."""
 _FIELDS_SHOWN: Final = 4
-_BEFORE: Final = 24
-_SHOWN: Final = 72
-"""Characters of a payload that are shown: as many as `_BEFORE` before the first difference, and the rest after it."""
+_LONGEST_VALUE: Final = 288
 _EVENT_HEADER_BYTES: Final = 8
-_document: Final = msgspec.json.Decoder().decode
 
 
 class NearMiss(NamedTuple):
@@ -90,17 +83,16 @@ def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tupl
     key = key_of(item, ids.names)
     same = next((each for each in kin if each.key == key), None)
     if same is not None:
-        return (_near(item, same, ()),)
+        return (_near(same, ()),)
     by_event = _near_appends(item, kin, ids.names) if isinstance(item, Append) else ()
     if by_event:
         return by_event
     found = nearest(kin or steps, lambda each: likeness(key, each.key))
-    return tuple(_near(item, each, differing(item, each.item, ids.names)) for each in found)
+    return tuple(_near(each, differing(item, each.item, ids.names)) for each in found)
 
 
-def _near(item: Command | Append, step: Step, fields: tuple[FieldDifference, ...]) -> NearMiss:
-    text = in_words(fields, frames_of(item), frames_of(step.item))
-    return NearMiss(step.number, step.connection, step.type_name, step.used > 0, fields, text)
+def _near(step: Step, fields: tuple[FieldDifference, ...]) -> NearMiss:
+    return NearMiss(step.number, step.connection, step.type_name, step.used > 0, fields, in_words(fields))
 
 
 def likeness(mine: Iterable[Any], its: Iterable[Any]) -> float:
@@ -167,15 +159,15 @@ def _near_appends(item: Append, steps: Iterable[Step], names: dict[str, str]) ->
         there, step = its.get(number, (None, step))
         if there != event:
             its_event = None if there is None else there.hex()
-            found = FieldDifference(f"data[{index}]", event.hex(), its_event, secret=False)
+            found = FieldDifference(f"data[{index}]", event.hex(), its_event, secret=False, is_data=True)
             differences.setdefault(step, []).append(found)
     if differences:
-        return tuple(_near(item, each, tuple(found)) for each, found in islice(differences.items(), _MOST_NEAR))
+        return tuple(_near(each, tuple(found)) for each, found in islice(differences.items(), _MOST_NEAR))
     # The same events, in appends that were answered, or that a client has to make as they are.
     steps = dict.fromkeys(step for number, (_, step) in its.items() if number in mine)
     if all(each.used for each in steps):
-        return (_near(item, step, ()),)
-    return tuple(_near(item, each, differing(item, each.item, names)) for each in islice(steps, _MOST_NEAR))
+        return (_near(step, ()),)
+    return tuple(_near(each, differing(item, each.item, names)) for each in islice(steps, _MOST_NEAR))
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -205,89 +197,19 @@ def differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDiffe
     return differing or tuple(each for each in found if each.field == "writer_id")
 
 
-def in_words(fields: Iterable[FieldDifference], mine: bytes, its: bytes) -> str:
-    """Differing fields as text, the first ones only; payloads as JSON, text or hex, shortened around the difference.
-
-    mine, its: the frames of both requests.
-    """
-    payloads = {span.field for frame in (mine, its) for span in describe(frame).spans if span.kind == "data"}
+def in_words(fields: Iterable[FieldDifference]) -> str:
+    """Differing fields as text, the first ones only; payloads as JSON, text or hex, shortened around the difference."""
     said: list[str] = []
     for each in fields:
         if each.secret:
             continue
-        if each.field in payloads:
-            said += _payloads_differ(each)
-        else:
-            said.append(f"{each.field} is {each.left!r} and not {each.right!r}")
+        for path, mine, its in each.places():
+            if its is None:
+                said.append(f"{path} is {mine}, and not in the trace")
+            else:
+                said.append(f"{path} lacks {its}" if mine is None else f"{path} is {mine} and not {its}")
     text = ", ".join(said[:_FIELDS_SHOWN])
     return text if len(said) <= _FIELDS_SHOWN else f"{text}, and {len(said) - _FIELDS_SHOWN} more"
-
-
-def _payloads_differ(each: FieldDifference) -> Iterator[str]:
-    mine, its = (bytes.fromhex(side or "") for side in (each.left, each.right))
-    if each.left is None or each.right is None:
-        (text,) = _excerpts(mine if each.right is None else its)
-        yield f"{each.field} is {text}, and not in the trace" if each.right is None else f"{each.field} lacks {text}"
-        return
-    found = list(islice(_documents_differ(each.field, mine, its), _MOST_COMPARED))
-    if found:
-        yield from found
-    else:
-        yield "{} is {} and not {}".format(each.field, *_excerpts(mine, its))
-
-
-def _documents_differ(field: str, mine: bytes, its: bytes) -> Iterator[str]:
-    """The differences of two JSON documents, by path; none if one is no object or array."""
-    try:
-        pending: list[tuple[str, Any, Any]] = [(field, _document(mine), _document(its))]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    if not all(isinstance(each, dict | list) for each in pending[0][1:]):
-        return
-    missing = object()
-    while pending:
-        path, one, other = pending.pop()
-        if isinstance(one, dict) and isinstance(other, dict):
-            keys = reversed([*one, *(key for key in other if key not in one)])
-            pending += [
-                (f"{path}.{printable(key, 40)}", one.get(key, missing), other.get(key, missing)) for key in keys
-            ]
-        elif isinstance(one, list) and isinstance(other, list):
-            both = range(max(len(one), len(other)) - 1, -1, -1)
-            sides = [one + [missing] * len(other), other + [missing] * len(one)]
-            pending += [(f"{path}[{at}]", sides[0][at], sides[1][at]) for at in both]
-        elif other is missing:
-            yield f"{path} is {_json(one)}, and not in the trace"
-        elif one is missing:
-            yield f"{path} lacks {_json(other)}"
-        elif type(one) is not type(other) or one != other:
-            yield f"{path} is {_json(one)} and not {_json(other)}"
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'an array'} of {len(value)}"
-    return printable(json.dumps(value, ensure_ascii=False), _SHOWN)
-
-
-def _excerpts(*payloads: bytes) -> list[str]:
-    """Payloads as text if all are, else in hex; two of them around the first difference."""
-    texts: list[Any] = list(payloads)
-    with suppress(UnicodeDecodeError):
-        decoded = [each.decode() for each in payloads]
-        if all(map(str.isprintable, decoded)):
-            texts = decoded
-    start = max(0, _common(texts[0], texts[-1], max(map(len, texts))) - _BEFORE) if len(texts) > 1 else 0
-    return [_excerpt(each, start) for each in texts]
-
-
-def _excerpt(text: Any, start: int) -> str:
-    piece = text[start : start + (_SHOWN if isinstance(text, str) else _SHOWN // 2)]
-    shown = piece if isinstance(text, str) else piece.hex()
-    left_out = len(text) > len(piece)
-    before, after = "…" if start else "", "…" if start + len(piece) < len(text) else ""
-    unit = "characters" if isinstance(text, str) else "bytes"
-    return f"'{before}{shown}{after}'" + (f" ({len(text)} {unit})" if left_out else "")
 
 
 def described(item: Command | Append) -> str:
@@ -300,6 +222,6 @@ def described(item: Command | Append) -> str:
             continue
         if isinstance(value, memoryview | bytes | bytearray):
             events = list(_events(item).values()) if isinstance(item, Append) else []
-            value = ", ".join(_excerpts(each)[0] for each in (events or [bytes(value)])[:_FIELDS_SHOWN])
-        said.append(f"{name}={printable(str(value), _FIELDS_SHOWN * _SHOWN)}")
+            value = ", ".join(excerpts(each)[0] for each in (events or [bytes(value)])[:_FIELDS_SHOWN])
+        said.append(f"{name}={printable(str(value), _LONGEST_VALUE)}")
     return " ".join(said)

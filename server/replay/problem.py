@@ -60,8 +60,7 @@ class Problem(NamedTuple):
             return f"{start} was answered before" if same.used else f"{start} comes elsewhere in the trace"
         if self.expected != self.request:
             return f"{start} came where {self.expected} comes in the trace"
-        frames = (b"", b"") if is_call else (self.frame, self.expected_frame or b"")
-        return f"{start} differs from the trace: {in_words(self.fields, *frames)}"
+        return f"{start} differs from the trace: {in_words(self.fields)}"
 
 
 def problem(

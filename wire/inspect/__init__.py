@@ -1,6 +1,7 @@
 """Commands in forms for people and programs: text, JSON lines, and frames in hex or base64."""
 
 from segstore.wire.inspect.describe import describe, lines, summary
+from segstore.wire.inspect.differing import Place, differing_places, excerpts
 from segstore.wire.inspect.dissector import dissector, filter_name
 from segstore.wire.inspect.jsonl import command_named, from_line, to_line
 from segstore.wire.inspect.payloads import PayloadPart, payload_parts, payload_text, readable
@@ -10,10 +11,13 @@ __all__ = [
     "Form",
     "PayloadPart",
     "Piece",
+    "Place",
     "Unreadable",
     "command_named",
     "describe",
+    "differing_places",
     "dissector",
+    "excerpts",
     "filter_name",
     "from_line",
     "lines",

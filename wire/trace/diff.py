@@ -25,7 +25,7 @@ from uuid import UUID
 from segstore.wire.codec import decode
 from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
-from segstore.wire.inspect import describe
+from segstore.wire.inspect import Place, describe, differing_places
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
 from segstore.wire.trace.call_fields import CallField, facts_of, fields_of, key_of_call
 from segstore.wire.trace.calls import CONTROLLER, Call
@@ -61,7 +61,7 @@ class TracesTooFarApart(TraceError):
 
 class FieldDifference(NamedTuple):
     """A field in which two frames differ; None on a side without it. secret: whether values are withheld. is_data:
-    whether values are bytes, as hex.
+    whether values are bytes of a payload, as hex.
     """
 
     field: str
@@ -69,6 +69,11 @@ class FieldDifference(NamedTuple):
     right: Any
     secret: bool
     is_data: bool = False
+
+    def places(self) -> Iterator[Place]:
+        """The places in which the values differ, as text for people. Not for secret ones."""
+        sides = (bytes.fromhex(each) if self.is_data and each is not None else each for each in (self.left, self.right))
+        return differing_places(self.field, *sides)
 
 
 class Difference(NamedTuple):
@@ -563,7 +568,7 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
             continue
         values = [None if span is None else _shown(span.value, span.secret) for span in (mine, its)]
         secret = any(span is not None and span.secret for span in (mine, its))
-        is_data = all(span is not None and span.kind == "data" for span in (mine, its))
+        is_data = all(span is None or span.kind == "data" for span in (mine, its))
         found.append(FieldDifference(name, values[0], values[1], secret, is_data))
     telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
     return telling or tuple(found)

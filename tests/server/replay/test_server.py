@@ -127,9 +127,9 @@ async def test_in_strict_mode_a_request_that_differs_is_named_with_its_fields(re
 
 
 def test_of_many_differing_fields_some_are_shown_and_the_others_counted() -> None:
-    fields = tuple(FieldDifference(f"data[{number}]", None, "00", secret=False) for number in range(6))
+    fields = tuple(FieldDifference(f"data[{number}]", None, "00", secret=False, is_data=True) for number in range(6))
     assert str(Problem(1, "APPEND_BLOCK_END", "APPEND_BLOCK_END", fields, b"", b"")).endswith(
-        "data[3] is None and not '00', and 2 more"
+        "data[3] lacks '00', and 2 more"
     )
 
 
@@ -139,7 +139,7 @@ def test_an_event_that_only_the_client_has_is_shown() -> None:
         return Append(SEGMENT, WRITER, 2, 2, data, None, 3)
 
     found = problem(1, a_batch(b"e1", b"e2"), Step(1, 1, a_batch(b"e1"), 0), strict=True)
-    assert FieldDifference("data[1]", b"e2".hex(), None, secret=False) in found.fields
+    assert FieldDifference("data[1]", b"e2".hex(), None, secret=False, is_data=True) in found.fields
 
 
 async def test_events_that_are_batched_differently_are_shown_without_translated_fields_and_with_a_hint(
