@@ -20,9 +20,14 @@ from click.testing import CliRunner, Result
 
 from segstore.cli.commands import main
 from segstore.client import connect
+from segstore.server.replay import read_script
 from segstore.testing import ServerThread
+from segstore.traces import TraceFile
 from segstore.wire import (
+    AppendBlock,
     AppendBlockEnd,
+    AppendSetup,
+    DataAppended,
     Hello,
     NoSuchSegment,
     ReadSegment,
@@ -30,6 +35,7 @@ from segstore.wire import (
     SegmentRead,
     SegmentSealed,
     SetupAppend,
+    decode,
     encode,
 )
 from segstore.wire.controller_api import messages
@@ -246,6 +252,46 @@ def test_filter_keeps_the_replies_to_matches_on_request(tmp_path: Path) -> None:
         run("filter", path, target, "--only", "-f", "type = SEAL_SEGMENT and segment = s/t/1", *options)
         kept = [json.loads(line) for line in target.read_text().splitlines()[1:]]
         assert [each["fields"]["request_id"] for each in kept] == [1] * count
+
+
+def appends(writer: int, *numbers: int) -> list[Record]:
+    """The set-up of a writer, and its appends as blocks with their ends."""
+    name, segment = UUID(int=writer), f"s/t/{writer}"
+    found = [record(SetupAppend(1, name, segment, "")), record(AppendSetup(1, segment, name, 0), reply=True)]
+    for number in numbers:
+        event = bytes(4) + struct.pack(">i", 3) + b"tea"
+        found += [record(AppendBlock(name, event)), record(AppendBlockEnd(name, len(event), b"", 1, number, number))]
+        found.append(record(DataAppended(number, name, number, number - 1, number * 11), reply=True))
+    return found
+
+
+def test_filtered_appends_keep_their_blocks_and_set_ups_and_can_be_replayed(tmp_path: Path) -> None:
+    hellos = [record(Hello(17, 5)), record(Hello(17, 5), reply=True)]
+    other = record(SealSegment(8, "s/t/8", ""))
+    records = [*hellos, other, *appends(1, 1, 2), *appends(2, 1), *(each._replace(connection=2) for each in hellos)]
+    path, target = tmp_path / "a.wtrace", tmp_path / "b.jsonl"
+    path.write_bytes(capture([*records, *(each._replace(connection=2) for each in appends(1, 3))]))
+
+    def kept(chosen: str, *options: str) -> list[str]:
+        run("filter", path, target, "-f", chosen, *options)
+        with TraceFile(target) as opened:
+            found = list(opened.records())
+        left_out: list[str] = []
+        steps = read_script(found, left_out)
+        assert "--only" in options or left_out == []
+        assert "--with-replies" not in options or all(each.replies for each in steps)
+        return [f"{each.connection} {decode(each.data).type_name}" for each in found]
+
+    greeting, begun = ["HELLO", "HELLO"], ["SETUP_APPEND", "APPEND_SETUP"]
+    block, answer = ["APPEND_BLOCK", "APPEND_BLOCK_END"], ["DATA_APPENDED"]
+    last = [f"2 {name}" for name in (*greeting, *begun, *block)]
+    every = [*greeting, *begun, *(2 * [*block, *answer]), *begun, *block, *answer]
+    ends = "type = APPEND_BLOCK_END"
+    assert kept(ends, "--with-replies") == [*(f"1 {name}" for name in every), *last, "2 DATA_APPENDED"]
+    assert kept(f"{ends} and request_id = 3") == last
+    assert kept("type = APPEND_BLOCK and connection = 2") == last
+    assert kept("type = SEAL_SEGMENT") == [f"1 {name}" for name in (*greeting, "SEAL_SEGMENT")]
+    assert kept(ends, "--only") == ["1 APPEND_BLOCK_END"] * 3 + ["2 APPEND_BLOCK_END"]
 
 
 def two_runs(tmp_path: Path) -> tuple[Path, Path]:

@@ -86,21 +86,10 @@ def _records(path: Path) -> list[Record]:
     return found
 
 
-def _report_left_out(records: list[Record]) -> None:
-    """Reports records of clients that are not requests, as they are not replayed."""
-    if records:
-        first = records[0]
-        echo(
-            f"records of clients left out because they are not requests: {len(records)}; "
-            f"the first has {len(first.data)} bytes, on connection {first.connection}",
-            err=True,
-        )
-
-
-def _report_left_out_calls(left_out: Sequence[LeftOut]) -> None:
-    """Reports what of the controller calls of a trace can neither be answered nor made."""
+def _report_left_out(left_out: Sequence[LeftOut | str], what: str = "clients") -> None:
+    """Reports records that can neither be answered nor made."""
     if left_out:
-        echo(f"records of controller calls left out: {len(left_out)}; {left_out[0]}", err=True)
+        echo(f"records of {what} left out: {len(left_out)}; {left_out[0]}", err=True)
 
 
 def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | None:
@@ -317,7 +306,7 @@ async def _drive(records: list[Record], target: tuple[tuple[str, int], bool], op
         ignore=options["ignore"],
         all_differences=options["all_differences"],
     )
-    _report_left_out_calls(found.left_out)
+    _report_left_out(found.left_out, "controller calls")
     calls = sum(each.kind is RecordKind.CALL and each.direction is Direction.REQUEST for each in records)
     if calls and options["to_controller"] is None:
         echo(f"controller calls left out: {calls}; --to-controller HOST:PORT makes them", err=True)
@@ -370,7 +359,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         controller = http = None
         if with_controller:
             controller = await server.start_controller(records, server.host, options["controller_port"])
-            _report_left_out_calls(server.left_out_calls)
+            _report_left_out(server.left_out_calls, "controller calls")
         if options["http_port"] is not None:
             http = await _start_http(stack, server, controller, options)
         print_announcement(options["announce"], Endpoint(server.host, server.port), controller, http=http)
@@ -450,7 +439,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     except CommandError as error:
         raise click.BadParameter(str(error), param_hint="--client") from error
     records = _records(trace)
-    left_out: list[Record] = []
+    left_out: list[str] = []
     read_script(records, left_out)
     _report_left_out(left_out)
     if out is not None:

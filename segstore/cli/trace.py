@@ -113,23 +113,6 @@ def _chosen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = 
     return seen if chosen is None else filter(chosen, seen)
 
 
-def _numbered(records: Iterable[Record], chosen: Filter, *, follow: bool) -> Iterator[tuple[int, Exchange]]:
-    """Each record with the number of its connection, from 1; a reopened number is another connection."""
-    from segstore.wire.trace import RecordKind
-
-    numbers: dict[int, int] = {}
-    count = 0
-    for seen in _seen(records, chosen, follow=follow):
-        if seen.connection not in numbers or seen.record.kind is RecordKind.OPEN:
-            count += 1
-            numbers[seen.connection] = count
-        yield numbers[seen.connection], seen
-
-
-def _bounds_dialogue(seen: Exchange) -> bool:
-    return seen.kind in ("open", "close") or seen.type_name == "HELLO"
-
-
 def _check_output(output: Path, *sources: Path) -> None:
     """Refuses to write over a file that is read, also by the name of a link to it."""
     for each in sources:
@@ -397,7 +380,7 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
 @click.option("--with-replies", is_flag=True, help="Keep the replies to the requests that match, too.")
-@click.option("--only", is_flag=True, help="Leave out the Hellos, start and end of connections unless they match.")
+@click.option("--only", is_flag=True, help="Write only what matches, without what a replay of it needs.")
 @_redact_option
 @_compress_option
 def filter_(
@@ -405,24 +388,22 @@ def filter_(
 ) -> int:
     """Write the records of a trace that match a filter, in the form that the suffix of OUT names.
 
-    Unless --only is given, connections with a match also keep both Hellos, their start and their end, so that the
-    result can be replayed.
+    Unless --only is given, connections with a match also keep both Hellos, their start and their end, and appends keep
+    the set-up of their writer and their block, so that the result can be replayed.
     """
-    from segstore.traces import redacted
+    from segstore.traces import Companions, redacted
 
     _check_output(target, source)
-    of: frozenset[int] = frozenset()
+    companions = Companions()
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, report_damage=False) as (opened, records):
-            numbered = _numbered(records, chosen, follow=False)
-            of = frozenset(number for number, seen in numbered if chosen(seen))
+            for seen in _seen(records, chosen):
+                companions.see(seen, chosen=chosen(seen))
     with _reading(source) as (opened, records):
         fitting = (
             seen.record
-            for number, seen in _numbered(records, chosen, follow=with_replies)
-            if (number in of and _bounds_dialogue(seen))
-            or chosen(seen)
-            or (with_replies and any(map(chosen, seen.answers)))
+            for place, seen in enumerate(_seen(records, chosen, follow=with_replies))
+            if chosen(seen) or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
         )
         count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
     echo(f"{count} records")

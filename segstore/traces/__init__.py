@@ -1,6 +1,7 @@
 """Trace files: reading and writing them, statistics, and replay against a store."""
 
 from segstore.traces.access import Access
+from segstore.traces.companions import Companions
 from segstore.traces.files import (
     CAPTURE,
     FIXTURE,
@@ -25,6 +26,7 @@ __all__ = [
     "FIXTURE",
     "STANDARD_OUTPUT",
     "Access",
+    "Companions",
     "Drive",
     "FileRecorder",
     "Recording",

@@ -111,7 +111,7 @@ class Replay:
 
     def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
         self.mode = mode
-        self.left_out: list[Record] = []
+        self.left_out: list[str] = []
         self.steps = read_script(records, self.left_out)
         self.ids = Ids()
         self._batches = Batches(self.steps)

@@ -108,11 +108,11 @@ def of_clients(records: Iterable[Record]) -> Iterator[Record]:
     return filter(OfClients(), records)
 
 
-def read_script(records: Iterable[Record], left_out: list[Record] | None = None) -> list[Step]:
+def read_script(records: Iterable[Record], left_out: list[str] | None = None) -> list[Step]:
     """The requests of a trace, in order, each with its replies.
 
-    left_out: receives the records of clients that make no request: partial frames, frames that do not decode, and
-    appends that break the rules of blocks.
+    left_out: receives, for each record of clients that makes no request, its connection and why: partial frames, frames
+    that do not decode, and appends that break the rules of blocks, such as those of a writer that was not set up.
     """
     return _Script([] if left_out is None else left_out).read(records)
 
@@ -128,7 +128,7 @@ class _Reading:
 
 
 class _Script:
-    def __init__(self, left_out: list[Record]) -> None:
+    def __init__(self, left_out: list[str]) -> None:
         self.steps: list[Step] = []
         self._left_out = left_out
         self._open: dict[int, _Reading] = {}
@@ -145,26 +145,28 @@ class _Script:
                     ended.last.closes = True
                 continue
             reading = self._open.setdefault(record.connection, _Reading())
-            command = Exchange(record, 0).command
+            seen = Exchange(record, 0)
+            command = seen.command
             if record.direction is Direction.REPLY:
                 answered = [] if command is None else reading.requests.answered(command)
                 step = answered[-1] if answered else reading.last
                 if step is not None:
                     step.replies.append(ScriptedReply(record.data, record.ts_ns - step.ts_ns))
-            elif command is None or not self._request(reading, command, record.ts_ns):
-                self._left_out.append(record)
+            else:
+                try:
+                    if command is None:
+                        raise seen.error or WireError(f"{len(record.data)} bytes that are not a frame")
+                    self._request(reading, command, record.ts_ns)
+                except WireError as error:
+                    self._left_out.append(f"on connection {record.connection}: {error}")
         return self.steps
 
-    def _request(self, reading: _Reading, command: Command, ts_ns: int) -> bool:
-        """Adds a request. Returns False if it breaks the rules of append blocks, as no store answers that."""
-        try:
-            item = reading.blocks.feed(command)
-        except WireError:
-            return False
+    def _request(self, reading: _Reading, command: Command, ts_ns: int) -> None:
+        """Adds a request. Raises WireError if it breaks the rules of append blocks, as no store answers that."""
+        item = reading.blocks.feed(command)
         if item is not None:
             if not reading.serial:
                 self._serial = reading.serial = self._serial + 1
             reading.last = Step(len(self.steps) + 1, reading.serial, owned(item)[0], ts_ns)
             self.steps.append(reading.last)
             reading.requests.add(item, reading.last)
-        return True
