@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.server.replay.near import NearMiss, differing, in_words
 from segstore.server.replay.script import Step, type_of
-from segstore.wire import Command
+from segstore.wire import Command, WireError
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
 from segstore.wire.trace import CONTROLLER, FieldDifference
@@ -30,7 +30,8 @@ class Problem(NamedTuple):
     method of a call. expected: that of the next request there, in the mode "strict". fields: the differing fields,
     translated ones left out. frame, expected_frame: the frames of both, or the messages of calls. hint: a possible
     remedy. near: requests of the trace that resemble it, nearest first; the same one, if it was answered before or has
-    another place. refusal: how the store to which requests are forwarded refused it.
+    another place. refusal: how the store to which requests are forwarded refused it. violation: how the client broke
+    the protocol, after which its connection is closed.
     """
 
     connection: int
@@ -42,6 +43,7 @@ class Problem(NamedTuple):
     hint: str = ""
     near: tuple[NearMiss, ...] = ()
     refusal: str = ""
+    violation: str = ""
 
     def __str__(self) -> str:
         return "\n  ".join([self.sentence + (f"; {self.hint}" if self.hint else ""), *map(str, self.near)])
@@ -50,6 +52,8 @@ class Problem(NamedTuple):
     def sentence(self) -> str:
         """The first line, without the hint."""
         is_call = self.connection == CONTROLLER
+        if self.violation:
+            return f"connection {self.connection}: the client broke the protocol: {self.violation}"
         start = f"{'controller' if is_call else f'connection {self.connection}'}: {self.request}"
         if self.refusal:
             return f"{start} was forwarded: {self.refusal}"
@@ -82,6 +86,11 @@ def problem(
         return Problem(connection, name, None, (), frame, None, hint, near)
     fields = differing(item, step.item, names or {}) if step.type_name == name else ()
     return Problem(connection, name, step.type_name, fields, frame, frames_of(step.item), hint, near)
+
+
+def broken(connection: int, error: WireError) -> Problem:
+    """Describes bytes of a client that break the protocol."""
+    return Problem(connection, error.type_name or "bytes", None, (), b"", None, violation=str(error))
 
 
 def call_problem(call: Call, calls: CallReplay, *, compare: bool) -> Problem:

@@ -6,7 +6,8 @@
 
 A request that is not in the trace, or in the mode "strict" not the next one, is a `Problem`: it is answered with an
 error, closes the connection, or is forwarded to another store, such as a mock, whose replies are returned unchanged. A
-Hello that the trace lacks is not a problem, because no client continues without an answer to it.
+Hello that the trace lacks is not a problem, because no client continues without an answer to it. Bytes that break the
+protocol are one, and close the connection.
 
 `start_controller` starts a controller beside it, which answers the calls of the trace by the same rules. If the trace
 has none, and calls are not forwarded, the controller knows the streams that the trace names.
@@ -37,7 +38,7 @@ from segstore.server.config import check_choice
 from segstore.server.fair_queue import FairQueue
 from segstore.server.net import listening_on
 from segstore.server.replay.matching import Mode, Replay
-from segstore.server.replay.problem import Problem, call_problem, problem
+from segstore.server.replay.problem import Problem, broken, call_problem, problem
 from segstore.server.replay.script import ScriptedReply, Step, read_script, type_of
 from segstore.wire import (
     AppendSetup,
@@ -331,7 +332,8 @@ class _Conversation(asyncio.Protocol):
         # Received bytes, not decoded yet from `_at` on. `_items`, decoded and not yet answered, are views of them.
         self._data, self._at = b"", 0
         self._items: deque[Command | Append] = deque()
-        self._broken = self._has_ended = False
+        self._broken: WireError | None = None
+        self._has_ended = False
         self._held_bytes = 0
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
@@ -395,7 +397,7 @@ class _Conversation(asyncio.Protocol):
         return self._is_behind() or bool(self._timers)
 
     def _is_behind(self) -> bool:
-        return bool(self._items) or self._at < len(self._data) or self._broken
+        return bool(self._items) or self._at < len(self._data) or self._broken is not None
 
     def advance(self) -> bool:
         """Answers requests for one slice, and resumes reading after the last. Returns whether more remain."""
@@ -406,9 +408,11 @@ class _Conversation(asyncio.Protocol):
                 return False
             if self._items:
                 self._take(owned(self._items.popleft())[0])
-            elif self._broken or (self._has_ended and not self._is_behind()):
+            elif self._broken is not None or (self._has_ended and not self._is_behind()):
                 if self._timers:
                     return False  # each delayed reply comes here again
+                if self._broken is not None and not self._server.failure:
+                    self._server.add(broken(self.number, self._broken))
                 self._close()
             elif self._is_behind():
                 self._decode()
@@ -429,7 +433,7 @@ class _Conversation(asyncio.Protocol):
             self._at = self._decoder.position
             items: Any = self._blocks.feed_all(commands)
         except WireError as error:
-            items, self._broken, self._at = error.decoded, True, len(self._data)
+            items, self._broken, self._at = error.decoded, error, len(self._data)
         self._items.extend(items)
 
     def _hold(self, size: int) -> None:

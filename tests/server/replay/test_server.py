@@ -357,6 +357,28 @@ async def test_replies_that_take_their_time_are_sent_behind_the_end_of_a_client(
         await until(lambda: not server._open)
 
 
+@pytest.mark.parametrize("missing", ["error", "close", "fail"])
+async def test_bytes_that_break_the_protocol_are_a_problem(recorded: list[Record], missing: str) -> None:
+    told: list[Problem] = []
+    options: Any = {"missing": missing, "tell": told.append}
+    async with (
+        TraceServer(recorded, **options) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
+        await Peer.connect(server) as other,  # type: ignore[arg-type]  # as above
+    ):
+        peer.send_bytes(encode(HELLO) + b"\xff" * 1000)
+        assert await peer.closed() == encode(HELLO)
+        (found,) = server.problems
+        assert told == [found]
+        assert str(found).startswith("connection 1: the client broke the protocol: ")
+        assert server.failure == (str(found) if missing == "fail" else "")
+        other.send_bytes(encode(HELLO) + encode(append(1)))
+        await other.closed()
+        assert [each.request for each in server.problems] == ["PADDING", "APPEND_BLOCK_END"][
+            : 1 if server.failure else 2
+        ]
+
+
 async def test_a_client_is_read_again_after_as_many_requests_as_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "_MOST_DELAYED", 2)
     records = [
