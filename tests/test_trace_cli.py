@@ -40,6 +40,7 @@ from segstore.wire import (
 )
 from segstore.wire.controller_api import messages
 from segstore.wire.trace import Call, Direction, Record, RecordKind, event_data
+from segstore.wire.trace.filters import NAMES
 from tests.test_serving import PATIENCE_S, SERVE, served
 from tests.wire.trace.traces import capture, frame, record
 
@@ -394,6 +395,29 @@ def test_diff_prints_calls_and_withholds_their_tokens(tmp_path: Path) -> None:
     )
     ignored = run("diff", left, right, "--ignore", "grpc-status", "--ignore", "grpc-message", status=1).stdout
     assert "createScope" not in ignored
+
+
+def test_long_texts_in_calls_are_shown_whole_only_on_request(tmp_path: Path) -> None:
+    def saved(name: str) -> Path:
+        call = Call(1, "createScope", messages.ScopeInfo(scope="x" * 100_000 + name).SerializeToString())
+        answer = Call(1, "createScope", status="UNKNOWN", details="y" * 100_000)
+        ways = zip((call, answer), Direction, strict=True)
+        records = [Record(at, 0, way, RecordKind.CALL, each.pack()) for at, (each, way) in enumerate(ways)]
+        (tmp_path / name).write_bytes(capture(records))
+        return tmp_path / name
+
+    left, right = saved("a.wtrace"), saved("b.wtrace")
+    shown = run("show", left).stdout
+    assert f'createScope scope="{"x" * 96}… (100008 characters)"' in shown
+    assert f"createScope UNKNOWN {'y' * 96}… (100000 characters)" in shown
+    assert len(run("diff", left, right, status=1).stdout) < 2_000
+    full = run("show", left, "--full").stdout
+    assert "x" * 100_000 in full
+    assert "y" * 100_000 in full
+
+
+def test_the_help_names_all_that_a_filter_can_use() -> None:
+    assert set(NAMES) <= set(re.findall(r"\w+", run("show", "--help").stdout.partition("these names:")[2]))
 
 
 def test_what_is_damaged_in_a_trace_that_is_filtered_is_said_once(trace: Path, tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
     Events are taken out of appends and reads; text and JSON are printed as text, other bytes as hex.
 
-    Filters can use these names: type kind code segment stream scope flow sequence request_id writer_id connection
-    direction failure malformed size latency time.
+    Filters can use these names: type kind rpc status code segment stream scope flow sequence request_id writer_id
+    connection direction failure malformed size latency time.
     """
     from segstore.traces import redacted
     from segstore.wire.trace import to_line
@@ -198,7 +198,7 @@ def _said(seen: Exchange, full: bool, show_tokens: bool) -> str:
             return summary(seen.command, full=full)
         return f"{seen.type_name}, {len(data)} bytes, malformed: {seen.error}"
     if seen.call is not None:
-        return _of_call(seen.call, show_tokens)
+        return _of_call(seen.call, show_tokens, full)
     facts = unpack_data(data)
     said = f"{len(data)} bytes" if facts is None else " ".join(f"{name}={json.dumps(facts[name])}" for name in facts)
     if seen.kind == "call":
@@ -207,10 +207,10 @@ def _said(seen: Exchange, full: bool, show_tokens: bool) -> str:
     return f"{by} {said}".rstrip()
 
 
-def _of_call(call: Call, show_tokens: bool) -> str:
+def _of_call(call: Call, show_tokens: bool, full: bool = False) -> str:
     from segstore.wire.trace import redacted_call
 
-    return str(call if show_tokens else redacted_call(call))
+    return (call if show_tokens else redacted_call(call)).summary(full=full)
 
 
 def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[str]:

@@ -15,6 +15,7 @@ import json
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from segstore.wire.printable import printable
 from segstore.wire.trace.blocks import Direction, unpack_data
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ _ANSWERS: Final = {
 """By method, the outcomes that are states of a transaction, which the reference's client returns to its caller."""
 TOKEN: Final = "delegationToken"
 """The name of the field of a delegation token in all messages that have one."""
+_SHOWN_TEXT: Final = 96
+_SHOWN_PARTS: Final = 4
+"""Characters of a text, and elements of a list, that a summary shows."""
 _SECRET_KEYS: Final = ("auth", "token", "secret", "passw", "cookie", "key", "credential", "session")
 _KEYS: Final = {"call": int, "rpc": str, "message": str, "metadata": dict, "peer": str, "status": str, "details": str}
 
@@ -147,10 +151,19 @@ class Call(_CallFields):
         return () if self.content is None else tuple(dict.fromkeys(_named(self.content)))
 
     def __str__(self) -> str:
-        """One line: method, fields, and of an answer its outcome."""
+        return self.summary()
+
+    def summary(self, *, full: bool = False) -> str:
+        """Returns one line: method, fields, and of an answer its outcome.
+
+        full: whether long texts and lists are shown whole.
+        """
         fields, size = self.fields, len(self.message) or self.omitted
+        details = self.details
+        if not full:
+            fields, details = _shortened(fields), _shortened(details)
         said = _flat(fields) if fields is not None else f"{size} bytes" if size else ""
-        return " ".join(each for each in (self.rpc, self.outcome, self.details, said) if each)
+        return " ".join(each for each in (self.rpc, self.outcome, details, said) if each)
 
 
 @cache
@@ -249,5 +262,17 @@ def _named(message: Message) -> Iterator[tuple[str, str]]:
             yield from _named(each)
 
 
+def _shortened(value: Any) -> Any:
+    match value:
+        case str() if len(value) > _SHOWN_TEXT:
+            return f"{value[:_SHOWN_TEXT]}… ({len(value)} characters)"
+        case dict():
+            return {_shortened(name): _shortened(each) for name, each in value.items()}
+        case list():
+            more = [f"… {len(value)} in all"] if len(value) > _SHOWN_PARTS else []
+            return [*map(_shortened, value[:_SHOWN_PARTS]), *more]
+    return value
+
+
 def _flat(fields: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
+    return " ".join(f"{name}={printable(json.dumps(value, ensure_ascii=False))}" for name, value in fields.items())

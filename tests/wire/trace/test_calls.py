@@ -88,6 +88,13 @@ def test_any_message_is_shown_and_redacted_without_an_error(message: bytes, rpc:
     assert Call.unpack(redacted_call(call).pack()) == redacted_call(call)
 
 
+def test_a_summary_shortens_long_texts_and_lists() -> None:
+    stream = messages.StreamConfig(tags=messages.Tags(tag=["x" * 100, *"bcdef"]))
+    call = Call(1, "createStream", stream.SerializeToString())
+    assert str(call) == f'createStream tags={{"tag": ["{"x" * 96}… (100 characters)", "b", "c", "d", "… 6 in all"]}}'
+    assert call.summary(full=True) == f'createStream tags={{"tag": ["{"x" * 100}", "b", "c", "d", "e", "f"]}}'
+
+
 def test_a_message_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.wire.trace.calls.MOST_MESSAGE_BYTES", 3)
     found = Call.unpack(Call(1, "createScope", b"four").pack())
