@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.traces import FileRecorder, TraceFile, UnknownSuffix, redacted, write_trace
+from segstore.traces import FileRecorder, TraceFile, UnknownSuffix, UnreadableTrace, redacted, write_trace
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import (
     FLUSH_AFTER_NS,
@@ -91,7 +91,7 @@ def test_a_trace_that_cannot_be_finished_changes_nothing(tmp_path: Path) -> None
     path.write_bytes(b"before")
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"segstore_trace": 1}\n{"at_ns": 0}\n')
-    with TraceFile(bad) as opened, pytest.raises(FixtureError):
+    with TraceFile(bad) as opened, pytest.raises(UnreadableTrace):
         write_trace(path, opened.records(), lambda: opened.metadata)
     assert path.read_bytes() == b"before"
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, bad.name])
@@ -116,15 +116,18 @@ def test_an_empty_file_is_a_torn_capture_and_another_no_trace(tmp_path: Path) ->
     path.write_bytes(b"")
     assert [str(damage) for damage in read(path)[2]] == ["the file is empty"]
     path.write_bytes(b"GIF89a")
-    with pytest.raises(NotATrace):
+    with pytest.raises(UnreadableTrace, match=f"{path}: this is no capture") as caught:
         read(path)
+    assert caught.value.path == path
+    assert isinstance(caught.value.__cause__, NotATrace)
 
 
 def test_a_fixture_that_is_no_text_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"segstore_trace": 1}\n{"\xff": 1}\n')
-    with pytest.raises(FixtureError, match="line 2: not UTF-8 at byte 2"):
+    with pytest.raises(UnreadableTrace, match=f"{path}: line 2: not UTF-8 at byte 2") as caught:
         read(path)
+    assert isinstance(caught.value.__cause__, FixtureError)
 
 
 @pytest.mark.parametrize("name", ["a.wtrace", "a.jsonl"])

@@ -78,7 +78,7 @@ def _records(path: Path) -> list[Record]:
         with TraceFile(path) as opened:
             found = list(opened.records())
     except TraceError as error:
-        raise click.ClickException(f"{path}: {error}") from error
+        raise click.ClickException(str(error)) from error
     for damage in opened.damages:
         echo(f"{path}: {damage}", err=True)
     if not any(record.direction == 0 and record.kind in (RecordKind.FRAME, RecordKind.CALL) for record in found):

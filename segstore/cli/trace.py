@@ -95,7 +95,7 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
     try:
         yield from records
     except TraceError as error:
-        raise click.ClickException(f"{path}: {error}") from error
+        raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror or error}") from error
 

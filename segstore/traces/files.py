@@ -82,6 +82,14 @@ class UnknownSuffix(ValueError):
         self.path = path
 
 
+class UnreadableTrace(TraceError):
+    """A file could not be read as a trace. Attribute: path."""
+
+    def __init__(self, path: Path, cause: TraceError) -> None:
+        super().__init__(f"{path}: {cause}")
+        self.path = path
+
+
 class TraceFile:
     """Reads a trace of any form, detected from its first bytes. Of packet captures (pcap, pcapng), the connections that
     start with a Hello are read.
@@ -115,10 +123,16 @@ class TraceFile:
         self._file.close()
 
     def records(self, advance: Callable[[int], None] | None = None) -> Iterator[Record]:
-        """Yields all records in order. advance: called with the number of bytes processed. Raises TraceError."""
+        """Yields all records in order. advance: called with the number of bytes processed. Raises UnreadableTrace."""
         if self.form == "packets":
-            return self._packets()
-        return self._fixture(advance) if self.form == "fixture" else self._capture(advance)
+            return self._named(self._packets())
+        return self._named(self._fixture(advance) if self.form == "fixture" else self._capture(advance))
+
+    def _named(self, records: Iterator[Record]) -> Iterator[Record]:
+        try:
+            yield from records
+        except TraceError as cause:
+            raise UnreadableTrace(self.path, cause) from cause
 
     def _packets(self) -> Iterator[Record]:
         from segstore.pipeline.storage import LocalFile
@@ -161,9 +175,12 @@ class TraceFile:
         """Yields the records of a capture, including those that its recorder adds later.
 
         wait: called when there are no more; what it raises, such as KeyboardInterrupt, ends the iteration. Damage is
-        added to `damages` once a block follows it; a torn block may still be being written. Raises TraceError, also for
-        a fixture, which does not grow.
+        added to `damages` once a block follows it; a torn block may still be being written. Raises UnreadableTrace,
+        also for a fixture, which does not grow.
         """
+        return self._named(self._grown(wait))
+
+    def _grown(self, wait: Callable[[], object]) -> Iterator[Record]:
         if self.form != "capture":
             raise TraceError(f"a file of {self.form} does not grow: only a capture can be followed")
         at, mark = 0, None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from segstore.traces import TraceFile, replacing
 from segstore.view.pack import Sections, pack
 from segstore.view.page import html
-from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, TraceError, Translation, differences
+from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, Translation, differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +22,6 @@ LEAST_BYTES: Final = 4 << 20
 """The sections of a small trace may take as much, whatever its size: all its bytes are then on the page."""
 MOST_DIFFERENCES: Final = 10_000
 _LONGEST_VALUE: Final = 2_000
-
-
-class UnreadableTrace(TraceError):
-    """A file could not be read as a trace. Attribute: path."""
-
-    def __init__(self, path: Path, cause: TraceError) -> None:
-        super().__init__(f"{path}: {cause}")
-        self.path = path
 
 
 class Written(NamedTuple):
@@ -59,10 +51,7 @@ def write_page(
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []
     for each in sources if against is None else (*sources, against):
-        try:
-            sections, found = _packed(each, advance)
-        except TraceError as cause:
-            raise UnreadableTrace(each, cause) from cause
+        sections, found = _packed(each, advance)
         packed.append(sections)
         damages += ((each, damage) for damage in found)
     compared = None if against is None else _compared(sources[0], against, None if exact else Translation(ignore))

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from segstore.view import UnreadableTrace, write_page
+from segstore.traces import UnreadableTrace
+from segstore.view import write_page
 from segstore.view.files import SHARE
 from tests.view.samples import FIXTURES, saved
 from tests.view.test_pack import noise, tables, unpacked
