@@ -12,7 +12,9 @@
 `at_ns` counts from `start_ns`. `hex` is a frame that the codec does not know or would not write back unchanged: a
 malformed one or an older, shorter form. `bytes` form no frame. `open` and `close` hold hex if another recorder wrote
 their data in a form of its own. `rpc` is a controller call, its `fields` those of its message; `message` has the
-message in hex if fields would not represent it. Version 1 had no calls. `note` is for human readers and is ignored.
+message in hex if fields would not represent it. A request has no `status`, an answer one of gRPC's; a call that is
+otherwise, or on another connection, is `rpc` with its data in hex. Version 1 had no calls. `note` is for human readers
+and is ignored.
 
 Invariant: `from_line` restores the record of each line that `to_line` writes, byte for byte; this is checked when the
 line is written. An invalid line raises a `FixtureError` with line and field. Older versions are migrated to this one
@@ -27,9 +29,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from segstore.wire.codec import decode, encode
 from segstore.wire.errors import BadField, WireError
 from segstore.wire.inspect import command_named
+from segstore.wire.printable import printable
 from segstore.wire.schema import Command, Unknown
 from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
-from segstore.wire.trace.calls import Call, message_of
+from segstore.wire.trace.calls import CONTROLLER, Call, message_of
 from segstore.wire.trace.writer import event_data
 from segstore.wire.validation import DuplicateKey, unique
 
@@ -116,9 +119,9 @@ def _event(data: bytes) -> Any:
 
 
 def _call_keys(record: Record) -> dict[str, Any]:
-    """Returns the keys of a call; its data in hex if another recorder wrote it in a form of its own."""
+    """Returns the keys of a call; its data in hex if another recorder wrote it in a form of its own, or with a flaw."""
     call = Call.unpack(record.data)
-    if call is None or call.pack() != record.data:
+    if call is None or call.pack() != record.data or record.connection != CONTROLLER or _flaw(call, record.direction):
         return {"rpc": record.data.hex()}
     facts: dict[str, Any] = {"rpc": call.rpc, "call": call.number}
     given = {name: getattr(call, name) for name in _OF_CALL[1:]}
@@ -129,6 +132,18 @@ def _call_keys(record: Record) -> dict[str, Any]:
     elif call.message:
         facts["message"] = call.message.hex()
     return facts
+
+
+def _flaw(call: Call, direction: Direction) -> str:
+    """What is wrong with the status of a call; "" if nothing is."""
+    if direction is Direction.REQUEST:
+        return "a request has no status" if call.status else ""
+    from segstore.wire.controller_api import STATUSES  # imports protobuf
+
+    known = ("OK", *STATUSES)
+    if call.status in known:
+        return ""
+    return f"an answer has one of {', '.join(known)}, not {printable(call.status, 40)!r}"
 
 
 def _named(frame: bytes) -> tuple[Command | None, str]:
@@ -285,7 +300,12 @@ def _call(found: dict[str, Any], number: int, direction: Direction) -> bytes:
         except ValueError as cause:
             raise FixtureError(f"{rpc}: {cause}", line=number, field="fields") from cause
     omitted = _expect(found, "omitted", int, number, 0)
-    packed = Call(given.pop("call"), rpc, message, omitted=omitted, **given).pack()
+    call = Call(given.pop("call"), rpc, message, omitted=omitted, **given)
+    if found["conn"] != CONTROLLER:
+        raise FixtureError(f"calls are on connection {CONTROLLER}", line=number, field="conn", actual=found["conn"])
+    if flaw := _flaw(call, direction):
+        raise FixtureError(flaw, line=number, field="status", actual=call.status)
+    packed = call.pack()
     if Call.unpack(packed) is None:
         raise FixtureError("a text is needed for each key", line=number, field="metadata")
     return packed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import grpc
 import pytest
 from hypothesis import given
@@ -78,6 +80,17 @@ def test_other_data_is_no_call(data: bytes) -> None:
     assert seen.call is None
     kept = Record(100, CONTROLLER, Direction.REQUEST, RecordKind.CALL, data)
     assert from_line(to_line(kept, 100), HEADER, 2) == kept
+
+
+@pytest.mark.parametrize(
+    ("number", "direction", "status"), [(0, 0, "OK"), (0, 1, "OKAY"), (0, 1, ""), (7, 0, ""), (7, 1, "OK")]
+)
+def test_a_call_that_no_fixture_may_hold_is_kept_by_its_bytes(number: int, direction: int, status: str) -> None:
+    data = Call(1, "createScope", status=status).pack()
+    kept = Record(100, number, Direction(direction), RecordKind.CALL, data)
+    line = to_line(kept, 100)
+    assert json.loads(line)["rpc"] == data.hex()
+    assert from_line(line, HEADER, 2) == kept
 
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(METHODS)), st.sampled_from(("", "OK")))

@@ -137,6 +137,10 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
     ({"hex": "00", "conn": True}, "conn", "a whole number is needed"),
     ({"hex": "00", "conn": 1 << 63}, "conn", "64 bits"),
     ({"hex": "00", "at_ns": (1 << 63) - 1}, "at_ns", "64 bits"),
+    ({"rpc": "createScope", "call": 1, "conn": 7}, "conn", "calls are on connection 0"),
+    ({"rpc": "createScope", "call": 1, "conn": 0, "status": "OK"}, "status", "a request has no status"),
+    ({"rpc": "createScope", "call": 1, "conn": 0, "dir": "reply", "status": "OKAY"}, "status", "not 'OKAY'"),
+    ({"rpc": "createScope", "call": 1, "conn": 0, "dir": "reply"}, "status", "an answer has one of OK, CANCELLED, "),
 ]
 
 
