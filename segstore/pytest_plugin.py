@@ -547,6 +547,8 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         __tracebackhide__ = True
         path = _find(request, file)
         passes = options.get("missing") == "pass"
+        if check is False and options.get("missing") == "fail":
+            raise ValueError("missing='fail' fails the test, so it does not go with check=False")
         if passes and options.get("upstream") is None:
             server = request.getfixturevalue("segstore_server")
             options["upstream"] = server.address

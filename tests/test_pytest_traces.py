@@ -168,6 +168,7 @@ def test_arguments_of_the_wrong_type_are_refused_in_one_sentence(suite: pytest.P
             ({"missing": "pass", "upstream": ("a",)}, "upstream is (HOST, PORT), not ('a',)"),
             ({"missing": "pass", "upstream_controller": "a:1"}, "upstream_controller is (HOST, PORT), not 'a:1'"),
             ({"process": "maybe"}, "process is True, False or None, not 'maybe'"),
+            ({"missing": "fail", "check": False}, "missing='fail' fails the test, so it does not go with check=False"),
             ({"file": None}, "segstore_trace takes the name of a trace, not None"),
         ])
         def test_it(segstore_trace, options, said):
@@ -176,7 +177,7 @@ def test_arguments_of_the_wrong_type_are_refused_in_one_sentence(suite: pytest.P
             assert str(raised.value) == said
     """
     )
-    passed(suite.runpytest_inprocess("-q", "test_replays.py"), 7)
+    passed(suite.runpytest_inprocess("-q", "test_replays.py"), 8)
 
 
 @pytest.mark.parametrize("process", ["yes", "no"])

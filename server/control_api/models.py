@@ -159,7 +159,7 @@ class Payload(BaseModel):
     """An event, or other bytes, in the data of a request or reply."""
 
     part: str = Field(description="request or reply.")
-    kind: str = Field(description="event, bytes that are no whole event, or more: the rest after 50 events.")
+    kind: str = Field(description="event, key, value, message; bytes of no whole event; more: the rest after 50.")
     offset: int = Field(description="From the start of the data.")
     size: int
     form: str = Field(description="json, text or hex.")

@@ -180,6 +180,7 @@ class Link:
     def _begin(self, client: Side) -> None:
         assert client.transport is not None
         self.peer = _peer(client.transport.get_extra_info("peername"))
+        log.debug("connection from %s to the store at %s opened", self.peer, self._door.store)
         recorder, rules = self._tap.recorder, self._tap.rules
         if recorder is not None:
             number = self.number = recorder.opened(peer=self.peer, store=str(self._door.store))
@@ -326,6 +327,7 @@ class Link:
         if self.client.transport is not None or self.store.transport is not None or self._connecting:
             return
         self._move(LinkEvent.GONE)
+        log.debug("connection from %s ended: %d bytes in, %d bytes out", self.peer, self.bytes_in, self.bytes_out)
         if self._tap.recorder is not None:
             reason = {"reason": self._why} if self._why else {}
             self._tap.recorder.closed(self.number or 0, self._by or Direction.REQUEST, **reason)

@@ -147,7 +147,7 @@ class TransactionDetails(TransactionState):
 
     opened_ms: int | None = Field(description="Null if it has ended.")
     age_ms: int | None = Field(description="Null if it has ended.")
-    lease_left_ms: int | None = Field(description="Time until it is aborted, unless it is pinged; null if not open.")
+    lease_left_ms: int | None = Field(description="Null if not open. At 0 it is aborted after some slack.")
     writer: str = Field(description="The writer that has named itself at the commit; else empty.")
     epoch: int = Field(description="The epoch in which it was begun.")
     segment_count: int

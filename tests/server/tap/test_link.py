@@ -70,7 +70,10 @@ async def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     return Play(monkeypatch)
 
 
-async def test_a_link_is_connected_passes_both_ways_and_is_closed_when_both_sides_are(play: Play) -> None:
+async def test_a_link_is_connected_passes_both_ways_and_is_closed_when_both_sides_are(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "segstore")
     link = play.link
     assert link.state is LinkState.CONNECTING
     await play.connect()
@@ -85,6 +88,7 @@ async def test_a_link_is_connected_passes_both_ways_and_is_closed_when_both_side
     link.store.connection_lost(None)
     assert link.state is LinkState.CLOSED
     assert not play.tap.links
+    assert caplog.messages[-1].endswith(" ended: 4 bytes in, 4 bytes out")
 
 
 @pytest.mark.parametrize("client_first", [True, False])
