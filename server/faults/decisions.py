@@ -225,6 +225,12 @@ class Decider:
         """
         return list(self._log)
 
+    def forget_decisions(self) -> None:
+        """Discards the decisions, and numbers rules without a name from 1 again where those are free."""
+        self.forgotten_decisions += len(self._log)
+        self._log.clear()
+        self._log_bytes = self._named = 0
+
     def tallies(self) -> list[Tally]:
         """Returns the counts of each rule, in evaluation order: matches and firings."""
         return [

@@ -127,6 +127,7 @@ class Faults(Decider):
         toxics: disturbances of the bytes below the protocol.
         functions: the functions that rules have called, and their errors.
         progress: of the last 10,000 connections, by number.
+        at_start: `general`, as the server was started with it.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Faults(Decider):
         self._connections = 0
         self.progress: dict[int, Progress] = {}
         self.load(settings or FaultSettings())
+        self.at_start = self.general
 
     @classmethod
     def of_mock(cls, clock: Clock, settings: FaultSettings | None, *, watched: bool) -> Self | None:
@@ -168,6 +170,20 @@ class Faults(Decider):
             self._round_trip_ms = FaultSettings.model_validate({"round_trip_ms": given}).round_trip_ms
         except ValidationError as error:
             raise ValueError(rule_problem(error)) from error
+
+    @property
+    def general(self) -> FaultSettings:
+        """The seed and the round-trip time, without rules and toxics."""
+        return FaultSettings(seed=self.seed, round_trip_ms=self.round_trip_ms)
+
+    def start_over(self, general: FaultSettings) -> None:
+        """Removes all rules and toxics, decisions and recorded requests; sets the seed and the round-trip time."""
+        self.clear()
+        self.toxics.clear()
+        self.forget_decisions()
+        if self.observer is not None:
+            self.observer.clear()
+        self.load(general)
 
     # --- rules ------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@
 
 A snapshot has the segments with their attributes and tables, the names that are used up, and the controller's state. To
 restore one is like a restart of the server with that state: all connections to the stores are cut, controller calls in
-flight get UNAVAILABLE, fault rules are removed, and recorded requests and the counts of writers are discarded. Ports
-stay. To reset is to restore an empty state.
+flight get UNAVAILABLE, fault rules and toxics are removed, and their decisions, recorded requests and the counts of
+writers are discarded. The seed and the round-trip time are those of the snapshot. Ports stay. To reset is to restore an
+empty state, with the seed and the round-trip time that the server was started with.
 
 Invariants: a snapshot is taken, and restored, between two steps of the server, so no request sees a half-restored
 state; its bytes are charged to the server's memory. Refused: servers with a data directory, whose journal such a change
@@ -27,7 +28,7 @@ from segstore.server.store import Container, MemoryAccount
 
 if TYPE_CHECKING:
     from segstore.server.controller import Controller, ControllerServer
-    from segstore.server.faults import Faults
+    from segstore.server.faults import Faults, FaultSettings
     from segstore.server.node.runner import SegmentStoreServer
 
 NO_SNAPSHOTS: Final = "snapshots and reset are for servers in memory, and this one has a data directory"
@@ -64,6 +65,7 @@ class _Snapshot(NamedTuple):
     info: SnapshotInfo
     containers: Mapping[int, Image]
     controller: bytes
+    faults: FaultSettings | None
 
 
 def _nothing() -> None:
@@ -120,7 +122,7 @@ class Snapshots:
         segments = [segment for each in images.values() for segment in each.segments]
         size = len(state) + sum(len(extent.data) for each in segments for extent in each.extents)
         info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
-        self._snapshots[name] = _Snapshot(info, images, state)
+        self._snapshots[name] = _Snapshot(info, images, state, self._faults and self._faults.general)
         self._memory.charge(size)
         return info
 
@@ -140,13 +142,13 @@ class Snapshots:
         found = self._snapshots.get(name)
         if found is None:
             raise NoSuchSnapshot(name, tuple(self._snapshots))
-        return await self._replace(found.containers, found.controller)
+        return await self._replace(found.containers, found.controller, found.faults)
 
     async def reset(self) -> int:
         """Restores an empty state; returns the number of connections that were cut. Raises SnapshotRefused."""
-        return await self._replace({}, b"")
+        return await self._replace({}, b"", self._faults and self._faults.at_start)
 
-    async def _replace(self, images: Mapping[int, Image], state: bytes) -> int:
+    async def _replace(self, images: Mapping[int, Image], state: bytes, faults: FaultSettings | None) -> int:
         async with self._one_at_a_time:
             self._containers()
             cut = self._cut()
@@ -167,11 +169,8 @@ class Snapshots:
             for store in self._stores:
                 if store.service.writer_counts is not None:
                     store.service.writer_counts.clear()
-            if self._faults is not None:
-                self._faults.clear()
-                self._faults.toxics.clear()
-                if self._faults.observer is not None:
-                    self._faults.observer.clear()
+            if self._faults is not None and faults is not None:
+                self._faults.start_over(faults)
             return cut
 
     def _containers(self) -> list[Container]:

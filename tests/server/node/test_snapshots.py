@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ScalingPolicy, StreamConfig
+from segstore.server.faults import FaultSettings
 from segstore.server.node import NoSuchSnapshot, SnapshotRefused
 from segstore.server.store import StoreFull
 from segstore.wire import CreateTransientSegment, DataAppended, Hello, SegmentCreated
@@ -22,10 +25,10 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[tuple[MockSegmentStore, Callable[[], Awaitable[Peer]]]]:
+async def serving(**settings: Any) -> AsyncIterator[tuple[MockSegmentStore, Callable[[], Awaitable[Peer]]]]:
     """A store, and a function that connects a peer to it."""
     peers = []
-    async with MockSegmentStore() as mock:
+    async with MockSegmentStore(**settings) as mock:
 
         async def connect() -> Peer:
             peer = await Peer.connect(mock)
@@ -109,6 +112,21 @@ async def test_a_restore_removes_rules_and_requests_and_goes_on_counting() -> No
         again = await connect()
         await again.ask(set_up())
         assert mock.mark() > last
+
+
+async def test_a_restore_and_a_reset_undo_the_seed_the_round_trip_time_and_decisions() -> None:
+    async with serving(faults=FaultSettings(seed=3, round_trip_ms=1)) as (mock, connect):
+        mock.faults.load(FaultSettings(seed=4, round_trip_ms={0: 2}))
+        await mock.snapshot("base")
+        restore = partial(mock.restore, "base")
+        for number, (go_back, general) in enumerate(((restore, (4, {0: 2})), (mock.reset, (3, 1))), 1):
+            mock.faults.load(FaultSettings(seed=7, round_trip_ms=20))
+            assert mock.faults.add("type = HELLO", do="ok") == "rule 1"
+            await connect()
+            assert len(mock.faults.decisions) == 1
+            await go_back()
+            assert (mock.faults.decisions, mock.faults.forgotten_decisions) == ([], number)
+            assert (mock.faults.seed, mock.faults.round_trip_ms) == general
 
 
 async def test_the_controllers_state_comes_back_and_calls_in_progress_do_not_reach_it() -> None:
