@@ -81,14 +81,23 @@ class Progress(msgspec.Struct, gc=False):
 class Waiting:
     """A pending wait: first a delay, then one hold after the other. It calls `resume` when it ends, possibly at once.
 
-    pending: the waits of the same connection; this one is among them until it has ended or was cancelled.
+    pending: the waits of the same connection; this one is among them until it has ended or was cancelled. task: the
+    function that the last hold waits for, if any; it is cancelled when the wait ends first.
     """
 
-    def __init__(self, faults: Faults, wait: Wait, resume: Callable[[], object], pending: set[Waiting]) -> None:
+    def __init__(
+        self,
+        faults: Faults,
+        wait: Wait,
+        resume: Callable[[], object],
+        pending: set[Waiting],
+        task: asyncio.Task[None] | None = None,
+    ) -> None:
         self._faults = faults
         self._holds = list(wait.holds)
         self._resume = resume
         self._pending = pending
+        self._task = task
         self._timer: TimerHandle | None = None
         pending.add(self)
         if wait.seconds:
@@ -103,6 +112,18 @@ class Waiting:
         elif self in self._pending:
             self._pending.discard(self)
             self._resume()
+            self._cancel_task()
+
+    def released_by_rule(self) -> None:
+        """The rule releases this wait. If its own function asks for that, the wait ends when the function returns."""
+        if self._task is not None and self._task is asyncio.current_task():
+            self._task.add_done_callback(lambda _: self.advance())
+        else:
+            self.advance()
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def release(self) -> None:
         """Ends the current hold, as if its rule had released this wait."""
@@ -115,6 +136,7 @@ class Waiting:
         self._holds.clear()
         if self._timer is not None:
             self._timer.cancel()
+        self._cancel_task()
         self._faults._forget(self)
 
 
@@ -253,7 +275,7 @@ class Faults(Decider):
     def _release(self, name: str) -> int:
         waiting = self._held.pop(name, {})
         for each in waiting:
-            each.advance()
+            each.released_by_rule()
         return len(waiting)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
@@ -285,8 +307,12 @@ class Faults(Decider):
             elif self.held(name) >= count:
                 done.set_result(None)
 
+    def is_enabled(self, name: str) -> bool:
+        """Whether a rule exists and is enabled."""
+        return name in self._rules and self._rules[name].enabled
+
     def _hold(self, name: str, waiting: Waiting) -> None:
-        if name not in self._rules or not self._rules[name].enabled:
+        if not self.is_enabled(name):
             waiting.advance()  # the rule was cleared or disabled while this waited for something else
             return
         self._held.setdefault(name, {})[waiting] = None

@@ -6,7 +6,8 @@
         request.answer("WrongHost")
 
 A function runs on the thread and loop of the server, between two steps of it, so it must not block. While a coroutine
-runs, its request is held, as by the action `hold`, and with it the requests behind it on the connection.
+runs, its request is held, as by the action `hold`, and with it the requests behind it on the connection. If that hold
+is released, the coroutine is cancelled, and the request goes on at once with what was decided by then.
 
 Invariants: a function decides with ordinary actions, which `segstore.server.faults.lane` applies; a function that fails
 closes the request's connection, before the request is executed, and its error is logged, kept in `errors` and raised
@@ -68,7 +69,7 @@ class FaultRequest:
         self.command = command
         self._action: Action | None = None
         self._changed = False
-        self._is_held = False
+        self._is_held = self._is_running = False
         self._waiting: Waiting | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -121,9 +122,8 @@ class FaultRequest:
 
     def _release(self) -> None:
         self._is_held = False
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.release()
+        if self._waiting is not None and not self._is_running:
+            self._waiting.release()
 
     # --- for the lane -----------------------------------------------------------------------------------------------
 
@@ -132,9 +132,17 @@ class FaultRequest:
         """Whether the request waits for `release`."""
         return self._is_held
 
-    def waits(self, waiting: Waiting | None) -> None:
-        """The hold has begun."""
+    def waits(self, waiting: Waiting | None, task: asyncio.Task[None] | None) -> None:
+        """The request is held: until the function, if it still runs in `task`, returns, and then until `release`."""
         self._waiting = waiting
+        if task is not None:
+            self._is_running = True
+            task.add_done_callback(self._returned)
+
+    def _returned(self, _: object) -> None:
+        self._is_running = False
+        if not self._is_held:
+            self._release()
 
     @property
     def decided(self) -> Action | None:

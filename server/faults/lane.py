@@ -25,7 +25,6 @@ is no failure of the writer, and a wrong event number ends the connection. Sourc
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -250,27 +249,22 @@ class Lane:
         handle = FaultRequest(request.plan.rule, request.seen, kept)
         cost = WAITING_BYTES + (len(request.raw) or size)
         task = self._faults.functions.start(action.call, handle)
-        if task is None and not handle.is_held:
-            return self._act(_decided(request, handle))
-        self.requests_bytes += cost
-        self._waiting += 1
-        self.is_blocked = True
-        called = partial(self._called, request, handle, cost)
-        if task is None:
-            asyncio.get_running_loop().call_soon(called)  # not from within `request`: the hold may be over already
-        else:
-            self._waits.add_task(task, called)
-        return []
+        if not self._faults.is_enabled(handle.rule):  # no longer, since the request waited or the function has begun
+            if task is not None:
+                task.cancel()
+        elif task is not None or handle.is_held:
+            self.requests_bytes += cost
+            self._waiting += 1
+            self.is_blocked = True
+            hold = Wait(holds=(handle.rule,))
+            resume = partial(self._function_is_over, request, handle, cost)
+            handle.waits(self._waits.add(hold, resume, task), task)
+            return []
+        return self._act(_decided(request, handle))
 
-    def _called(self, request: Execute, handle: FaultRequest, cost: int) -> None:
-        """A function has returned; its request waits."""
-        if self._waits.is_cleared:
-            return
-        if handle.is_held:
-            wait = Wait(holds=(handle.rule,))
-            handle.waits(self._waits.add(wait, lambda: self._go_on(_decided(request, handle), cost)))
-        else:
-            self._go_on(_decided(request, handle), cost)
+    def _function_is_over(self, request: Execute, handle: FaultRequest, cost: int) -> None:
+        """The hold by a function has ended."""
+        self._go_on(_decided(request, handle), cost)
 
     def _go_on(self, request: Execute, cost: int) -> None:
         """The wait of a request has ended."""

@@ -18,7 +18,6 @@ class FaultWaits:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._pending: set[Waiting] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._cleared = False
 
     @property
@@ -26,25 +25,15 @@ class FaultWaits:
         """Whether the connection is closed."""
         return self._cleared
 
-    def add(self, wait: Wait, resume: Callable[[], object]) -> Waiting | None:
-        """Calls `resume` when the wait ends, possibly at once; never after `clear`, for which None is returned."""
-        return None if self._cleared else Waiting(self._faults, wait, resume, self._pending)
+    def add(self, wait: Wait, resume: Callable[[], object], task: asyncio.Task[None] | None = None) -> Waiting | None:
+        """Calls `resume` when the wait ends, possibly at once; never after `clear`, for which None is returned.
 
-    def add_task(self, task: asyncio.Task[None], resume: Callable[[], object]) -> None:
-        """Calls `resume` when the task has ended; never after `clear`, which cancels it."""
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if not self._cleared:
-                resume()
-
-        self._tasks.add(task)
-        task.add_done_callback(ended)
+        task: the function that a hold waits for; it is cancelled with the wait.
+        """
+        return None if self._cleared else Waiting(self._faults, wait, resume, self._pending, task)
 
     def clear(self) -> None:
         """Cancels all waits; nothing is called back afterwards."""
         self._cleared = True
         for waiting in tuple(self._pending):
             waiting.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()

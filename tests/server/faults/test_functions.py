@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from segstore.server.faults import FaultFunctionError, FaultRequest
+from segstore.server.faults import FaultFunctionError, FaultRequest, Rule
 from segstore.server.faults.file import FaultFileError, parse_faults
 from segstore.server.faults.functions import Functions
 from segstore.server.faults.observe import request_seen
@@ -255,6 +255,52 @@ async def test_a_hold_that_is_released_within_the_function_or_whose_rule_is_gone
         peer.send(append(1), append(2), append(3))
         await until(lambda: stored(mock) == 12)
         assert mock.faults.held("short") == mock.faults.held("once") == 0
+
+
+@pytest.mark.parametrize("how", ["release", "disable", "clear", "replace"])
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_coroutine_is_cancelled_with_the_hold_of_its_rule(kind: HostName, how: str, stubborn: bool) -> None:
+    ended: list[int] = []
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault(APPENDS)
+        async def endless(request: FaultRequest) -> None:
+            request.change(data=b"slow")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(request.seen.event_number)
+                if not stubborn:
+                    raise
+                await asyncio.Event().wait()
+
+        peer.send(append(1))
+        await mock.faults.wait_held("endless")
+        match how:
+            case "release":
+                assert mock.faults.release("endless") == 1
+            case "replace":
+                mock.faults.replace("endless", Rule(do="ok"))
+            case _:
+                getattr(mock.faults, how)("endless")
+        assert acknowledged(await peer.receive()) == [1]
+        assert mock.segments[SEGMENT].read_bytes(0, 4) == b"slow"
+        await until(lambda: ended == [1])
+        assert mock.faults.held("endless") == 0
+
+
+async def test_a_coroutine_that_removes_its_own_rule_runs_to_its_end(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault(APPENDS)
+        async def once(request: FaultRequest) -> None:
+            mock.faults.clear("once")
+            await asyncio.sleep(0)
+            request.change(data=b"once")
+
+        peer.send(append(1), append(2))
+        await until(lambda: stored(mock) == 8)
+        assert mock.segments[SEGMENT].read_bytes(0, 8) == b"oncedata"
 
 
 async def test_a_coroutine_is_cancelled_when_its_connection_is_lost(kind: HostName) -> None:
