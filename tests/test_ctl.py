@@ -94,7 +94,25 @@ def test_decisions_and_connections_are_listed_and_connections_cut(run: Run, serv
     assert run("connections", "cut").output == "connections: 0\n"
 
 
-@pytest.mark.parametrize("group", ["connections", "faults", "record", "scopes", "snapshot", "toxics"])
+def test_the_bytes_of_a_segment_are_written_in_pieces(
+    run: Run, server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.cli.ctl._READ_BYTES", 3)
+    server.create_stream("shop", "orders")
+    with httpx.Client(base_url=server.http_url, trust_env=False) as http:
+        assert http.post("/v1/streams/shop/orders/events", json={"events": [{"text": "event"}]}).is_success
+    assert run("read", "shop/orders/0.#epoch.0").stdout_bytes == server.read("shop/orders/0.#epoch.0")
+    assert run("read", "shop/orders/1.#epoch.0").exit_code == 1
+
+
+@pytest.mark.parametrize("what", ["stop", "start", "expire-session", "cut-session", "heal-session"])
+def test_a_store_of_several_is_steered(run: Run, what: str) -> None:
+    refused = run("stores", what, "0")
+    assert refused.exit_code == 1
+    assert "there is only one store" in refused.output
+
+
+@pytest.mark.parametrize("group", ["connections", "faults", "record", "scopes", "snapshot", "stores", "toxics"])
 def test_a_group_without_a_command_lists(run: Run, group: str) -> None:
     listed = run(group)
     assert listed.exit_code == 0

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
 
 
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+
 @click.group()
 @click.option(
     "--url",
@@ -271,6 +274,55 @@ def segments(api: Api, prefix: str, limit: int) -> None:
 def containers(api: Api) -> None:
     """List containers and their owners."""
     api.show(api.ask("GET", "containers"), ("container", "store", "address", "open", "segments"), "containers")
+
+
+@ctl.command()
+@click.argument("segment")
+@pass_api
+def read(api: Api, segment: str) -> None:
+    """Write the bytes of a segment to standard output, from its start offset."""
+    about = api.ask("GET", f"segments/{quoted(segment)}")
+    at = about["start_offset"]
+    while at < about["length"]:
+        limit = min(about["length"] - at, _READ_BYTES)
+        api.download(f"bytes/{quoted(segment)}", sys.stdout.buffer, limit=limit, **{"from": at})
+        at += limit
+
+
+@ctl.group(cls=Listing)
+def stores() -> None:
+    """List the stores; stop and start one of several in one process."""
+
+
+@stores.command("list")
+@pass_api
+def list_stores(api: Api) -> None:
+    """List the stores and their addresses."""
+    columns = ("store", "address", "admin_address", "upstream", "serving")
+    api.show(api.ask("GET", "server"), columns, "stores")
+
+
+@stores.command("stop")
+@click.argument("number", type=int)
+@click.option("--drain-s", type=Finite(0, 10), default=0.0, show_default=True, help="Time to send replies; 0 cuts.")
+@pass_api
+def stop_store(api: Api, number: int, drain_s: float) -> None:
+    """Stop a store; the others take its containers."""
+    api.show(api.ask("POST", f"stores/{number}/stop", drain_s=drain_s))
+
+
+def _store_command(name: str, text: str) -> None:
+    @stores.command(name, help=text)
+    @click.argument("number", type=int)
+    @pass_api
+    def command(api: Api, number: int) -> None:
+        api.show(api.ask("POST", f"stores/{number}/{name}"))
+
+
+_store_command("start", "Restart a store on its port; it takes its share of the containers.")
+_store_command("expire-session", "Expire a store's session with the coordination service.")
+_store_command("cut-session", "Disconnect a store from the coordination service.")
+_store_command("heal-session", "Reconnect a store to the coordination service.")
 
 
 @ctl.group(cls=Listing)

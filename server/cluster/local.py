@@ -135,7 +135,7 @@ class Cluster(ClusterNode):
             await self.members.start()
         if self._with_controller and self.settings.controller_port is not None:
             await self.start_controller()
-        await self._start_control_api(move=None if self.members is None else self.members.move)
+        await self._start_control_api(cluster=None if self.members is None else self)
 
     async def start_controller(self) -> None:
         """Starts the controller after `start(with_controller=False)`; no-op if it runs. Raises OSError."""
@@ -330,7 +330,9 @@ class MockCluster(Cluster):
 
     def expire_session(self, number: int) -> None:
         """Expires a store's session with the coordination service; the store is notified at once."""
-        self._coordinator.expire(self._members.session(number).session_id)
+        session = self._members.session(number)
+        if not session.expired:
+            self._coordinator.expire(session.session_id)
 
     def cut_session(self, number: int) -> None:
         """Disconnects a store from the coordination service; its session expires after its timeout."""

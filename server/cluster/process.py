@@ -185,7 +185,7 @@ class ClusterProcess(ClusterNode):
         await self._serve_rest_api(self._front)
         await self._start_control_api(
             owner_elsewhere=self._owners.of,
-            why_not_moved="a cluster of processes shares them out by itself, through ZooKeeper",
+            why_no_cluster="each store of the cluster is a process, and ZooKeeper shares the containers out",
         )
         await self._settle()
 

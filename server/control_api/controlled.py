@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import Front, Replayed, ReplayFront, Store, StoreFront, Tap
+from segstore.server.control_api.fronts import Cluster, Front, Replayed, ReplayFront, Store, StoreFront, Tap
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
@@ -42,8 +42,8 @@ class Controlled:
 
     stores: the stores of this process; none on a tap and for a replay. tap, replay: the tap or the replay, if this is
     one. faults: their fault rules; None if they have none. controller: returns the current controller, if any;
-    controller_address: returns its address. data: the data directory; None for memory. move: moves a container to a
-    store, if several stores are in this process; else why_not_moved is the reason why containers cannot be moved.
+    controller_address: returns its address. data: the data directory; None for memory. cluster: moves containers,
+    stops and starts stores, if several are in this process; else why_no_cluster is the reason why none can be.
     owner_elsewhere: returns the address of a container's owner in another process. names: registered writer names.
     snapshots: those of its data; None with a data directory. settled: returns when the controller's changes are
     durable. one_at_a_time: held by requests that arrange data. traffic: the latest traffic of the stores; None if it is
@@ -58,8 +58,8 @@ class Controlled:
     replay: Replayed | None = None
     traffic: Traffic | None = None
     data: Path | None = None
-    move: Callable[[int, int], Awaitable[None]] | None = None
-    why_not_moved: str = _ALONE
+    cluster: Cluster | None = None
+    why_no_cluster: str = _ALONE
     owner_elsewhere: Callable[[int], Endpoint | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)
     snapshots: Snapshots | None = None

@@ -116,8 +116,9 @@ class Waiting:
 
     def released_by_rule(self) -> None:
         """The rule releases this wait. If its own function asks for that, the wait ends when the function returns."""
-        if self._task is not None and self._task is asyncio.current_task():
-            self._task.add_done_callback(lambda _: self.advance())
+        task = self._task
+        if task is not None and task is asyncio.current_task():
+            task.add_done_callback(lambda _: self.advance())
         else:
             self.advance()
 
@@ -196,7 +197,7 @@ class Faults(Decider):
     @property
     def general(self) -> FaultSettings:
         """The seed and the round-trip time, without rules and toxics."""
-        return FaultSettings(seed=self.seed, round_trip_ms=self.round_trip_ms)
+        return FaultSettings.model_validate({"seed": self.seed, "round_trip_ms": self.round_trip_ms})
 
     def start_over(self, general: FaultSettings) -> None:
         """Removes all rules and toxics, decisions and recorded requests; sets the seed and the round-trip time."""

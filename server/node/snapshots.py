@@ -122,7 +122,8 @@ class Snapshots:
         segments = [segment for each in images.values() for segment in each.segments]
         size = len(state) + sum(len(extent.data) for each in segments for extent in each.extents)
         info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
-        self._snapshots[name] = _Snapshot(info, images, state, self._faults and self._faults.general)
+        general = None if self._faults is None else self._faults.general
+        self._snapshots[name] = _Snapshot(info, images, state, general)
         self._memory.charge(size)
         return info
 
@@ -146,7 +147,7 @@ class Snapshots:
 
     async def reset(self) -> int:
         """Restores an empty state; returns the number of connections that were cut. Raises SnapshotRefused."""
-        return await self._replace({}, b"", self._faults and self._faults.at_start)
+        return await self._replace({}, b"", None if self._faults is None else self._faults.at_start)
 
     async def _replace(self, images: Mapping[int, Image], state: bytes, faults: FaultSettings | None) -> int:
         async with self._one_at_a_time:

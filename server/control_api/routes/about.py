@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
 from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.fronts import Front
 from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.net import address_text
@@ -47,16 +48,7 @@ def router(controlled: Controlled) -> APIRouter:
             data=None if controlled.data is None else shown(str(controlled.data)),
             tls=controlled.tls,
             containers=controlled.containers,
-            stores=[
-                StoreInfo(
-                    store=each.number,
-                    address=address_text(each.address),
-                    admin_address=address_text(each.admin_address),
-                    upstream=address_text(each.upstream),
-                    serving=each.serving,
-                )
-                for each in controlled.fronts
-            ],
+            stores=[store_info(each) for each in controlled.fronts],
         )
 
     @made.get("/v1/counters", tags=["server"], summary="Counters as plain numbers")
@@ -84,6 +76,16 @@ def router(controlled: Controlled) -> APIRouter:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return made
+
+
+def store_info(front: Front) -> StoreInfo:
+    return StoreInfo(
+        store=front.number,
+        address=address_text(front.address),
+        admin_address=address_text(front.admin_address),
+        upstream=address_text(front.upstream),
+        serving=front.serving,
+    )
 
 
 class _Counters:

@@ -103,10 +103,11 @@ def _trace(traffic: Traffic, form: str, pieces: Iterable[bytes], records: Iterab
     name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
     if form == "jsonl":
         return StreamingResponse(_lines(traffic, records), media_type="application/x-ndjson", headers=name)
-    return StreamingResponse(_pieces(pieces), media_type="application/octet-stream", headers=name)
+    return StreamingResponse(sent(pieces), media_type="application/octet-stream", headers=name)
 
 
-async def _pieces(pieces: Iterable[bytes]) -> AsyncIterator[memoryview]:
+async def sent(pieces: Iterable[bytes]) -> AsyncIterator[memoryview]:
+    """The body of a long answer."""
     for each in pieces:
         for part in _parts(each):
             yield part

@@ -1,16 +1,18 @@
-"""Routes that list segments and describe one."""
+"""Routes that list segments, describe one, and read its bytes."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
+from fastapi.responses import StreamingResponse
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import AllSegments, SegmentDetails, SegmentSummary
 from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.routes.recordings import sent
 from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
 
@@ -18,6 +20,13 @@ _AT_ONCE = 20_000
 _COMPARED_CHARACTERS = 64
 """Characters of a name that are compared in the time that a short name takes."""
 _Name = Annotated[str, Path(max_length=65_535, description="The segment's full name; `#` is written `%23`.")]
+_MOST_READ: Final = 8 * 1024 * 1024
+_BYTES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "The bytes",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 _Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of entries.")]
 
 
@@ -60,7 +69,7 @@ def router(controlled: Controlled) -> APIRouter:
     async def get_segment(name: _Name) -> SegmentDetails:
         found = _find(controlled, name)
         if found is None:
-            raise ApiProblem(404, f"there is no segment {name[:200]!r} in the stores of this process", "path.name")
+            raise _no_segment(name)
         number, container, segment = found
         return SegmentDetails(
             **_summary(number, container, segment).model_dump(),
@@ -71,7 +80,34 @@ def router(controlled: Controlled) -> APIRouter:
             writers=len(controlled.counts.of(name)),
         )
 
+    @made.get(
+        "/bytes/{name:path}",
+        tags=["segments"],
+        summary="Bytes of a segment, as they are stored",
+        response_class=Response,
+        responses=_BYTES,
+    )
+    async def read_bytes(
+        name: _Name,
+        offset: Annotated[int | None, Query(alias="from", ge=0, description="Default: the start offset.")] = None,
+        limit: Annotated[int, Query(ge=1, le=_MOST_READ, description="Maximum number of bytes.")] = _MOST_READ,
+    ) -> Response:
+        store = controlled.store_of(name)
+        if store is None or _find(controlled, name) is None:
+            raise _no_segment(name)
+        info = store.store.segment_info(name)  # writes the entries that an index lacks
+        at = info.start_offset if offset is None else offset
+        if not info.start_offset <= at <= info.length:
+            why = f"the segment has the bytes from {info.start_offset} to {info.length}"
+            raise ApiProblem(422, f"offset {at} is not in the segment: {why}", "query.from")
+        data = store.store.segment(name).read_bytes(at, min(limit, info.length - at))
+        return StreamingResponse(sent([data]), media_type="application/octet-stream")
+
     return made
+
+
+def _no_segment(name: str) -> ApiProblem:
+    return ApiProblem(404, f"there is no segment {name[:200]!r} in the stores of this process", "path.name")
 
 
 def _find(controlled: Controlled, name: str) -> tuple[int, int, Segment] | None:

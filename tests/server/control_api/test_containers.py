@@ -107,6 +107,40 @@ async def test_a_move_that_does_not_succeed_is_reported_in_time(monkeypatch: pyt
         mock.heal_session(1)
 
 
+async def test_a_store_is_stopped_and_started_again_on_its_port() -> None:
+    async with several(stores=2, containers=2) as (_, http):
+        before = (await http.get("/v1/server")).json()["stores"][1]
+        stopped = (await http.post("/v1/stores/1/stop", params={"drain_s": 0.1})).json()
+        assert (stopped["store"], stopped["serving"]) == (1, False)
+        assert (await http.post("/v1/containers/1/move", json={"to": 0})).status_code == 200
+        assert await owners(http) == [0, 0]
+        assert (await http.post("/v1/stores/1/cut-session")).status_code == 409
+        assert (await http.post("/v1/stores/1/start")).json() == before
+
+
+async def test_a_session_is_cut_healed_and_expired() -> None:
+    async with several(stores=2, containers=2) as (mock, http):
+        assert mock.members is not None
+        session = mock.members.session(1)
+        assert (await http.post("/v1/stores/1/cut-session")).status_code == 200
+        assert session.cut
+        assert (await http.post("/v1/stores/1/heal-session")).json()["store"] == 1
+        assert not session.cut
+        for _ in range(2):
+            assert (await http.post("/v1/stores/1/expire-session")).status_code in (200, 409)
+        assert session.expired
+
+
+@pytest.mark.parametrize("what", ["stop", "start", "expire-session", "cut-session", "heal-session"])
+async def test_a_store_that_is_not_there_is_not_stopped(what: str) -> None:
+    async with several(stores=2, containers=2) as (_, http):
+        status, said, where = refusal(await http.post(f"/v1/stores/2/{what}"))
+        assert (status, said, where) == (404, "there is no store 2: there are 2, from 0", "path.store")
+    async with asking() as (_, http):
+        status, said, _ = refusal(await http.post(f"/v1/stores/0/{what}"))
+        assert (status, said.partition(":")[0]) == (409, "stores and their sessions cannot be stopped here")
+
+
 @pytest.mark.parametrize(
     ("path", "sent", "status", "where"),
     [

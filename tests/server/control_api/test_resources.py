@@ -55,6 +55,22 @@ async def test_segments_are_listed_in_pages_and_described_by_name() -> None:
         assert "scope/s9/0.#epoch.0" in said
 
 
+async def test_the_bytes_of_a_segment_are_read_from_an_offset() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up(), append(0, b"0123456789"))
+        mock.store.truncate_segment(SEGMENT, 2)
+        url = f"/v1/bytes/{SEGMENT.replace('#', '%23')}"
+        for query, expected in (({}, b"23456789"), ({"from": 4, "limit": 3}, b"456"), ({"from": 10}, b"")):
+            answer = await http.get(url, params=query)
+            assert (answer.status_code, answer.content) == (200, expected)
+            assert answer.headers["content-type"] == "application/octet-stream"
+        for offset in (1, 11):
+            status, said, where = refusal(await http.get(url, params={"from": offset}))
+            assert (status, where) == (422, "query.from")
+            assert said == f"offset {offset} is not in the segment: the segment has the bytes from 2 to 10"
+        assert refusal(await http.get("/v1/bytes/scope/none"))[::2] == (404, "path.name")
+
+
 async def test_segments_are_found_by_a_part_of_their_name_and_counted_on_all_pages() -> None:
     async with asking() as (mock, http):
         for number in range(12):
