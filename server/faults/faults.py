@@ -116,9 +116,9 @@ class Waiting:
 
     def released_by_rule(self) -> None:
         """The rule releases this wait. If its own function asks for that, the wait ends when the function returns."""
-        task = self._task
-        if task is not None and task is asyncio.current_task():
-            task.add_done_callback(lambda _: self.advance())
+        current = None if self._task is None else asyncio.current_task()
+        if current is not None and current is self._task:
+            current.add_done_callback(lambda _: self.advance())
         else:
             self.advance()
 
