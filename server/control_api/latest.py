@@ -15,14 +15,14 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.faults import check_types, counts
+from segstore.server.faults import Seen, check_types, counts
 from segstore.wire import AppendBlock, AppendBlockEnd
 from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from segstore.server.faults import Faults, Seen
+    from segstore.server.faults import Faults
     from segstore.server.traffic import Traffic
     from segstore.wire import Command
     from segstore.wire.trace import Call, Filter, Record
@@ -31,6 +31,7 @@ _AT_ONCE: Final = 200
 """Records that are decoded in one loop iteration."""
 _FIRST_LOOK: Final = 512
 _MOST_RECORDS: Final = 30_000
+_MOST_SEEN: Final = 1_000
 _MOST_DECISIONS: Final = 2_000
 _AROUND: Final = 2_000
 """Records on each side of a request among which its reply and its neighbours are looked for."""
@@ -119,6 +120,29 @@ class Kept:
     def latency_ns(self) -> int | None:
         return None if self.reply is None else self.reply.record.ts_ns - self.request.record.ts_ns
 
+    def as_seen(self) -> Seen:
+        """The same facts as an observer has them. store: 0, which the traffic does not have."""
+        command, received_s = self.command, self.time_ns / 1e9
+        return Seen(
+            self.number,
+            0,
+            self.connection,
+            self.type_name or "",
+            self.code,
+            self.segments,
+            self.request_id,
+            self.writer_id,
+            self.size,
+            received_s,
+            0.0,
+            event_number=getattr(command, "last_event_number", getattr(command, "event_number", -1)),
+            event_count=getattr(command, "num_events", 1),
+            replied_s=None if self.latency_ns is None else received_s + self.latency_ns / 1e9,
+            reply=None if self.reply is None else self.reply.status or self.reply.type_name,
+            faults=self.faults,
+            call=self.call,
+        )
+
     @property
     def stage(self) -> str:
         """The last stage that it is known to have reached."""
@@ -156,6 +180,15 @@ class Pairing:
             self._waiting[id(seen)] = request
             self.requests.append(request)
         return seen
+
+
+def latest_seen(traffic: Traffic) -> list[Seen]:
+    """The latest requests, newest first, as an observer has them: those in the last 1,000 records."""
+    last = traffic.flush()
+    pairing = Pairing(traffic)
+    for number, record in traffic.records(max(traffic.first, last + 1 - _MOST_SEEN), last):
+        pairing.see(number, record)
+    return [each.as_seen() for each in reversed(pairing.requests)]
 
 
 class Latest:

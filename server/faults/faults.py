@@ -38,6 +38,7 @@ from segstore.wire.printable import first_of, printable
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock, TimerHandle
+    from segstore.server.faults.observe import Seen
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +148,7 @@ class Faults(Decider):
     Attributes:
         clock: measures delays.
         observer: log of requests; None if they are not recorded.
+        latest: returns the latest requests, newest first, where these are kept in another way; else None.
         toxics: disturbances of the bytes below the protocol.
         functions: the functions that rules have called, and their errors.
         progress: of the last 10,000 connections, by number.
@@ -159,6 +161,7 @@ class Faults(Decider):
         super().__init__()
         self.clock = clock
         self.observer = observer
+        self.latest: Callable[[], Sequence[Seen]] | None = None
         self.started_s = clock.now_s()
         self.functions = Functions()
         self.toxics = Toxics(clock, lambda: self.seed)
@@ -295,7 +298,9 @@ class Faults(Decider):
             rule = self._rule(name)
             said = f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s"
             said += f"; it has matched {rule.matched} and fired {rule.fired.total()} times"
-            raise TimeoutError("\n  ".join([said, *([] if rule.matched else self._near(rule.rule))])) from error
+            raise TimeoutError(
+                "\n  ".join([said, *([] if rule.matched else self._near(rule.rule, self._latest()))])
+            ) from error
         finally:
             self._holding.remove(entry)
 
@@ -338,10 +343,11 @@ class Faults(Decider):
     def each_unmatched(self) -> Iterator[str]:
         """As `unmatched`, one after the other."""
         tallies = self.tallies()
+        latest = () if all(each.matched for each in tallies) else self._latest()
         for each in tallies:
             if not each.matched:
                 said = f"fault {each.name!r} has matched nothing: {_described(each.rule)}"
-                yield "\n  ".join([said, *self._near(each.rule)])
+                yield "\n  ".join([said, *self._near(each.rule, latest)])
         for each in tallies:
             if each.matched and not each.fired:
                 yield f"fault {each.name!r} has matched, but never fired: {_described(each.rule)}"
@@ -352,11 +358,16 @@ class Faults(Decider):
         what = "fault rules have matched nothing or never fired"
         return list(first_of(self.each_unmatched(), total, _MOST_REPORTED, what))
 
-    def _near(self, rule: Rule) -> list[str]:
-        """The requests that come nearest to a rule that matched none. Replies are not recorded."""
-        if self.observer is None or rule.on == "reply":
+    def _latest(self) -> Sequence[Seen]:
+        """The latest requests, newest first; none if they are not kept."""
+        if self.observer is not None:
+            return tuple(islice(self.observer.newest_first(), MOST_LOOKED_AT))
+        return () if self.latest is None else self.latest()
+
+    def _near(self, rule: Rule, latest: Sequence[Seen]) -> list[str]:
+        """The requests that come nearest to a rule that matched none. latest: newest first. Replies are not recorded."""
+        if rule.on == "reply":
             return []
-        latest = islice(self.observer.newest_first(), MOST_LOOKED_AT)
         of_its_kind = (each for each in latest if (each.call is not None) == rule.about_calls)
         return list(near_misses(of_its_kind, rule.filter, store=rule.store))
 
@@ -368,6 +379,8 @@ class Faults(Decider):
         for text in self.unmatched_report():
             for line in text.splitlines():
                 log.warning("%s", line)
+        if self.observer is None and self.latest is None and not all(each.matched for each in self.tallies()):
+            log.warning("with an HTTP port (--http-port) the requests that come nearest to such a rule are shown, too")
         await self.functions.aclose()
 
     # --- for connections --------------------------------------------------------------------------------------------

@@ -66,6 +66,21 @@ async def test_rules_without_effect_are_listed_with_the_nearest_requests() -> No
         assert len((await done(http, "GET", "/v1/unmatched"))["unmatched"]) == 1
 
 
+async def test_without_a_log_of_requests_the_nearest_are_those_of_the_latest_traffic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        mock.faults.observer = None  # as `segstore serve` has it
+        mock.faults.add(f'type = APPEND_BLOCK_END and segment = "{SEGMENT}2"', do="WrongHost", name="never")
+        await peer.ask(create(), set_up(), append(3, b"data"))
+        (listed,) = (await done(http, "GET", "/v1/requests", match="type = APPEND_BLOCK_END"))["requests"]
+        (never,) = (await done(http, "GET", "/v1/unmatched"))["unmatched"]
+        near = f"near: request {listed['number']}: APPEND_BLOCK_END of {SEGMENT} event 3 on connection 1: DATA_APPENDED after "
+        assert never.splitlines()[1].startswith(f"  {near}")
+        assert never.endswith(f': not segment = "{SEGMENT}2"')
+    assert near in caplog.text
+
+
 async def test_the_round_trip_time_is_set_for_all_stores_or_for_some() -> None:
     async with tapped() as (tap, http), through(tap) as peer:
         for given in (1.5, {"0": 1.0, "1": 0.0}):
