@@ -29,7 +29,8 @@ def test_a_fault_file_with_a_wrong_key_is_refused_with_line_and_path(tmp_path: P
 def test_rules_act_on_what_is_served_and_idle_ones_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "faults.yaml"
     path.write_text(
-        "rules:\n  - {match: type = CREATE_SEGMENT, do: WrongHost}\n  - {match: failure, do: close, name: never}\n"
+        "rules:\n  - {match: type = CREATE_SEGMENT, do: WrongHost}\n"
+        "  - {match: type = MERGE_SEGMENTS, do: close, name: never}\n"
     )
     command = [sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0", "--announce", "json"]
     with subprocess.Popen(
@@ -49,4 +50,4 @@ def test_rules_act_on_what_is_served_and_idle_ones_are_reported(tmp_path: Path) 
         finally:
             process.kill()
     assert process.returncode == 0
-    assert "fault 'never' has matched nothing: name 'never', match 'failure'" in said
+    assert "fault 'never' has matched nothing: name 'never', match 'type = MERGE_SEGMENTS'" in said

@@ -298,9 +298,8 @@ class Faults(Decider):
             rule = self._rule(name)
             said = f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s"
             said += f"; it has matched {rule.matched} and fired {rule.fired.total()} times"
-            raise TimeoutError(
-                "\n  ".join([said, *([] if rule.matched else self._near(rule.rule, self._latest()))])
-            ) from error
+            near = [] if rule.matched else self._near(rule.rule, self._latest())
+            raise TimeoutError("\n  ".join([said, *near])) from error
         finally:
             self._holding.remove(entry)
 
@@ -365,7 +364,7 @@ class Faults(Decider):
         return () if self.latest is None else self.latest()
 
     def _near(self, rule: Rule, latest: Sequence[Seen]) -> list[str]:
-        """The requests that come nearest to a rule that matched none. latest: newest first. Replies are not recorded."""
+        """The requests nearest to a rule that matched none. latest: newest first. Replies are not recorded."""
         if rule.on == "reply":
             return []
         of_its_kind = (each for each in latest if (each.call is not None) == rule.about_calls)

@@ -17,7 +17,8 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypedDict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
 
 from pydantic import (
@@ -37,10 +38,11 @@ from pydantic.json_schema import SkipJsonSchema
 from segstore.server.config import PlainName
 from segstore.server.faults.near import check_types
 from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
-from segstore.wire import COMMANDS, WireError
+from segstore.wire import COMMANDS, Hello, KeepAlive, WireError
 from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
+from segstore.wire.schema import Unknown
 from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
 
 if TYPE_CHECKING:
@@ -393,32 +395,62 @@ class RuleOptions(TypedDict, total=False):
     times: int | None
 
 
+_OF_BOTH: Final = (Hello, KeepAlive)
+"""The commands that are requests and replies."""
 _parsed: Final = lru_cache(maxsize=1)(parse_filter)
 """A rule parses its filter when `match` is checked, and uses it when the whole rule is: long filters take long."""
 
 
-class _Method(NamedTuple):
-    rpc: str
+def _subjects(match: Filter, on: What) -> Iterable[SimpleNamespace]:
+    """What is true of all requests or replies of a type, or of all calls of a method; they have no other attributes."""
+    reply = on == "reply"
+    every: dict[str, Any] = {"direction": int(reply), "malformed": False}
+    if not reply:
+        every |= {"failure": False, "status": None, "latency_ns": None}
+    if match.about_calls:
+        from segstore.wire.controller_api import METHODS
+
+        every |= {"kind": "call", "code": None, "segments": (), "request_id": None, "writer_id": None}
+        for rpc in METHODS:
+            yield SimpleNamespace(**every, call=SimpleNamespace(rpc=rpc))
+        return
+    every |= {"kind": "frame", "call": None, "status": None}
+    yield SimpleNamespace(**every, type_name=Unknown.type_name)
+    for cls in COMMANDS.values():
+        if cls.is_reply == reply or cls in _OF_BOTH:
+            failure = {"failure": cls.is_failure} if reply else {}
+            yield SimpleNamespace(**every, **failure, type_name=cls.type_name, code=cls.code)
 
 
-class _AnyCall(NamedTuple):
-    """What is true of every call of a method; it has no other attributes."""
+def _may_hold(holds: Callable[[Any], bool], subject: SimpleNamespace) -> bool:
+    try:
+        return holds(subject)
+    except AttributeError:  # it depends on the request
+        return True
 
-    call: _Method
-    kind: str = "call"
+
+def _possible(match: Filter, on: What) -> list[SimpleNamespace]:
+    """The types, or methods, that a filter may match: all that no part of it excludes whatever the request."""
+    return [each for each in _subjects(match, on) if all(_may_hold(holds, each) for _, holds in match.parts)]
 
 
-def _methods(match: Filter) -> list[str]:
-    """The methods whose calls a filter may match: all that no part of it excludes whatever the call."""
-    from segstore.wire.controller_api import METHODS
-
-    def may_match(holds: Callable[[Any], bool], rpc: str) -> bool:
-        try:
-            return holds(_AnyCall(_Method(rpc)))
-        except AttributeError:  # it depends on the call
-            return True
-
-    return [rpc for rpc in METHODS if all(may_match(holds, rpc) for _, holds in match.parts)]
+def _check_possible(match: Filter, on: What) -> None:
+    """Raises ValueError for a filter that no request, or no reply, can match."""
+    if _possible(match, on):
+        return
+    subjects = list(_subjects(match, on))
+    never = [part for part in match.parts if not any(_may_hold(part[1], each) for each in subjects)] or match.parts
+    other: What = "reply" if on == "request" else "request"
+    others = _subjects(match, other)
+    hint = (
+        f"; with on: {other} one may"
+        if any(all(_may_hold(holds, each) for _, holds in never) for each in others)
+        else ""
+    )
+    what = f"{on} of a controller call" if match.about_calls else on
+    raise ValueError(
+        f"{printable(' and '.join(text for text, _ in never), _MOST_SHOWN)}: no {what} can match this{hint}"
+    )
 
 
 class Rule(BaseModel):
@@ -428,7 +460,8 @@ class Rule(BaseModel):
         without slashes, backslashes and control characters, and not `.` or `..`. Default: a number.
     match: a filter (`segstore.wire.trace.filters`); "" matches everything.
     on: "request" matches requests and acts on them or their replies; "reply" matches replies only.
-    store: the number of the store in its cluster, from 0. Default: all stores.
+    store: the number of the store in its cluster, from 0; calls of the controller count as those of store 0. Default:
+        all stores.
     each: the scope of the counts below. Default: one count for all matches.
     nth: fires only at these matches, from 1. skip: ignores the first N matches. every: then fires at every Nth match.
     probability: the fraction of firings that happen, chosen by the seed.
@@ -461,6 +494,11 @@ class Rule(BaseModel):
     def _fits(self) -> Rule:
         if self.filter is not None:
             check_types(self.filter, replies=self.on == "reply")
+            _check_possible(self.filter, self.on)
+        if self.about_calls and self.store:
+            raise ValueError("store: controller calls count as those of store 0")
+        if self.nth and all(each <= self.skip or (each - self.skip) % self.every for each in self.nth):
+            raise ValueError(f"nth: skip {self.skip} and every {self.every} leave none of these matches")
         for each in self.do:
             if self.about_calls and not isinstance(each, _OF_CALLS):
                 others = "status, answer, delay_ms, hold, drop or ok"
@@ -470,7 +508,11 @@ class Rule(BaseModel):
                     f"{each.word!r} is for controller calls: name some in `match`, such as rpc = createStream"
                 )
         answers = [each for each in self.do if isinstance(each, Answer)]
-        if answers and self.filter is not None and (rpcs := _methods(self.filter)):
+        if (
+            answers
+            and self.filter is not None
+            and (rpcs := [each.call.rpc for each in _possible(self.filter, self.on)])
+        ):
             for answer in answers:
                 answer.check(rpcs)
         return self

@@ -568,7 +568,7 @@ def test_a_rule_that_is_not_there_is_named_with_those_that_are() -> None:
         faults.clear("x")
     assert (caught.value.name, caught.value.known) == ("x", ())
     faults.add("failure", do="ok", name="one", on="reply")
-    faults.add("failure", do="ok")
+    faults.add("size > 1GB", do="ok")
     for ask in (faults.clear, faults.disable, faults.enable, faults.release):
         with pytest.raises(NoSuchRule, match="'x'; there are 'one', 'rule 2'") as caught:
             ask("x")
@@ -630,7 +630,7 @@ def test_a_wait_is_a_delay_then_its_holds_in_order() -> None:
     clock = FakeClock()
     faults = Faults(clock)
     for name in ("first", "second"):
-        faults.add("failure", do="hold", name=name)
+        faults.add("size > 1GB", do="hold", name=name)
     ended: list[str] = []
     waits, cleared = FaultWaits(faults), FaultWaits(faults)
     waits.add(Wait(0.5, ("first", "second")), lambda: ended.append("both"))
@@ -656,7 +656,7 @@ def test_a_wait_is_a_delay_then_its_holds_in_order() -> None:
 async def test_a_wait_for_a_number_of_held_ends_with_that_number() -> None:
     faults = Faults(FakeClock())
     waits = FaultWaits(faults)
-    faults.add("failure", do="hold", name="held")
+    faults.add("size > 1GB", do="hold", name="held")
     waiting = asyncio.create_task(faults.wait_held("held", 2))
     for number in (1, 2):
         await asyncio.sleep(0)

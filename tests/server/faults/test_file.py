@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_an_empty_file_is_no_fault() -> None:
             "at most 1000 terms",
         ),
         (
-            "rules:\n" + f"- {{do: ok, match: {' or '.join(['failure'] * 1000)}}}\n" * 11,
+            "rules:\n" + f"- {{do: ok, match: {' or '.join(['size > 1'] * 1000)}}}\n" * 11,
             1,
             "rules",
             "have 11000 terms, which exceeds the limit of 10000",
@@ -191,6 +192,56 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
         read_faults(path)
 
 
+_REPLY_MAY = "; with on: reply one may"
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (
+            {"match": "rpc = createStream and status = OK"},
+            f"status = OK: no request of a controller call can match this{_REPLY_MAY}",
+        ),
+        ({"match": "type = APPEND_BLOCK_END and failure"}, f"failure: no request can match this{_REPLY_MAY}"),
+        ({"match": "latency > 1ms"}, f"latency > 1ms: no request can match this{_REPLY_MAY}"),
+        ({"match": "direction = reply"}, f"direction = reply: no request can match this{_REPLY_MAY}"),
+        ({"match": "kind = close"}, "kind = close: no request can match this"),
+        (
+            {"match": "direction = request", "on": "reply"},
+            "direction = request: no reply can match this; with on: request one may",
+        ),
+        ({"match": "type ~ 'APPND*'"}, "type ~ 'APPND*': no request can match this"),
+        ({"match": "type ~ 'HELL*' and code = 5"}, "type ~ 'HELL*' and code = 5: no request can match this"),
+        (
+            {"match": "rpc = createStream and type = HELLO"},
+            "type = HELLO: no request of a controller call can match this",
+        ),
+        ({"match": "rpc = createStream", "store": 1}, "store: controller calls count as those of store 0"),
+        ({"nth": [2, 3], "skip": 3}, "nth: skip 3 and every 1 leave none of these matches"),
+        ({"nth": 3, "every": 2}, "nth: skip 0 and every 2 leave none of these matches"),
+    ],
+)
+def test_a_rule_that_can_never_match_is_refused(rule: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        Faults(LoopClock()).add(**{"do": "ok", **rule})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"match": "failure", "on": "reply"},
+        {"match": "not failure"},
+        {"match": "rpc = createStream and status = OK", "on": "reply"},
+        {"match": "kind = close or type = HELLO"},
+        {"match": "type = HELLO and (code = 5 or size > 1)"},
+        {"match": "rpc = createStream", "store": 0},
+        {"nth": [2, 4], "skip": 3},
+    ],
+)
+def test_a_rule_that_may_match_is_taken(rule: dict[str, Any]) -> None:
+    assert Faults(LoopClock()).add(**{"do": "ok", **rule}) == "rule 1"
+
+
 @pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each.is_failure], ids=lambda cls: cls.type_name)
 def test_every_failure_reply_can_be_made_out_of_a_request(cls: type) -> None:
     error = Error(error=cls.__name__)
@@ -222,9 +273,9 @@ def test_what_is_no_reply_cannot_be_an_error() -> None:
 def test_rules_are_bounded_one_by_one_too_and_what_is_taken_out_makes_room() -> None:
     faults = Faults(LoopClock())
     for _ in range(10):
-        faults.add(" or ".join(["failure"] * 1000), "ok")
+        faults.add(" or ".join(["size > 1"] * 1000), "ok")
     with pytest.raises(ValueError, match="have 10001 terms, which exceeds the limit of 10000"):
-        faults.add("failure", "ok")
+        faults.add("size > 1", "ok")
     faults.clear("rule 1")
     for _ in range(991):
         faults.add("", "ok")

@@ -75,7 +75,8 @@ async def test_without_a_log_of_requests_the_nearest_are_those_of_the_latest_tra
         await peer.ask(create(), set_up(), append(3, b"data"))
         (listed,) = (await done(http, "GET", "/v1/requests", match="type = APPEND_BLOCK_END"))["requests"]
         (never,) = (await done(http, "GET", "/v1/unmatched"))["unmatched"]
-        near = f"near: request {listed['number']}: APPEND_BLOCK_END of {SEGMENT} event 3 on connection 1: DATA_APPENDED after "
+        about = f"request {listed['number']}: APPEND_BLOCK_END of {SEGMENT} event 3 on connection 1"
+        near = f"near: {about}: DATA_APPENDED after "
         assert never.splitlines()[1].startswith(f"  {near}")
         assert never.endswith(f': not segment = "{SEGMENT}2"')
     assert near in caplog.text
