@@ -9,8 +9,10 @@ If a token is configured, requests must carry it. The live page at `/` needs non
 sites can lead only to that page.
 
 Invariants: a body has at most `max_body_bytes` and is complete within `body_timeout_s` before it is processed; a body's
-content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one. A request that may
-be abandoned does not outlive its connection; others are completed, and there are at most `_MOST_COMPLETED` of them.
+content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one. Of the body of a
+refused request, `_MOST_DROPPED_BYTES` are read behind the answer, because closing a connection with unread bytes would
+discard the answer. A request that may be abandoned does not outlive its connection; others are completed, and there are
+at most `_MOST_COMPLETED` of them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import asyncio
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -33,6 +36,7 @@ _AUTHORIZATION: Final = "header.authorization"
 _SAFE: Final = ("GET", "HEAD")
 _MOST_COMPLETED: Final = 1_000
 """More than the connections of a port: clients that disconnect leave requests behind."""
+_MOST_DROPPED_BYTES: Final = 16 * 1024 * 1024
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -79,9 +83,15 @@ def refusal_of(problem: ApiProblem) -> Response:
     )
 
 
+def waits(scope: Scope) -> bool:
+    """Whether a request of the control API waits for something, for as long as it asks to."""
+    path: str = scope["path"]
+    return path == "/v1/requests/wait" or (path.startswith("/v1/faults/") and path.endswith("/wait"))
+
+
 def changes_nothing(scope: Scope) -> bool:
     """Whether a request of the control API only reads, or waits."""
-    return scope["method"] in _SAFE or scope["path"].endswith("/wait")
+    return scope["method"] in _SAFE or waits(scope)
 
 
 async def _until_gone(answering: Awaitable[None], receive: Receive) -> None:
@@ -147,13 +157,24 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
+        is_complete = False
+
+        async def receiving_body() -> Message:
+            nonlocal is_complete
+            message = await receive()
+            is_complete = not message.get("more_body", False)  # or the peer has disconnected
+            return message
+
         try:
             self._check(scope)
-            data = await self._body(receive)
+            data = await self._body(receiving_body)
         except ApiProblem as problem:
             response = self._refusal(problem)
-            response.headers["connection"] = "close"  # what is left of the body is not read
-            await response(scope, receive, sending)
+            response.headers["connection"] = "close"
+            if is_complete or problem.status == 408 or any(name == b"expect" for name, _ in scope["headers"]):
+                await response(scope, receive, sending)
+            else:
+                await self._refuse(response, scope, receive, sending)
             return
         if data is None:
             return  # the peer has disconnected
@@ -224,6 +245,22 @@ class Guard:
         kind, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         same = hmac.compare_digest(token.strip().encode("latin-1"), self._token or b"")
         return kind.lower() == "bearer" and same
+
+    async def _refuse(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request whose body is not complete, and drops the rest of it before the connection is closed."""
+
+        async def sending(message: Message) -> None:
+            await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+        await response(scope, receive, sending)
+        dropped, more = 0, True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._body_timeout_s):
+                while more and dropped <= _MOST_DROPPED_BYTES:
+                    message = await receive()
+                    dropped += len(message.get("body", b""))
+                    more = message.get("more_body", False)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     # --- body -------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from uvicorn.server import ServerState
 from segstore.server.accepting import Listening
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.guard import Guard, is_loopback
+from segstore.server.control_api.guard import Guard, is_loopback, waits
 from segstore.server.control_api.latest import latest_seen
 from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
@@ -91,7 +91,7 @@ class _Connection(H11Protocol):
     since_s: when the step started or, if its deadline was extended, when that was.
     """
 
-    _asking = False
+    _asking = _has_ended = False
     since_s = 0.0
     _sent = 0
     _deadline: asyncio.TimerHandle | None = None
@@ -136,6 +136,8 @@ class _Connection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._look_for_step()
+        if self._has_ended and not self._is_answering():
+            self.transport.close()
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # it is, first
@@ -145,6 +147,14 @@ class _Connection(H11Protocol):
         if asking is not self._asking:
             self._asking = asking
             self._begin_step(_STEP_S)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # as asyncio has it
+        """The peer sends no more: it has disconnected, or still reads. So what it has asked for is answered before the
+        connection is closed, unless that is a wait or, with TLS, which closes both directions.
+        """
+        asked = self._is_answering() and not self.cycle.more_body
+        self._has_ended = asked and self.scheme != "https" and not waits(dict(self.cycle.scope))
+        return self._has_ended
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is not HTTP, or has a head above the limit, in the form of all errors."""

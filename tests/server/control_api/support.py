@@ -71,12 +71,14 @@ def refusal(answer: httpx.Response) -> tuple[int, str, str]:
     return answer.status_code, said["detail"], said["where"]
 
 
-async def raw(url: str, request: bytes) -> bytes:
-    """All that is answered to bytes, until the server closes."""
+async def raw(url: str, request: bytes, *, ends: bool = False) -> bytes:
+    """All that is answered to bytes, until the server closes. ends: the client says that it sends no more."""
     host, port = url.removeprefix("http://").rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(request)
+        if ends:
+            writer.write_eof()
         async with asyncio.timeout(60):
             return await reader.read()
     finally:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -173,6 +176,24 @@ async def test_a_form_cannot_send_a_body() -> None:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
             answer = await http.post("/v1/writers", content=b'{"name": "a"}', headers={"content-type": kind})
             assert refusal(answer)[::2] == (415, "header.content-type")
+
+
+@pytest.mark.parametrize(("origin", "status"), [("http://localhost", 413), ("http://evil.example", 403)])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_refusal_reaches_a_client_that_sends_the_whole_body_first(
+    origin: str, status: int, chunked: bool
+) -> None:
+    body = b" " * 3_000_000
+
+    def post(url: str) -> int:
+        with closing(HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
+            headers = {"host": "localhost", "origin": origin, "content-type": "application/json"}
+            sent = iter([body]) if chunked else body
+            connection.request("POST", "/v1/faults", sent, headers, encode_chunked=chunked)
+            return connection.getresponse().status
+
+    async with asking() as (mock, _):
+        assert await asyncio.to_thread(post, mock.http_url) == status
 
 
 async def test_a_body_that_is_too_long_is_refused_by_its_length_and_as_it_comes() -> None:

@@ -245,6 +245,18 @@ async def test_the_head_of_every_request_has_a_deadline(monkeypatch: pytest.Monk
         await (await Dripping.connect(mock.http_url, first)).ended()
 
 
+@pytest.mark.parametrize("number", [1, 3])
+async def test_a_client_that_sends_no_more_is_answered_before_the_connection_is_closed(number: int) -> None:
+    asked = b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    asked += b'content-length: 13\r\n\r\n{"name": "w"}'
+    async with asking() as (mock, _):
+        for sent in (WHOLE, asked):
+            answered = await raw(mock.http_url, sent * number, ends=True)
+            assert answered.count(b"HTTP/1.1 20") == number
+        for sent in (WHOLE[:-2], asked[:-1], b"GET /v1/requests/wait HTTP/1.1\r\nhost: localhost\r\n\r\n"):
+            assert await raw(mock.http_url, sent, ends=True) == b""
+
+
 def _connections(mock: MockSegmentStore) -> set[Any]:
     """The connections of the HTTP port, which change."""
     api = mock._control_api
