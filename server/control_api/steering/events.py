@@ -109,6 +109,10 @@ def _stream_events(made: APIRouter, controlled: Controlled) -> None:
         cut = parse_position(start, "query.from") if start else await controller.streams.head(scope, stream)
         if not controller.streams.is_cut_valid(scope, stream, cut):
             raise ApiProblem(422, f"query.from: this is no position of stream {scope}/{stream}", "query.from")
+        gone = next((each for each in cut if each in controller.streams.get(scope, stream).deleted), None)
+        if gone is not None:
+            why = f"query.from: segment {gone} was removed by a truncation; read from the beginning, without from"
+            raise ApiProblem(422, why, "query.from")
         page = _Page(controller, scope, stream, cut, limit)
         await page.read()
         events = [
@@ -207,6 +211,10 @@ class _Page:
     async def _read_segment(self, identifier: int, name: str) -> bool:
         """Reads events of one segment; returns whether it was sealed and read to its end."""
         info = await self._admin.segment_info(name)
+        head = self._controller.streams.get(self._scope, self._stream).cut.get(identifier, 0)
+        if self.cut[identifier] > max(info.write_offset, head):  # a stream may begin beyond the end, as in Pravega
+            why = f"query.from: offset {self.cut[identifier]} of {name} is beyond its end, {info.write_offset}"
+            raise ApiProblem(422, why, "query.from")
         at = max(self.cut[identifier], info.start_offset)
         while at < info.write_offset and not self._is_full():
             data = await self._admin.read_segment(name, at, min(info.write_offset - at, _PAGE_BYTES))

@@ -80,6 +80,26 @@ async def test_truncated_events_are_skipped() -> None:
             assert [each["text"] for each in page["events"]] == ["b"]
 
 
+async def test_a_position_before_a_truncation_or_beyond_the_end_is_refused() -> None:
+    async with asking_cluster() as (mock, http):
+        await done(http, "PUT", STREAM)
+        await done(http, "POST", EVENTS, events("a"))
+        beyond = refusal(await http.get(EVENTS, params={"from": "0:99"}))
+        said = "query.from: offset 99 of shop/orders/0.#epoch.0 is beyond its end, 9"
+        assert beyond == (422, said, "query.from")
+        state = await done(http, "POST", f"{STREAM}/scale", {"segments": 1})
+        position = f"{state['segments'][0]['id']}:0"
+        await done(http, "POST", f"{STREAM}/truncate", {"position": position})
+        before = refusal(await http.get(EVENTS, params={"from": "0:0"}))
+        said = "query.from: segment 0 was removed by a truncation; read from the beginning, without from"
+        assert before == (422, said, "query.from")
+        assert (await done(http, "GET", EVENTS))["events"] == []
+        assert mock.controller is not None
+        await mock.controller.streams.truncate("shop", "orders", {state["segments"][0]["id"]: 50})
+        page = await done(http, "GET", EVENTS)
+        assert await done(http, "GET", EVENTS, **{"from": page["next"]}) == page
+
+
 async def test_a_position_beyond_the_end_of_a_segment_truncates_nothing() -> None:
     async with asking_cluster() as (_, http):
         await done(http, "PUT", STREAM, {"segments": 2})
