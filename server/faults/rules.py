@@ -14,6 +14,7 @@ APPEND_BLOCK_END.
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -70,7 +71,7 @@ def _shown(text: str) -> str:
 
 
 class _Action(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     @property
     def word(self) -> str:
@@ -82,6 +83,13 @@ class Ok(_Action):
     """Serves the request normally. Used in stacks."""
 
     ok: Literal[True] = True
+
+    @field_validator("ok", mode="before")
+    @classmethod
+    def _check_truth(cls, given: Any) -> Any:
+        if given is not True:  # 1 equals it
+            raise ValueError("it must be true")
+        return given
 
 
 class Error(_Action):
@@ -474,13 +482,13 @@ class Rule(BaseModel):
     name: PlainName = Field(default="", max_length=_MOST_NAME)
     match: str = ""
     on: What = "request"
-    store: int | None = Field(default=None, ge=0, le=MAX_INT64)
+    store: int | None = Field(default=None, ge=0, le=MAX_INT64, strict=True)
     each: Literal["connection", "segment", "writer", "flow"] | None = None
-    nth: tuple[Annotated[int, Field(ge=1, le=MAX_INT64)], ...] = Field(default=(), max_length=_MOST_LISTED)
-    skip: int = Field(default=0, ge=0, le=MAX_INT64)
-    every: int = Field(default=1, ge=1, le=MAX_INT64)
-    probability: float = Field(default=1.0, ge=0, le=1)
-    times: int | None = Field(default=None, ge=1, le=MAX_INT64)
+    nth: tuple[Annotated[int, Field(ge=1, le=MAX_INT64, strict=True)], ...] = Field(default=(), max_length=_MOST_LISTED)
+    skip: int = Field(default=0, ge=0, le=MAX_INT64, strict=True)
+    every: int = Field(default=1, ge=1, le=MAX_INT64, strict=True)
+    probability: float = Field(default=1.0, ge=0, le=1, strict=True)
+    times: int | None = Field(default=None, ge=1, le=MAX_INT64, strict=True)
     do: tuple[Action, ...] = Field(min_length=1, max_length=_MOST_LISTED)
 
     @model_validator(mode="before")
@@ -562,7 +570,14 @@ def check_size(rules: int, terms: int) -> None:
         raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
 
 
-_StoreNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
+def _store_number(given: Any) -> Any:
+    """A key, which is text in JSON: one text for each number, so that no store is given twice."""
+    if isinstance(given, bool) or (isinstance(given, str) and not re.fullmatch("0|[1-9][0-9]{0,18}", given)):
+        raise ValueError("a key is the number of a store, from 0")
+    return given
+
+
+_StoreNumber = Annotated[int, BeforeValidator(_store_number, json_schema_input_type=int), Field(ge=0, le=MAX_INT64)]
 RoundTrip = Annotated[
     Annotated[Milliseconds, Tag("<Number>")] | Annotated[dict[_StoreNumber, Milliseconds], Tag("<Stores>")],
     Discriminator(lambda given: "<Stores>" if isinstance(given, Mapping) else "<Number>"),
@@ -581,7 +596,7 @@ class FaultSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int = Field(default=0, ge=-MAX_INT64, le=MAX_INT64)
+    seed: int = Field(default=0, ge=-MAX_INT64, le=MAX_INT64, strict=True)
     round_trip_ms: RoundTrip = 0.0
     rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
     toxics: tuple[Toxic, ...] = Field(default=(), max_length=MOST_TOXICS)

@@ -23,7 +23,7 @@ _MOST_NAME: Final = 255
 _DAY_MS: Final = 86_400_000
 
 Stream = Literal["upstream", "downstream"]
-Milliseconds = Annotated[float, Field(ge=0, le=_DAY_MS)]
+Milliseconds = Annotated[float, Field(ge=0, le=_DAY_MS, strict=True)]
 
 
 def _of_stores(given: Any) -> Any:
@@ -42,12 +42,12 @@ class _Toxic(BaseModel):
     store: the number of the store in its cluster, from 0. Default: all stores.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     type: str
     name: PlainName = Field(default="", max_length=_MOST_NAME)
     toxicity: float = Field(default=1.0, ge=0, le=1)
-    store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=MAX_INT64)
+    store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=MAX_INT64, strict=True)
 
     @property
     def streams(self) -> tuple[Stream, ...]:

@@ -5,7 +5,7 @@ Both forms are validated alike; an error in YAML has the line and the column in 
 
 Reading YAML takes some seconds for odd documents of `_MOST_BYTES`, the limit, and the filters of a thousand rules some
 tenths. So such a body is read and validated in a thread while others are served. A route reads one at a time, unless
-its client has disconnected meanwhile.
+its connection was lost meanwhile.
 """
 
 from __future__ import annotations

@@ -47,14 +47,17 @@ class StreamState(BaseModel):
     segments: list[OpenSegment] = Field(description="The segments that take writes, by key.")
 
 
+_Position = Annotated[float, Field(strict=True)]
+
+
 class ScaleTo(RequestBody):
     """New segments: either a number, for equal ranges of all keys, or the segments to seal and the new ranges."""
 
     segments: int | None = Field(default=None, ge=1, le=MOST_SEGMENTS, strict=True)
-    seal: list[int] | None = Field(
+    seal: list[Annotated[int, Field(strict=True)]] | None = Field(
         default=None, min_length=1, max_length=MOST_SEGMENTS, description="Ids of open segments."
     )
-    ranges: list[tuple[float, float]] | None = Field(default=None, min_length=1, max_length=MOST_SEGMENTS)
+    ranges: list[tuple[_Position, _Position]] | None = Field(default=None, min_length=1, max_length=MOST_SEGMENTS)
 
     @model_validator(mode="after")
     def _check_one_form(self) -> Self:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from segstore.server.clock import LoopClock
 from segstore.server.faults import FaultFileError, Faults, FaultSettings, Rule, parse_document, read_faults
 from segstore.server.faults.file import parse_faults
-from segstore.server.faults.rules import Close, Error, Ok, reply_class
+from segstore.server.faults.rules import Close, Delay, Error, Ok, reply_class
 from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
 
 WHOLE = """
@@ -74,7 +74,7 @@ def test_an_empty_file_is_no_fault() -> None:
         ),
         ("rules:\n  - do: ok\n    on: rely\n", 3, "rules[0].on", "'request' or 'reply'"),
         ("rules: 3\n", 1, "rules", "a list"),
-        ("round_trip_ms:\n  a: 5\n", 2, "round_trip_ms.a", "a whole number is needed"),
+        ("round_trip_ms:\n  a: 5\n", 2, "round_trip_ms.a", "a key is the number of a store, from 0"),
         ("round_trip_ms:\n  0: fast\n", 2, "round_trip_ms.0", "a number is needed"),
         ("round_trip_ms: fast\n", 1, "round_trip_ms", "a number is needed"),
         ("rules:\n  - do: {clos: after}\n", 2, "rules[0].do", "'clos' is no action (close?)"),
@@ -224,6 +224,56 @@ _REPLY_MAY = "; with on: reply one may"
 def test_a_rule_that_can_never_match_is_refused(rule: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         Faults(LoopClock()).add(**{"do": "ok", **rule})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(
+            {"rules": [{"do": "ok", **each}]}
+            for each in (
+                {"nth": True},
+                {"nth": ["3"]},
+                {"skip": "3"},
+                {"every": "2"},
+                {"times": True},
+                {"probability": True},
+                {"store": True},
+                {"do": {"delay_ms": "5"}},
+                {"do": {"ok": 1}},
+                {"do": {"hold": "after", "overtake": 1}},
+                {"do": {"close": "after", "reply_bytes": "1"}},
+                {"do": {"corrupt": True}},
+            )
+        ),
+        *(
+            {"toxics": [each]}
+            for each in (
+                {"type": "latency", "latency": "NaN"},
+                {"type": "latency", "toxicity": True},
+                {"type": "bandwidth", "rate": "1"},
+                {"type": "slicer", "average_size": True},
+                {"type": "limit_data", "bytes": 1, "store": True},
+            )
+        ),
+        {"seed": "7"},
+        {"seed": True},
+        {"round_trip_ms": "5"},
+        {"round_trip_ms": True},
+        {"round_trip_ms": {"0": "5"}},
+        {"round_trip_ms": {"0": 5, "00": 6}},
+        {"round_trip_ms": {True: 5}},
+    ],
+)
+def test_texts_and_truth_values_are_no_numbers(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"valid (number|integer|boolean)|must be true|number of a store"):
+        FaultSettings.model_validate(given)
+
+
+def test_whole_numbers_are_taken_where_others_may_be() -> None:
+    given = {"round_trip_ms": {"0": 5, 1: 6}, "rules": [{"do": {"delay_ms": 5}, "probability": 1, "nth": [1]}]}
+    settings = FaultSettings.model_validate(given)
+    assert (settings.round_trip_ms, settings.rules[0].do) == ({0: 5.0, 1: 6.0}, (Delay(delay_ms=5.0),))
 
 
 @pytest.mark.parametrize(

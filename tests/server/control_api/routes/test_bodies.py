@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -123,6 +125,8 @@ async def test_a_body_whose_client_has_gone_is_not_read(monkeypatch: pytest.Monk
         writer.write(f"{head}seed: 2".encode())
         await writer.drain()
         await http.get("/v1/health")
+        linger = struct.pack("ii", 1, 0)  # the connection is reset: after its end alone, a client may still read
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
         await http.get("/v1/health")
         goes_on.set()
