@@ -45,6 +45,7 @@ from segstore.server.faults import (
     RuleOptions,
     Seen,
     StageName,
+    check_wait,
     fault_decorator,
 )
 from segstore.server.replay import Problem, TraceOptions
@@ -295,6 +296,7 @@ class Running(_Hosted):
         Raises NotSeen, FilterError; WouldBlock in a coroutine.
         """
         WouldBlock.check("wait_for", "server.aio.wait_for(…)")
+        check_wait(count, timeout_s)
         given = match, count, stage, timeout_s, since
         return self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
 
@@ -487,6 +489,7 @@ class RunningFaults:
     def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """Waits until a rule holds `count` items. Raises TimeoutError; WouldBlock in a coroutine."""
         WouldBlock.check("wait_held", "server.aio.wait_held(…)")
+        check_wait(count, timeout_s)
         given = "wait_held", name, count, timeout_s
         self._server._do(Watched.faults, *given, timeout_s=timeout_s + PATIENCE_S)
 

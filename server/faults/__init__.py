@@ -6,7 +6,7 @@ from segstore.server.faults.file import Document, FaultFileError, parse_document
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import check_types, line_of
-from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName
+from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName, check_wait
 from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, RoundTrip, Rule, RuleOptions, Status
 from segstore.server.faults.waits import FaultWaits
 
@@ -46,6 +46,7 @@ __all__ = [
     "Wait",
     "WithFaults",
     "check_types",
+    "check_wait",
     "counts",
     "fault_decorator",
     "line_of",

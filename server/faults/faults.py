@@ -30,8 +30,8 @@ from segstore.server.faults.decisions import Decider, NoSuchRule, Wait
 from segstore.server.faults.file import read_faults, rule_problem
 from segstore.server.faults.functions import Function, Functions
 from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
-from segstore.server.faults.observe import Observed, Observer
-from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
+from segstore.server.faults.observe import Observed, Observer, check_wait
+from segstore.server.faults.rules import Action, Call, FaultSettings, Hold, Rule, RuleOptions
 from segstore.server.toxics import Toxics
 from segstore.wire import COMMANDS, AppendBlock, Padding
 from segstore.wire.printable import first_of, printable
@@ -284,9 +284,13 @@ class Faults(Decider):
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """Waits until a rule holds `count` requests or replies. Raises TimeoutError; NoSuchRule, at once if the rule
-        is removed meanwhile.
+        is removed meanwhile; ValueError for a rule that holds nothing, a count or a time-out that is none.
         """
-        self._rule(name)
+        check_wait(count, timeout_s)
+        rule = self._rule(name).rule
+        if not any(isinstance(each, Hold | Call) for each in rule.do):
+            words = dict.fromkeys(each.word for each in rule.do)
+            raise ValueError(f"rule {name!r} holds nothing: its action is {' and '.join(words)}")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (name, count, done)
         self._holding.append(entry)
@@ -295,10 +299,10 @@ class Faults(Decider):
             async with asyncio.timeout(timeout_s):
                 await done
         except TimeoutError as error:
-            rule = self._rule(name)
+            now = self._rule(name)
             said = f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s"
-            said += f"; it has matched {rule.matched} and fired {rule.fired.total()} times"
-            near = [] if rule.matched else self._near(rule.rule, self._latest())
+            said += f"; it has matched {now.matched} and fired {now.fired.total()} times"
+            near = [] if now.matched else self._near(now.rule, self._latest())
             raise TimeoutError("\n  ".join([said, *near])) from error
         finally:
             self._holding.remove(entry)

@@ -15,6 +15,7 @@ kept. Only `wait_for` waits; its deadline is the loop's.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -28,9 +29,11 @@ from segstore.server.config import check_choice
 from segstore.server.faults.near import MOST_LOOKED_AT, check_types, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
+from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, parse_filter, segments_of
 
+_MOST_SHOWN: Final = 100
 _REQUEST_BYTES: Final = 700
 _ENTRY_BYTES: Final = 200
 """Estimated overhead of an entry of a call's metadata, in addition to its texts."""
@@ -260,10 +263,10 @@ class Observed:
         """Waits until `count` matching requests have reached a stage, and returns the last of these.
 
         Requests that reached it before the call count too, unless discarded. since: only requests with a greater number
-        count. Raises NotSeen with the nearest requests, FilterError, ValueError for a type that no request has.
+        count. Raises NotSeen with the nearest requests, FilterError, and ValueError for a type that no request has, a
+        count or a time-out that is none.
         """
-        if count < 1:
-            raise ValueError(f"count must be at least 1, not {count}")
+        check_wait(count, timeout_s)
         matches, wanted = _of_requests(match), stage_of(stage)
 
         def holds(seen: Any) -> bool:
@@ -383,6 +386,18 @@ class Observer(Observed):
         return found
 
 
+def check_wait(count: object, timeout_s: object) -> None:
+    """Raises ValueError unless `count` is a number of requests, and `timeout_s` a time in seconds."""
+    if type(count) is not int or count < 1:
+        raise ValueError(f"count must be a whole number of at least 1, not {_shown(count)}")
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s < math.inf:
+        raise ValueError(f"timeout_s must be a number of at least 0, not {_shown(timeout_s)}")
+
+
+def _shown(given: object) -> str:
+    return printable(repr(given), _MOST_SHOWN)
+
+
 def _cost(seen: Seen) -> int:
     """Approximate memory of a request, in bytes."""
     texts = 4 * sum(map(len, seen.segments))
@@ -401,6 +416,8 @@ def _parsed(match: str | Filter) -> Filter | None:
     """Returns the filter; None for a blank one. Raises FilterError."""
     if isinstance(match, Filter):
         return match
+    if not isinstance(match, str):
+        raise ValueError(f"a filter is a text, not {_shown(match)}")
     return parse_filter(match) if match.strip() else None
 
 

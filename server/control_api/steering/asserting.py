@@ -161,6 +161,8 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
                 await there.wait_held(name, count, timeout_s)
             except TimeoutError as error:
                 raise ApiProblem(409, shown(str(error)), "path.name") from error
+            except ValueError as error:
+                raise ApiProblem(409, shown(str(error)), "path.name") from error
             except NoSuchRule as error:
                 raise ApiProblem(404, f"the rule was removed during the wait: {error}", "path.name") from error
         return Held(held=there.held(name))

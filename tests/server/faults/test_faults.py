@@ -653,6 +653,16 @@ def test_a_wait_is_a_delay_then_its_holds_in_order() -> None:
     assert ended == ["second", "both", "not held"]
 
 
+async def test_a_wait_for_what_a_rule_never_holds_is_refused_at_once() -> None:
+    faults = Faults(FakeClock())
+    faults.add(do=["ok", "close"], name="served")
+    with pytest.raises(ValueError, match="rule 'served' holds nothing: its action is ok and close before"):
+        await faults.wait_held("served")
+    faults.add(do="hold", name="held")
+    with pytest.raises(ValueError, match="count must be a whole number of at least 1, not 0"):
+        await faults.wait_held("held", 0)
+
+
 async def test_a_wait_for_a_number_of_held_ends_with_that_number() -> None:
     faults = Faults(FakeClock())
     waits = FaultWaits(faults)

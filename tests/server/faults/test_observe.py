@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -133,8 +134,18 @@ async def test_what_cannot_be_waited_for_is_refused_at_once() -> None:
     observer = Observer()
     with pytest.raises(FilterError):
         await observer.wait_for("typ = X")
-    with pytest.raises(ValueError, match="at least 1"):
-        await observer.wait_for(count=0)
+    unusable: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"count": 0}, "count must be a whole number of at least 1, not 0"),
+        ({"count": "3"}, "count must be a whole number of at least 1, not '3'"),
+        ({"count": True}, "count must be a whole number of at least 1, not True"),
+        ({"timeout_s": "1"}, "timeout_s must be a number of at least 0, not '1'"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a number of at least 0, not nan"),
+        ({"timeout_s": -1}, "timeout_s must be a number of at least 0, not -1"),
+        ({"match": None}, "a filter is a text, not None"),
+    )
+    for given, said in unusable:
+        with pytest.raises(ValueError, match=f"^{said}$"):
+            await observer.wait_for(**given)
     with pytest.raises(ValueError, match="700"):
         Observer(max_bytes=1)
 

@@ -228,6 +228,9 @@ async def test_a_wait_for_what_a_rule_holds() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create())
         await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "hold", "name": "reads"})
+        await done(http, "POST", "/v1/faults", {"name": "served", "do": "ok"})
+        nothing = refusal(await http.post("/v1/faults/served/wait"))
+        assert nothing == (409, "rule 'served' holds nothing: its action is ok", "path.name")
         status, said, _ = refusal(await http.post("/v1/faults/reads/wait", params={"timeout_s": 0.01}))
         assert (status, said) == (409, "'reads' held 0 and not 1 within 0.01 s; it has matched 0 and fired 0 times")
         peer.send(read(0))
