@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,6 +139,23 @@ def _name_next(found: Any) -> None:
     """Prints how to get the next page, if there is one."""
     if found.get("next") is not None:
         echo(f"segstore: there are more: --after {cell_text(found['next'])}", err=True)
+
+
+def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes a name by asking the server, if it answers. names: those that it has, given what is typed so far."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        given = context.params
+        while "token_file" not in given and context.parent is not None:
+            context = context.parent
+            given = context.params
+        try:
+            api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
+            return [each for each in names(api, incomplete) if each.startswith(incomplete)]
+        except (click.ClickException, OSError):
+            return []
+
+    return complete
 
 
 def quoted(name: str) -> str:

@@ -1,17 +1,13 @@
-"""The commands of `segstore ctl` that show what a cluster holds: scopes, streams, transactions, groups, tables.
-
-A name is completed by asking the server, if it answers.
-"""
+"""The commands of `segstore ctl` that show what a cluster holds: scopes, streams, transactions, groups, tables."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
-from segstore.cli.api import URL, Api, pass_api, quoted, read_token
+from segstore.cli.api import Api, completed, pass_api, quoted
 from segstore.cli.terminal import Listing
 
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number.")
@@ -31,36 +27,17 @@ def _one_line(text: str) -> str:
     return " ".join(each.strip() for each in text.splitlines())
 
 
-def _completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Completes `SCOPE`, and for a kind of resource `SCOPE/NAME`, with names that the server has."""
-
-    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        root = context.find_root()
-        given: dict[str, Any] = next((each.params for each in _up(context) if "token_file" in each.params), root.params)
-        scope, slash, _rest = incomplete.partition("/")
-        try:
-            api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
-            if not slash or not kind:
-                names = [f"{each}/" if kind else each for each in api.ask("GET", "scopes")["scopes"]]
-            else:
-                listed = api.ask("GET", f"{kind}s/{quoted(scope)}", limit=500)[f"{kind}s"]
-                names = [f"{scope}/{each[kind]}" for each in listed]
-        except (click.ClickException, OSError):
-            return []
-        return [each for each in names if each.startswith(incomplete)]
-
-    return complete
-
-
-def _up(context: click.Context | None) -> Any:
-    while context is not None:
-        yield context
-        context = context.parent
-
-
 def _name(kind: str) -> Callable[..., Any]:
-    metavar = f"SCOPE/{kind.upper()}" if kind else "SCOPE"
-    return click.argument("name", metavar=metavar, shell_complete=_completed(kind))
+    """An argument that is completed: `SCOPE`, and for a kind of resource `SCOPE/NAME`."""
+
+    def names(api: Api, incomplete: str) -> list[str]:
+        scope, slash, _ = incomplete.partition("/")
+        if not slash or not kind:
+            return [f"{each}/" if kind else each for each in api.ask("GET", "scopes")["scopes"]]
+        listed = api.ask("GET", f"{kind}s/{quoted(scope)}", limit=500)[f"{kind}s"]
+        return [f"{scope}/{each[kind]}" for each in listed]
+
+    return click.argument("name", metavar=f"SCOPE/{kind.upper()}" if kind else "SCOPE", shell_complete=completed(names))
 
 
 @click.group(cls=Listing)

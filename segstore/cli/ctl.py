@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.api import URL, Api, pass_api, quoted, read_token
+from segstore.cli.api import URL, Api, completed, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS
 from segstore.cli.terminal import EXISTING_FILE, Finite, Listing, NewPath
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from segstore.server.faults import FaultSettings
 
 
@@ -46,6 +48,15 @@ def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool
     The server, or a tap, is started with --http-port.
     """
     context.obj = Api(url, read_token(token_file), as_json=as_json)
+
+
+def _name(listed: str, *, required: bool = True) -> Callable[..., Any]:
+    """The argument NAME, which is completed with the names in a list of the API."""
+
+    def names(api: Api, _: str) -> list[str]:
+        return [each["name"] for each in api.ask("GET", listed)["rules" if listed == "faults" else listed]]
+
+    return click.argument("name", required=required, shell_complete=completed(names))
 
 
 @ctl.group(cls=Listing)
@@ -102,7 +113,7 @@ def _read_faults(file: Path) -> FaultSettings:
 
 
 @faults.command("remove")
-@click.argument("name", required=False)
+@_name("faults", required=False)
 @pass_api
 def remove_fault(api: Api, name: str | None) -> None:
     """Remove a rule, or all, and release what they hold."""
@@ -110,7 +121,7 @@ def remove_fault(api: Api, name: str | None) -> None:
 
 
 @faults.command("release")
-@click.argument("name")
+@_name("faults")
 @pass_api
 def release_fault(api: Api, name: str) -> None:
     """Release what a rule holds now."""
@@ -159,7 +170,7 @@ def list_toxics(api: Api) -> None:
 
 
 @toxics.command("remove")
-@click.argument("name", required=False)
+@_name("toxics", required=False)
 @pass_api
 def remove_toxic(api: Api, name: str | None) -> None:
     """Remove a toxic, or all."""
@@ -210,7 +221,7 @@ def list_recordings(api: Api) -> None:
 
 
 @record.command("stop")
-@click.argument("name")
+@_name("recordings")
 @pass_api
 def stop_recording(api: Api, name: str) -> None:
     """Stop a recording; the exit status is 1 if it ended at its limit before."""
@@ -218,7 +229,7 @@ def stop_recording(api: Api, name: str) -> None:
 
 
 @record.command("download")
-@click.argument("name")
+@_name("recordings")
 @click.argument("file", type=NewPath(dir_okay=False, path_type=Path))
 @pass_api
 def download_recording(api: Api, name: str, file: Path) -> None:
@@ -239,7 +250,7 @@ def download_recording(api: Api, name: str, file: Path) -> None:
 
 
 @record.command("delete")
-@click.argument("name")
+@_name("recordings")
 @pass_api
 def delete_recording(api: Api, name: str) -> None:
     """Delete a recording."""
@@ -339,7 +350,7 @@ def list_snapshots(api: Api) -> None:
 
 def _snapshot_command(name: str, method: str, suffix: str, text: str) -> None:
     @snapshot.command(name, help=text)
-    @click.argument("name")
+    @_name("snapshots")
     @pass_api
     def command(api: Api, name: str) -> None:
         api.show(api.ask(method, f"snapshots/{quoted(name)}{suffix}"))
