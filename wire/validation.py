@@ -63,8 +63,11 @@ _SENTENCES: Final = (
 
 def message_of(error: ErrorDetails) -> str:
     """What is wrong, without the library's own terms."""
+    found = error["type"]
+    if found in ("too_short", "too_long") and isinstance(error["input"], str):
+        found = f"string_{found}"  # the library says it of a list, too
     for kind, sentence in _SENTENCES:
-        if re.fullmatch(kind, error["type"]):
+        if re.fullmatch(kind, found):
             return sentence.format_map({name: _fact(each) for name, each in error.get("ctx", {}).items()})
     return error["msg"].removeprefix("Value error, ")
 

@@ -10,6 +10,7 @@ the name of its handler, and clients are generated from it: it is part of the AP
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request, params
@@ -98,7 +99,7 @@ def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
 
 
 async def _check_given(request: Request) -> None:
-    """Refuses parameters that an operation does not have, or a body, and would not see; and keys given twice.
+    """Refuses parameters that an operation does not have, or a body, and would not see; what is given twice.
 
     The page keeps parameters of its own in its address, and scrapers of `/metrics` may send some.
     """
@@ -111,6 +112,10 @@ async def _check_given(request: Request) -> None:
     elif body not in (b"", b"{}"):
         said = f"; its parameters are in the query: {', '.join(known)}" if known else ""
         raise ApiProblem(422, f"body: the operation takes none{said}", "body")
+    query = request.query_params.multi_items()
+    twice = next((name for name, count in Counter(name for name, _ in query).items() if count > 1), None)
+    if twice is not None and twice in known:
+        raise ApiProblem(422, f"query.{twice}: the parameter appears twice", f"query.{twice}")
     unknown = next((each for each in request.query_params if each not in known), None)
     if unknown is not None:
         where = place(("query", unknown))

@@ -32,6 +32,7 @@ from segstore.server.control_api.problems import ApiProblem, answer
 _TYPE: Final = "application/json"
 YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/vnd.yaml")
 """Types of YAML, the registered one first. As with JSON, forms of other pages cannot send them."""
+ONE_HOST: Final = "a request has one Host header, with a host and optionally a port"
 _AUTHORIZATION: Final = "header.authorization"
 _SAFE: Final = ("GET", "HEAD")
 _MOST_COMPLETED: Final = 1_000
@@ -208,7 +209,7 @@ class Guard:
         hosts = headers.get(b"host", [])
         host = host_of(hosts[0]) if len(hosts) == 1 else None
         if host is None:
-            raise ApiProblem(400, "a request has one Host header, with a host and optionally a port", "header.host")
+            raise ApiProblem(400, ONE_HOST, "header.host")
         if not self._serves(host):
             raise ApiProblem(
                 403,

@@ -36,7 +36,7 @@ from uvicorn.server import ServerState
 from segstore.server.accepting import Listening
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.guard import Guard, is_loopback, waits
+from segstore.server.control_api.guard import ONE_HOST, Guard, is_loopback, waits
 from segstore.server.control_api.latest import latest_seen
 from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
@@ -61,6 +61,12 @@ _UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _UNSENT_BYTES: Final = 64 * 1024
 """What the system takes ahead of a slow reader, where this can be set; elsewhere megabytes, which hide its progress."""
 _TOKEN: Final = re.compile(r"[!-~]{16,4096}")
+_BAD_HEADS: Final = (
+    ("Host", ONE_HOST, "header.host"),
+    ("Content-Length", "a Content-Length header is a number of bytes", "header.content-length"),
+    ("", "this is not an HTTP request, or its head is too long", "header"),
+)
+"""Words of what h11 says of a head that is invalid → what is wrong, and where."""
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
 
@@ -162,7 +168,8 @@ class _Connection(H11Protocol):
             self.cycle.disconnected = True  # this is the answer: an application that does not read the body has another
             problem = body(400, "the body does not have the form of its transfer-encoding, which is chunked", "body")
         else:
-            problem = body(400, "this is not an HTTP request, or its head is too long", "header")
+            said = str(sys.exception() or "")  # of h11
+            problem = body(400, *next(each for word, *each in _BAD_HEADS if word in said))
         headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
         parts = (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
@@ -27,6 +28,7 @@ from segstore.server.controller import (
     InvalidName,
     InvalidStreamCut,
     NotFound,
+    ScaleRefused,
     TooMany,
 )
 from segstore.server.durable import JournalFailed
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 _NAME_CHARACTERS: Final = 100
+_TAG: Final = re.compile(r"<\w+>|\[key\]")
 _MARK: Final = object()
 """Stands in a document for the value that is looked for."""
 
@@ -92,7 +95,7 @@ def place(location: Sequence[int | str]) -> str:
     for index, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not (index and part.startswith(("<", "[key]"))):
+        elif not (index and _TAG.fullmatch(part)):
             name = part if len(part) <= _NAME_CHARACTERS else f"{part[:_NAME_CHARACTERS]}…"
             path += f".{name}" if path else name
     return path
@@ -122,12 +125,17 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (TooMany, 422),
     (Exception, 409),
 )
+_ABOUT_WHAT_IS_GIVEN: Final = (InvalidArgument, InvalidStreamCut, ScaleRefused, RecordingRefused)
+"""Errors about the body of a request, or else its query; others are about what its path names."""
 
 
-async def _refused_by_server(_: Request, error: Exception) -> Response:
+async def _refused_by_server(request: Request, error: Exception) -> Response:
     """The controller, a store, its snapshots or recordings refuse what a valid request asks for."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    return answer(status, str(error), "path")
+    where = "path"
+    if isinstance(error, _ABOUT_WHAT_IS_GIVEN):
+        where = "body" if request.scope["route"].body_field is not None else "query" if request.url.query else "path"
+    return answer(status, str(error), where)
 
 
 async def _unavailable(_: Request, error: Exception) -> Response:

@@ -17,6 +17,7 @@ from segstore.server.controller.errors import (
     Malformed,
     NobodyOwns,
     NotFound,
+    ScaleRefused,
     SegmentStoreFailed,
     TooMany,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "Malformed",
     "NobodyOwns",
     "NotFound",
+    "ScaleRefused",
     "ScalingPolicy",
     "SegmentAdmin",
     "SegmentStoreFailed",

@@ -201,6 +201,8 @@ def _check(root: Any, source: str) -> None:
             keys: set[str] = set()
             for key, value in node.value:
                 here = (path, f".{key.value}")
+                if key.value == "<<" and key.style is None:
+                    raise _at_node(key, source, here, "merge keys are not allowed")
                 if str(key.value) in keys:
                     raise _at_node(key, source, here, "the key appears twice")
                 keys.add(str(key.value))

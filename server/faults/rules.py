@@ -14,6 +14,7 @@ APPEND_BLOCK_END.
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -307,6 +308,19 @@ class Call(_Action):
     @property
     def word(self) -> str:
         return f"call {getattr(self.call, '__name__', type(self.call).__name__)}"
+
+    @field_validator("call")
+    @classmethod
+    def _check_arguments(cls, given: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        try:
+            takes = inspect.signature(given)
+        except ValueError:
+            return given  # some that are written in C do not say
+        try:
+            takes.bind(None)
+        except TypeError as error:
+            raise ValueError(f"a function is called with the request alone, and takes {takes}") from error
+        return given
 
     @field_serializer("call")
     def _named(self, _: Any) -> str:

@@ -3,7 +3,8 @@
     Latency(type="latency", stream="downstream", latency=100, jitter=20)
 
 Names, units and defaults are those of Toxiproxy, with the attributes beside the other fields. Deliberate differences:
-`down` is a toxic and not a state of a proxy; `half_open` and the distributions of `latency` are additions.
+`down` is a toxic and not a state of a proxy; `half_open` and the distributions of `latency` are additions; `rate`,
+`bytes`, `average_size`, and the times of `slow_close` and `timeout` are required, whose default is 0 there.
 """
 
 from __future__ import annotations

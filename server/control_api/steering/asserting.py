@@ -133,10 +133,12 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         expected = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
         if not expected:
             raise ApiProblem(422, "query: one of exactly, at_least and at_most is needed", "query")
+        low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
+        if any(low > each for each in high):
+            raise ApiProblem(422, f"query: no number is {' and '.join(expected)}", "query")
         observer = _observer(controlled)
         found = await _found(observer, match, stage, since)
         count = len(found)
-        low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
         if count < low or any(count > each for each in high):
             noun, verb = ("request", "was") if count == 1 else ("requests", "were")
             about = f" with {match}" if match else ""

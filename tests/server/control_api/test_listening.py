@@ -245,6 +245,22 @@ async def test_the_head_of_every_request_has_a_deadline(monkeypatch: pytest.Monk
         await (await Dripping.connect(mock.http_url, first)).ended()
 
 
+@pytest.mark.parametrize(
+    ("headers", "where"),
+    [
+        (b"", b"header.host"),
+        (b"host: a\r\nhost: b\r\n", b"header.host"),
+        (b"host: localhost\r\ncontent-length: -1\r\n", b"header.content-length"),
+        (b"host: localhost\r\n: x\r\n", b"header"),
+    ],
+)
+async def test_what_is_wrong_with_a_head_is_named(headers: bytes, where: bytes) -> None:
+    async with asking() as (mock, _):
+        answered = await raw(mock.http_url, b"GET /v1/health HTTP/1.1\r\n" + headers + b"\r\n")
+        assert answered.startswith(b"HTTP/1.1 400 ")
+        assert answered.endswith(b'"where": "' + where + b'"}')
+
+
 @pytest.mark.parametrize("number", [1, 3])
 async def test_a_client_that_sends_no_more_is_answered_before_the_connection_is_closed(number: int) -> None:
     asked = b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"

@@ -412,6 +412,12 @@ def test_a_function_is_given_in_python_only_and_takes_requests() -> None:
         parse_faults("rules: [{do: {call: print}}]")
 
 
+@pytest.mark.parametrize("function", [lambda: None, lambda request, more: None, lambda *, request: None])
+def test_a_function_that_cannot_be_called_with_a_request_is_refused(function: Any) -> None:
+    with pytest.raises(ValueError, match=r"a function is called with the request alone, and takes \("):
+        Rule(do=function)
+
+
 async def test_a_function_on_replies_and_a_name_that_is_taken_are_refused() -> None:
     async with hosted("store") as mock:
         with pytest.raises(ValueError, match="a function takes requests: on: request"):

@@ -68,6 +68,24 @@ async def test_the_client_reads_what_was_arranged_and_is_read_here() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "given", "status", "where"),
+    [
+        ("POST", f"{STREAM}/transactions", {"lease_ms": 10**20}, 422, "body"),
+        ("POST", f"{STREAM}/scale", {"seal": [5], "ranges": [[0, 1]]}, 409, "body"),
+        ("POST", f"{STREAM}/scale", {"seal": [0], "ranges": [[0, 0.3]]}, 422, "body"),
+        ("GET", f"{STREAM}/events?from=99:5", None, 422, "query"),
+        ("DELETE", STREAM, None, 409, "path"),
+    ],
+)
+async def test_a_refusal_by_the_controller_names_the_part_of_the_request(
+    method: str, path: str, given: Any, status: int, where: str
+) -> None:
+    async with asking_cluster() as (_, http):
+        await done(http, "PUT", STREAM)
+        assert refusal(await http.request(method, path, json=given))[::2] == (status, where)
+
+
+@pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
         ("PUT", "/v1/streams/shop/bad%20name", {}, 422),

@@ -94,6 +94,8 @@ async def test_a_verification_that_fails_names_the_nearest_requests_as_a_wait_do
         ("verify", {"exactly": -1}),
         ("verify", {"match": "tipe = X", "exactly": 1}),
         ("verify", {"match": "x" * 1_001, "exactly": 1}),
+        ("verify", {"at_least": 5, "at_most": 3}),
+        ("verify", {"exactly": [1, 3]}),
         ("wait", {"match": "("}),
         ("wait", {"count": 0}),
         ("wait", {"timeout_s": 51}),

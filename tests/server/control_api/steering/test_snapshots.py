@@ -41,6 +41,12 @@ async def test_a_snapshot_has_a_plain_name(name: str) -> None:
         assert b'"where": "path.name"' in answer
 
 
+async def test_the_name_of_a_snapshot_has_a_limit_in_characters() -> None:
+    async with asking() as (_, http):
+        refused = refusal(await http.put(f"/v1/snapshots/{'x' * 101}"))
+        assert refused == (422, "path.name: it must have at most 100 characters", "path.name")
+
+
 @pytest.mark.parametrize("how", ["POST /v1/reset", "POST /v1/snapshots/base/restore", "DELETE /v1/requests"])
 async def test_requests_before_a_reset_are_gone_from_the_list_and_the_trace(how: str) -> None:
     async with asking() as (mock, http):
