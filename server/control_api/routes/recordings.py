@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -32,7 +33,7 @@ _TRACE: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1", tags=["requests"])
+    made, one_at_a_time = APIRouter(prefix="/v1", tags=["requests"]), asyncio.Lock()
 
     def traffic() -> Traffic:
         if controlled.traffic is None:
@@ -48,7 +49,7 @@ def router(controlled: Controlled) -> APIRouter:
     async def get_trace(form: _Form = "wtrace") -> Response:
         kept = traffic()
         last = kept.flush()
-        return _trace(kept, form, kept.trace(), (record for _, record in kept.records(last=last)))
+        return _trace(kept, form, kept.trace(), (record for _, record in kept.records(last=last)), one_at_a_time)
 
     @made.post("/recordings", summary="Start a recording", status_code=201)
     async def start_recording(given: NewRecording | None = None) -> RecordingInfo:
@@ -75,7 +76,7 @@ def router(controlled: Controlled) -> APIRouter:
     )
     async def download_recording(name: _Name, form: _Form = "wtrace") -> Response:
         found = recordings().get(name)
-        return _trace(traffic(), form, found.trace(), found.all_records())
+        return _trace(traffic(), form, found.trace(), found.all_records(), one_at_a_time)
 
     @made.delete("/recordings/{name}", summary="Delete a recording", status_code=204)
     async def delete_recording(name: _Name) -> Response:
@@ -98,11 +99,15 @@ def _info(recording: KeptRecording) -> RecordingInfo:
     )
 
 
-def _trace(traffic: Traffic, form: str, pieces: Iterable[bytes], records: Iterable[Record]) -> Response:
+def _trace(
+    traffic: Traffic, form: str, pieces: Iterable[bytes], records: Iterable[Record], one_at_a_time: asyncio.Lock
+) -> Response:
     """Answers with a trace: the pieces of the capture, or the records as lines."""
     name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
     if form == "jsonl":
-        return StreamingResponse(_lines(traffic, records), media_type="application/x-ndjson", headers=name)
+        return StreamingResponse(
+            _lines(traffic, records, one_at_a_time), media_type="application/x-ndjson", headers=name
+        )
     return StreamingResponse(sent(pieces), media_type="application/octet-stream", headers=name)
 
 
@@ -113,15 +118,22 @@ async def sent(pieces: Iterable[bytes]) -> AsyncIterator[memoryview]:
             yield part
 
 
-async def _lines(traffic: Traffic, records: Iterable[Record]) -> AsyncIterator[memoryview]:
-    """The lines of a fixture, which are made as they are sent."""
-    start_ns = traffic.started_ns
+async def _lines(traffic: Traffic, records: Iterable[Record], one_at_a_time: asyncio.Lock) -> AsyncIterator[memoryview]:
+    """The lines of a fixture, which are made as they are sent. one_at_a_time: bounds the work of a loop iteration."""
+    start_ns, following = traffic.started_ns, iter(records)
     yield memoryview(f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode())
-    for done, record in enumerate(records, 1):
-        for part in _parts(f"{to_line(record, start_ns)}\n".encode()):
-            yield part
-        if done % _LINES_AT_ONCE == 0:
+    while True:
+        lines = bytearray()
+        async with one_at_a_time:
+            for record in islice(following, _LINES_AT_ONCE):
+                lines += f"{to_line(record, start_ns)}\n".encode()
+                if len(lines) >= _AT_ONCE_BYTES:
+                    break
             await asyncio.sleep(0)
+        if not lines:
+            return
+        for part in _parts(bytes(lines)):
+            yield part
 
 
 def _parts(data: bytes) -> Iterator[memoryview]:
