@@ -84,15 +84,10 @@ def refusal_of(problem: ApiProblem) -> Response:
     )
 
 
-def waits(scope: Scope) -> bool:
-    """Whether a request of the control API waits for something, for as long as it asks to."""
-    path: str = scope["path"]
-    return path == "/v1/requests/wait" or (path.startswith("/v1/faults/") and path.endswith("/wait"))
-
-
 def changes_nothing(scope: Scope) -> bool:
     """Whether a request of the control API only reads, or waits."""
-    return scope["method"] in _SAFE or waits(scope)
+    path: str = scope["path"]
+    return scope["method"] in _SAFE or (path.startswith("/v1/faults/") and path.endswith("/wait"))
 
 
 async def _until_gone(answering: Awaitable[None], receive: Receive) -> None:

@@ -8,7 +8,8 @@ Invariants: after `stop`, which can be called twice, no connection and no task i
 limited by its share of descriptors (`descriptors`); another connection replaces the one whose current step started
 first. A step is receiving the head of a request or answering it. Each step has a deadline, which incoming bytes do not
 extend; a step in which the peer has read a part of a response gets another one, so a download takes as long as its
-reader needs. With TLS, half of the share is for connections whose handshake is not complete.
+reader needs. A peer that sends no more has `_ENDED_S`, because it may have disconnected. With TLS, half of the share is
+for connections whose handshake is not complete.
 
 The control API requires a token unless the address is loopback, because any caller can change the server.
 """
@@ -36,7 +37,7 @@ from uvicorn.server import ServerState
 from segstore.server.accepting import Listening
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.guard import ONE_HOST, Guard, is_loopback, waits
+from segstore.server.control_api.guard import ONE_HOST, Guard, is_loopback
 from segstore.server.control_api.latest import latest_seen
 from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
@@ -56,6 +57,7 @@ _uvicorn_log.setLevel(logging.ERROR)  # below, it reports what clients do, such 
 _BACKLOG: Final = 1024
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
+_ENDED_S: Final = 2.0
 _HEAD_BYTES: Final = 32 * 1024
 _UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _UNSENT_BYTES: Final = 64 * 1024
@@ -152,14 +154,15 @@ class _Connection(H11Protocol):
         asking = self._is_answering()
         if asking is not self._asking:
             self._asking = asking
-            self._begin_step(_STEP_S)
+            self._begin_step(_ENDED_S if self._has_ended else _STEP_S)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as asyncio has it
         """The peer sends no more: it has disconnected, or still reads. So what it has asked for is answered before the
-        connection is closed, unless that is a wait or, with TLS, which closes both directions.
+        connection is closed, if that begins within `_ENDED_S`, and not with TLS, which ends in both directions at once.
         """
-        asked = self._is_answering() and not self.cycle.more_body
-        self._has_ended = asked and self.scheme != "https" and not waits(dict(self.cycle.scope))
+        self._has_ended = self._is_answering() and not self.cycle.more_body and self.scheme != "https"
+        if self._has_ended:
+            self._begin_step(_ENDED_S)
         return self._has_ended
 
     def send_400_response(self, msg: str) -> None:
