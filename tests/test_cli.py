@@ -181,12 +181,6 @@ def test_encode_names_the_line_and_the_field_that_are_invalid(given: str | bytes
         (["tap", "--store", "a:1", "--record", ""], "'--trace': the name is empty"),
         (["ctl", "snapshot", "take", ""], "ctl snapshot take: the name is empty"),
         (["serve", "--tls-cert", __file__], "tls_cert and tls_key go together"),
-        (["serve", "--record", "a.wtrace", "--record", "b.jsonl"], "serve: --record can be given only once"),
-        (["serve", "--trace", "a.wtrace", "--record", "a.wtrace"], "serve: --record can be given only once"),
-        (["serve", "--strict-auth", "--no-strict-auth"], "serve: --strict-auth can be given only once"),
-        (["tap", "--trace", "a.wtrace", "--record", "b.wtrace"], "tap: --record can be given only once"),
-        (["ctl", "--url", "a", "--url", "b", "status"], "ctl: --url can be given only once"),
-        (["ctl", "requests", "--limit", "1", "--limit", "2"], "ctl requests: --limit can be given only once"),
     ],
 )
 def test_wrong_options_end_with_status_2_and_one_sentence(arguments: list[str], says: str) -> None:

@@ -66,8 +66,7 @@ def served(*options: str, command: Sequence[str] = SERVE) -> Iterator[Served]:
 
 
 def refused(*options: str) -> tuple[int, str]:
-    ports = [part for each in ("--port", "--controller-port") if each not in options for part in (each, "0")]
-    return refusal([sys.executable, "-m", "segstore", "serve", *ports, *options])
+    return refusal([*SERVE, *options])
 
 
 def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[Command]]:

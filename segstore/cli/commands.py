@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Refusal, Renamed, check_parameters, echo, echo_raw, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, Renamed, check_texts, echo, echo_raw, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,7 +63,7 @@ class _OneSentence(click.Group):
             self.load_all()  # for the suggestion of a similar name
         command = super().get_command(ctx, cmd_name)
         if command is not None:
-            check_parameters(command)
+            check_texts(command)
         return command
 
     def load_all(self) -> None:

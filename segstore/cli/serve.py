@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import EXISTING_FILE, Once, echo
+from segstore.cli.terminal import EXISTING_FILE, echo
 
 if TYPE_CHECKING:
     from segstore.cli.settings import Setting
@@ -25,7 +25,7 @@ class _Serve(click.Command):
             for each in settings().values():
                 option = f"{each.option}/--no-{each.option[2:]}" if each.is_flag else each.option
                 names = [each.name, option, *each.aliases]
-                self.params.append(Once(names, is_flag=each.is_flag, default=None, metavar=each.metavar))
+                self.params.append(click.Option(names, is_flag=each.is_flag, default=None, metavar=each.metavar))
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

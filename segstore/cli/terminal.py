@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 PORT: Final = click.IntRange(0, 65535)
 EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -66,17 +65,13 @@ class NewPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def check_parameters(command: click.Command) -> None:
-    """Makes the parameters of a command and its subcommands stricter: text must be UTF-8, and an option is given once,
-    unless it is declared with `multiple`.
-    """
+def check_texts(command: click.Command) -> None:
+    """Makes all arguments and options of a command and its subcommands that are text refuse other bytes than UTF-8."""
     for each in command.params:
         if each.type is click.STRING:
             each.type = Text()
-        if type(each) is click.Option:
-            each.__class__ = Once
     for below in getattr(command, "commands", {}).values():
-        check_parameters(below)
+        check_texts(below)
 
 
 def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
@@ -134,26 +129,7 @@ class Refusal(click.ClickException):
     """A server's refusal: a sentence, and below it lines of details, such as near misses."""
 
 
-class Once(click.Option):
-    """An option that is refused if given twice, of which click would ignore the first."""
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        several, self.multiple = self.multiple, True  # for the parser, which collects all values
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.multiple = several
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        given = opts.get(self.name or "")
-        if given and not self.multiple:
-            if len(given) > 1:
-                raise click.UsageError(f"{self.opts[0]} can be given only once", ctx)
-            opts = {**opts, self.name or "": given[0]}
-        return super().consume_value(ctx, opts)
-
-
-class Renamed(Once):
+class Renamed(click.Option):
     """An option whose names after the first are earlier ones, which work and are not shown."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
