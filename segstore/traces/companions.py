@@ -27,7 +27,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Connection:
-    """set_ups: by writer. blocks: those begun last, by writer."""
+    """What is kept together of a connection. set_ups: the set-up of each writer. blocks: its newest block."""
 
     bounds: _Group = field(default_factory=_Group)
     set_ups: dict[bytes, _Group] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Connection:
 
 
 class Companions:
-    """Finds them. places: those of the records that are needed so far, from 0, in order of `see`."""
+    """Finds the records that are kept. places: their positions so far, from 0, in the order of `see`."""
 
     def __init__(self) -> None:
         self.places: set[int] = set()

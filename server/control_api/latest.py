@@ -121,7 +121,7 @@ class Kept:
         return None if self.reply is None else self.reply.record.ts_ns - self.request.record.ts_ns
 
     def as_seen(self) -> Seen:
-        """The same facts as an observer has them. store: 0, which the traffic does not have."""
+        """The same facts as an observer has them; the store is 0, whichever it was."""
         command, received_s = self.command, self.time_ns / 1e9
         return Seen(
             self.number,

@@ -368,11 +368,13 @@ class Faults(Decider):
         return () if self.latest is None else self.latest()
 
     def _near(self, rule: Rule, latest: Sequence[Seen]) -> list[str]:
-        """The requests nearest to a rule that matched none. latest: newest first. Replies are not recorded."""
+        """The requests nearest to a rule that matched none. latest: newest first. Replies are not recorded. Requests
+        that come from the traffic do not name their store.
+        """
         if rule.on == "reply":
             return []
         of_its_kind = (each for each in latest if (each.call is not None) == rule.about_calls)
-        return list(near_misses(of_its_kind, rule.filter, store=rule.store))
+        return list(near_misses(of_its_kind, rule.filter, store=None if self.observer is None else rule.store))
 
     async def aclose(self) -> None:
         """The server has stopped: cancels functions, and logs warnings about the first rules that never fired.
@@ -383,7 +385,7 @@ class Faults(Decider):
             for line in text.splitlines():
                 log.warning("%s", line)
         if self.observer is None and self.latest is None and not all(each.matched for each in self.tallies()):
-            log.warning("with an HTTP port (--http-port) the requests that come nearest to such a rule are shown, too")
+            log.warning("where the latest traffic is kept (--http-port), the requests nearest to such a rule are shown")
         await self.functions.aclose()
 
     # --- for connections --------------------------------------------------------------------------------------------

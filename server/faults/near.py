@@ -28,8 +28,6 @@ _LONGEST: Final = 300
 _APPENDS: Final = "an append is APPEND_BLOCK_END here, or CONDITIONAL_APPEND if it has a condition"
 _PARTS_OF_APPENDS: Final = frozenset({"APPEND_BLOCK", "CONDITIONAL_BLOCK_END", "EVENT", "PARTIAL_EVENT", "PADDING"})
 _REPLIES: Final = frozenset(each.type_name for each in COMMANDS.values() if each.is_reply)
-_OF_REPLIES: Final = frozenset({"failure", "latency", "status"})
-"""Names that have a value only once there is a reply."""
 _BOTH: Final = frozenset({"HELLO", "KEEP_ALIVE", Unknown.type_name})
 
 
@@ -80,13 +78,10 @@ def near_misses(
 ) -> Iterator[str]:
     """The requests nearest to a filter, with the parts that do not hold: at most three lines, the latest first.
 
-    seen: the latest first. missing: the text for a request that matches; by default, that only its reply matches a rule
-    about what replies have. store: of a rule that is about one store. Frames are never near a filter that names `rpc`
-    or `status`.
+    seen: the latest first. missing: the text for a request that matches. store: of a rule that is about one store.
+    Frames are never near a filter that names `rpc` or `status`.
     """
     parts, about_calls = (() if match is None else match.parts), match is not None and match.about_calls
-    if not missing and match is not None and not match.names.isdisjoint(_OF_REPLIES):
-        missing = "its reply matches; a fault rule matches replies with on: reply"
     near: list[tuple[int, float, int, str]] = []
     known: set[tuple[str, ...]] = set()
     for at, each in enumerate(islice(seen, MOST_LOOKED_AT)):

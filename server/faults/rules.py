@@ -435,6 +435,7 @@ def _subjects(match: Filter, on: What) -> Iterable[SimpleNamespace]:
         every |= {"kind": "call", "code": None, "segments": (), "request_id": None, "writer_id": None}
         for rpc in METHODS:
             yield SimpleNamespace(**every, call=SimpleNamespace(rpc=rpc))
+        yield SimpleNamespace(**every, call=SimpleNamespace())  # a method that no controller has
         return
     every |= {"kind": "frame", "call": None, "status": None}
     yield SimpleNamespace(**every, type_name=Unknown.type_name)
@@ -533,7 +534,7 @@ class Rule(BaseModel):
         if (
             answers
             and self.filter is not None
-            and (rpcs := [each.call.rpc for each in _possible(self.filter, self.on)])
+            and (rpcs := [each.call.rpc for each in _possible(self.filter, self.on) if vars(each.call)])
         ):
             for answer in answers:
                 answer.check(rpcs)

@@ -41,8 +41,7 @@ def differing_places(field: str, left: Any, right: Any) -> Iterator[Place]:
     """
     if isinstance(left, bytes) and isinstance(right, bytes):
         found = list(islice(_events_differ(field, left, right), MOST_PLACES))
-        found = found or list(islice(_documents_differ(field, left, right), MOST_PLACES))
-        yield from found or [Place(field, *excerpts(left, right))]
+        yield from found or _contents_differ(field, left, right)
     elif isinstance(left, str) and isinstance(right, str):
         yield Place(field, *excerpts(left, right))
     else:
@@ -60,8 +59,16 @@ def _events_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
         return
     for at, pair in enumerate(zip_longest(*sides)):
         one, other = (None if each is None else bytes(each.data) for each in pair)
-        if one != other:
-            yield from differing_places(f"{field}[{at}]", one, other)
+        if one is None or other is None:
+            yield Place(f"{field}[{at}]", *(None if each is None else _shown(each) for each in (one, other)))
+        elif one != other:
+            yield from _contents_differ(f"{field}[{at}]", one, other)
+
+
+def _contents_differ(field: str, left: bytes, right: bytes) -> list[Place]:
+    """The differences of two payloads or events by path if both are JSON documents, else the first."""
+    found = list(islice(_documents_differ(field, left, right), MOST_PLACES))
+    return found or [Place(field, *excerpts(left, right))]
 
 
 def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:

@@ -157,6 +157,7 @@ class _Ruled:
             status = "OK" if answer is not None else _name(context.aborted[0])
             message = answer or b""
             reply = self._seen(Call(seen.number, self._rpc, message, status=status), len(message), direction=1)
+            reply.received_s, reply.replied_s = seen.received_s, reply.received_s
             found = self._faults.decide(reply)
             if found is not None:
                 seen.faults = (*seen.faults, *reply.faults)

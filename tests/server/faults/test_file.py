@@ -227,6 +227,14 @@ def test_a_rule_that_can_never_match_is_refused(rule: dict[str, Any], said: str)
         Faults(LoopClock()).add(**{"do": "ok", **rule})
 
 
+def test_a_rule_about_methods_that_no_controller_has_is_taken() -> None:
+    faults = Faults(LoopClock())
+    faults.add('rpc ~ "getBar*"', do={"status": "UNAVAILABLE"}, name="unknown")
+    with pytest.raises(ValueError, match=r"expected a method \(createStream\?\)"):
+        faults.add("rpc = creatStream", do="ok")
+    assert list(faults.rules) == ["unknown"]
+
+
 @pytest.mark.parametrize(
     "given",
     [

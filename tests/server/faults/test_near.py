@@ -12,8 +12,7 @@ from segstore.server.faults.near import MOST_LOOKED_AT, line_of, near_misses
 from segstore.server.faults.observe import NotSeen, request_seen
 from segstore.wire import Hello, ReadSegment
 from segstore.wire.blocks import Append
-from segstore.wire.controller_api import messages as m
-from segstore.wire.trace import Call, parse_filter
+from segstore.wire.trace import parse_filter
 from tests.server.support import FakeClock
 
 
@@ -55,25 +54,6 @@ def test_the_most_similar_names_are_near_to_a_filter_of_one_part(match: str) -> 
     assert near[0] == f"near: request 4: READ_SEGMENT of shop/orders/0 offset 4 on connection 1: no reply: not {match}"
     assert [" of shop/" in line for line in near] == [True, False, False], "one request for each name"
     assert list(near_misses(seen, parse_filter("type = HELLO"))) == [], "it is a known word"
-
-
-def test_a_rule_about_requests_that_only_a_reply_matches_says_so() -> None:
-    faults = Faults(FakeClock(), observer=Observer())
-    assert faults.observer is not None
-    for number, outcome in enumerate(("SUCCESS", "SCOPE_EXISTS", "SUCCESS"), 1):
-        call = Call(number, "createScope", m.ScopeInfo(scope="shop").SerializeToString())
-        seen = Seen(number, 0, 0, call.rpc, None, (), None, None, 0, received_s=0, started_s=0, call=call)
-        faults.observer.add(seen)
-        faults.observer.executed(seen, 0.0, outcome, failure=outcome != "SUCCESS")
-    for match in ("rpc = createScope and status = SCOPE_EXISTS", "rpc = createScope and failure"):
-        faults.add(match, do="drop", name="never")
-        (said,) = faults.unmatched()
-        first = said.splitlines()[1]
-        assert first.startswith(
-            "  near: request 2: createScope of shop: SCOPE_EXISTS, not sent: its reply matches; "
-        ), match
-        assert first.endswith("a fault rule matches replies with on: reply")
-        faults.clear("never")
 
 
 def test_only_the_latest_requests_are_looked_at() -> None:

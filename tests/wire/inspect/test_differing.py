@@ -70,3 +70,12 @@ def test_a_document_has_a_bounded_number_of_places() -> None:
 
 def test_a_text_is_shortened_at_its_end() -> None:
     assert excerpts("y" * 100) == [f"'{'y' * SHOWN}…' (100 characters)"]
+
+
+def test_events_within_events_are_one_payload_however_deep() -> None:
+    left, right = b"tea", b"soup"
+    for _ in range(2_000):
+        left, right = (bytes(4) + len(each).to_bytes(4, "big") + each for each in (left, right))
+    (place,) = differing_places("data", left, right)
+    assert place.path == "data[0]"
+    assert place.left != place.right

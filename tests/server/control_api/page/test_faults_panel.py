@@ -68,14 +68,14 @@ async def test_the_form_has_every_field_of_a_rule_and_every_action(tmp_path: Pat
 
 async def test_a_rule_with_all_fields_is_added(tmp_path: Path) -> None:
     values: dict[str, Any] = {
-        "name": "<b>x<b>", "match": "type = SEGMENT_READ", "on": "reply", "store": 0, "each": "segment", "nth": (1, 4),
+        "name": "<b>x<b>", "match": "type = SEGMENT_READ", "on": "reply", "store": 0, "each": "segment", "nth": (5, 8),
         "skip": 2, "every": 3, "probability": 0.25, "times": 7,
     }  # fmt: skip
     async with asking() as (mock, _), Browser(tmp_path) as page:
         await page.open(f"{mock.http_url}/")
         await new_rule(page)
         for name, value in values.items():
-            await page.fill(f"{FORM} [name={name}]", "1, 4" if name == "nth" else str(value))
+            await page.fill(f"{FORM} [name={name}]", "5, 8" if name == "nth" else str(value))
         await choose(page, 0, "error")
         await page.fill(of_action(0, "error"), "SegmentIsSealed")
         await page.fill(of_action(0, "fields"), '{"offset": 5}')

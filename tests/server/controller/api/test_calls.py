@@ -258,7 +258,9 @@ async def ended(asking: Awaitable[Any]) -> tuple[str, str]:
     return caught.value.code().name, str(caught.value.details())
 
 
-@pytest.mark.parametrize("match", [OF_MISSING, "rpc = getCurrentSegments and failure"])
+@pytest.mark.parametrize(
+    "match", ["rpc = getCurrentSegments and latency >= 0ms", OF_MISSING, "rpc = getCurrentSegments and failure"]
+)
 @pytest.mark.parametrize(
     ("do", "status"),
     [
