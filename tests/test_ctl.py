@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from segstore.testing import RunningServer, ServerThread
 from segstore.traces import TraceFile
 from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
 from segstore.wire.trace import RecordKind
+from tests.processes import PATIENCE_S, SERVE, started
 
 Run = Callable[..., Result]
 
@@ -106,10 +108,46 @@ def test_the_bytes_of_a_segment_are_written_in_pieces(
 
 
 @pytest.mark.parametrize("what", ["stop", "start", "expire-session", "cut-session", "heal-session"])
-def test_a_store_of_several_is_steered(run: Run, what: str) -> None:
+def test_an_only_store_is_not_steered(run: Run, what: str) -> None:
     refused = run("stores", what, "0")
     assert refused.exit_code == 1
     assert "there is only one store" in refused.output
+
+
+@pytest.mark.slow
+def test_a_store_of_several_is_steered() -> None:
+    with started([*SERVE, "--stores", "2", "--containers", "2", "--no-rebalance"]) as (process, line):
+        url = f"http://{json.loads(line)['http']}"
+
+        def stores(command: str) -> dict[str, object]:
+            done = CliRunner().invoke(main, ["ctl", "--url", url, "--json", "stores", command, "1"])
+            assert done.exit_code == 0, done.output
+            return dict(json.loads(done.output))
+
+        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
+
+            def move(to: int) -> object:
+                moved = http.post("/v1/containers/1/move", json={"to": to})
+                assert moved.status_code == 200, moved.text
+                return moved.json()["store"]
+
+            before = http.get("/v1/server").json()["stores"][1]
+            assert move(0) == 0
+            assert stores("stop") == {**before, "serving": False}
+            assert stores("start") == before
+            assert stores("cut-session") == before
+            assert stores("heal-session") == before
+            assert move(1) == 1
+            assert stores("expire-session")["store"] == 1
+            until = time.monotonic() + PATIENCE_S
+            while http.get("/v1/server").json()["stores"][1]["serving"]:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            refused = CliRunner().invoke(main, ["ctl", "--url", url, "stores", "expire-session", "1"])
+            assert (refused.exit_code, "store 1 has no session" in refused.output) == (1, True)
+            assert stores("start") == before
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("group", ["connections", "faults", "record", "scopes", "snapshot", "stores", "toxics"])

@@ -38,6 +38,8 @@ class Cluster(ClusterNode):
 
     members: the ownership of containers by several stores; None for one store.
     durability: the data directory; None if everything is in memory.
+
+    With one store, methods about several raise RuntimeError.
     """
 
     controller: Controller | None = None
@@ -201,6 +203,58 @@ class Cluster(ClusterNode):
         if self.durability is not None:
             await self.durability.close()
 
+    # --- several stores ---------------------------------------------------------------------------------------------
+
+    @property
+    def _members(self) -> Members:
+        if self.members is None:
+            raise RuntimeError("a cluster of one store shares no containers: give stores=2")
+        return self.members
+
+    def owner_of(self, segment: str) -> int | None:
+        """The number of the store that owns a segment's container; None while no store does."""
+        return self._members.owner(container_of(segment, self.settings.store.containers))
+
+    async def move(self, container: int, to: int) -> None:
+        """Moves a container to a store; returns when that store serves it."""
+        await self._members.move(container, to)
+
+    async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None:
+        """Stops a store: with `drain_s` 0 its connections are cut, and the others take its containers."""
+        await self._members.stop_one(number, drain_s=drain_s)
+
+    async def start_store(self, number: int) -> None:
+        """Restarts a stopped store on its previous port; it takes its share of the containers gradually."""
+        address, admin = self.stores[number].address, self.stores[number].admin_address
+        again = {"own": frozenset(), "port": 0 if address is None else address[1]}
+        if admin is not None:
+            again["admin_port"] = admin[1]
+        settings = self.stores[number].settings.model_copy(update=again)
+        await self._members.start_one(number, lambda each: self._make_store(each, settings))
+        if self._control_api is not None:
+            self._control_api.controlled.count_writers()
+
+    def expire_session(self, number: int) -> None:
+        """Expires a store's session with the coordination service; the store is notified at once."""
+        session = self._members.session(number)
+        if not session.expired:
+            self._coordinator.expire(session.session_id)
+
+    def cut_session(self, number: int) -> None:
+        """Disconnects a store from the coordination service; its session expires after its timeout."""
+        self._coordinator.cut(self._members.session(number).session_id)
+
+    def heal_session(self, number: int) -> None:
+        """Reconnects the store: its session resumes, or it learns that it has expired."""
+        self._coordinator.heal(self._members.session(number))
+
+    @property
+    def _coordinator(self) -> InProcessCoordinator:
+        coordinator = self._members.coordinator
+        if not isinstance(coordinator, InProcessCoordinator):
+            raise RuntimeError("the coordination service is not in this process")
+        return coordinator
+
 
 class MockCluster(Cluster):
     """A cluster for a test, on free ports of this machine.
@@ -296,55 +350,3 @@ class MockCluster(Cluster):
 
     async def stop(self, *, drain_s: float = 1.0) -> None:
         await super().stop(drain_s=drain_s)
-
-    # --- several stores ---------------------------------------------------------------------------------------------
-
-    @property
-    def _members(self) -> Members:
-        if self.members is None:
-            raise RuntimeError("a cluster of one store shares no containers: give stores=2")
-        return self.members
-
-    def owner_of(self, segment: str) -> int | None:
-        """The number of the store that owns a segment's container; None while no store does."""
-        return self._members.owner(container_of(segment, self.settings.store.containers))
-
-    async def move(self, container: int, to: int) -> None:
-        """Moves a container to a store; returns when that store serves it."""
-        await self._members.move(container, to)
-
-    async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None:
-        """Stops a store: with `drain_s` 0 its connections are cut, and the others take its containers."""
-        await self._members.stop_one(number, drain_s=drain_s)
-
-    async def start_store(self, number: int) -> None:
-        """Restarts a stopped store on its previous port; it takes its share of the containers gradually."""
-        address, admin = self.stores[number].address, self.stores[number].admin_address
-        again = {"own": frozenset(), "port": 0 if address is None else address[1]}
-        if admin is not None:
-            again["admin_port"] = admin[1]
-        settings = self.stores[number].settings.model_copy(update=again)
-        await self._members.start_one(number, lambda each: self._make_store(each, settings))
-        if self._control_api is not None:
-            self._control_api.controlled.count_writers()
-
-    def expire_session(self, number: int) -> None:
-        """Expires a store's session with the coordination service; the store is notified at once."""
-        session = self._members.session(number)
-        if not session.expired:
-            self._coordinator.expire(session.session_id)
-
-    def cut_session(self, number: int) -> None:
-        """Disconnects a store from the coordination service; its session expires after its timeout."""
-        self._coordinator.cut(self._members.session(number).session_id)
-
-    def heal_session(self, number: int) -> None:
-        """Reconnects the store: its session resumes, or it learns that it has expired."""
-        self._coordinator.heal(self._members.session(number))
-
-    @property
-    def _coordinator(self) -> InProcessCoordinator:
-        coordinator = self._members.coordinator
-        if not isinstance(coordinator, InProcessCoordinator):
-            raise RuntimeError("the coordination service is not in this process")
-        return coordinator

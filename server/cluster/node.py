@@ -10,7 +10,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller, ControllerServer
@@ -22,8 +22,16 @@ from segstore.server.node import SegmentStoreServer, WithSnapshots
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.control_api import ControlApi
+    from segstore.server.control_api import Cluster, ControlApi
     from segstore.server.rest import Answer, Asked, RestApi, Status
+
+
+class Ownership(TypedDict, total=False):
+    """How containers are owned: the arguments of `Controlled` that differ between subclasses of `ClusterNode`."""
+
+    cluster: Cluster | None
+    why_no_cluster: str
+    owner_elsewhere: Callable[[int], Endpoint | None]
 
 
 class ClusterNode(WithFaults, WithSnapshots, ABC):
@@ -106,8 +114,8 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
     async def _stop_owning(self) -> None:
         """Releases containers and data, after the stores have stopped."""
 
-    async def _start_control_api(self, **more: Any) -> None:
-        """Serves the control API if it has a port. more: arguments of `Controlled`. Raises CannotListen."""
+    async def _start_control_api(self, **ownership: Unpack[Ownership]) -> None:
+        """Serves the control API if it has a port. Raises CannotListen."""
         settings = self.settings
         if settings.http_port is None:
             return
@@ -122,7 +130,7 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
             data=settings.data,
             snapshots=self.snapshots,
             settled=self._settled,
-            **more,
+            **ownership,
         )
         self._control_api = ControlApi(
             controlled,
