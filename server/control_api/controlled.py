@@ -25,7 +25,7 @@ from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
 
 Kind = Literal["stores", "tap", "replay"]
-_ALONE = "there is only one store; `segstore serve --stores 2` starts several in one process"
+_ALONE = "there is only one store; `segstore serve --stores 2` starts two"
 
 
 def _nothing(*_: Any) -> None:

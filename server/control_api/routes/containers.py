@@ -42,7 +42,7 @@ def _containers(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.
 
     @made.post("/containers/{container}/move", summary="Move a container to a store; answers once that store serves it")
     async def move_container(container: Annotated[int, Path()], where: MoveTo) -> ContainerInfo:
-        cluster, count = _cluster(controlled, "containers cannot be moved"), controlled.containers
+        cluster, count = _cluster(controlled), controlled.containers
         if not 0 <= container < count:
             raise ApiProblem(404, f"there is no container {container}: there are {count}, from 0", "path.container")
         controlled.check_store(where.to, "body.to")
@@ -59,7 +59,7 @@ def _containers(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.
 
 def _stores(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.Lock) -> None:
     def several(number: int) -> Cluster:
-        cluster, count = _cluster(controlled, "stores and their sessions cannot be stopped"), len(controlled.stores)
+        cluster, count = _cluster(controlled), len(controlled.stores)
         if not 0 <= number < count:
             raise ApiProblem(404, f"there is no store {number}: there are {count}, from 0", "path.store")
         return cluster
@@ -104,9 +104,9 @@ def _stores(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.Lock
         return change_session(several(store).heal_session, store)
 
 
-def _cluster(controlled: Controlled, what: str) -> Cluster:
+def _cluster(controlled: Controlled) -> Cluster:
     if controlled.cluster is None:
-        raise ApiProblem(409, f"{what} here: {controlled.why_no_cluster}", "path")
+        raise ApiProblem(409, f"this needs several stores in one process: {controlled.why_no_cluster}", "path")
     return controlled.cluster
 
 
