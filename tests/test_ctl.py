@@ -111,12 +111,14 @@ def test_the_bytes_of_a_segment_are_written_in_pieces(
 def test_an_only_store_is_not_steered(run: Run, what: str) -> None:
     refused = run("stores", what, "0")
     assert refused.exit_code == 1
-    assert "there is only one store" in refused.output
+    assert "this needs several stores in one process: there is only one store" in refused.output
 
 
 @pytest.mark.slow
-def test_a_store_of_several_is_steered() -> None:
-    with started([*SERVE, "--stores", "2", "--containers", "2", "--no-rebalance"]) as (process, line):
+def test_a_store_of_several_is_steered(tmp_path: Path) -> None:
+    trace = tmp_path / "run.wtrace"
+    options = ("--stores", "2", "--containers", "2", "--no-rebalance", "--record", str(trace))
+    with started([*SERVE, *options]) as (process, line):
         url = f"http://{json.loads(line)['http']}"
 
         def stores(command: str) -> dict[str, object]:
@@ -146,8 +148,14 @@ def test_a_store_of_several_is_steered() -> None:
             refused = CliRunner().invoke(main, ["ctl", "--url", url, "stores", "expire-session", "1"])
             assert (refused.exit_code, "store 1 has no session" in refused.output) == (1, True)
             assert stores("start") == before
+        host, port = str(before["address"]).split(":")
+        with socket.create_connection((host, int(port))) as peer:
+            peer.sendall(encode(Hello(17, 5)))
+            assert peer.recv(100)
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
+    with TraceFile(trace) as records:
+        assert encode(Hello(17, 5)) in [each.data for each in records.records() if each.kind is RecordKind.FRAME]
 
 
 @pytest.mark.parametrize("group", ["connections", "faults", "record", "scopes", "snapshot", "stores", "toxics"])

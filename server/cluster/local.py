@@ -225,12 +225,20 @@ class Cluster(ClusterNode):
 
     async def start_store(self, number: int) -> None:
         """Restarts a stopped store on its previous port; it takes its share of the containers gradually."""
-        address, admin = self.stores[number].address, self.stores[number].admin_address
-        again = {"own": frozenset(), "port": 0 if address is None else address[1]}
-        if admin is not None:
-            again["admin_port"] = admin[1]
-        settings = self.stores[number].settings.model_copy(update=again)
-        await self._members.start_one(number, lambda each: self._make_store(each, settings))
+        before = self.stores[number]
+        again: dict[str, object] = {"own": frozenset()}
+        if before.address is not None:  # None if its last start failed, with settings that have the port
+            again["port"] = before.address.port
+        if before.admin_address is not None:
+            again["admin_port"] = before.admin_address.port
+        settings = before.settings.model_copy(update=again)
+
+        def make(number: int) -> SegmentStoreServer:
+            made = self._make_store(number, settings)
+            made.hub.recorder = before.hub.recorder  # the caller may have replaced it, as for a file
+            return made
+
+        await self._members.start_one(number, make)
         if self._control_api is not None:
             self._control_api.controlled.count_writers()
 
@@ -242,7 +250,9 @@ class Cluster(ClusterNode):
 
     def cut_session(self, number: int) -> None:
         """Disconnects a store from the coordination service; its session expires after its timeout."""
-        self._coordinator.cut(self._members.session(number).session_id)
+        session = self._members.session(number)
+        if not session.expired:
+            self._coordinator.cut(session.session_id)
 
     def heal_session(self, number: int) -> None:
         """Reconnects the store: its session resumes, or it learns that it has expired."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api.routes import containers
+from segstore.server.coordination import OwnershipSettings
 from segstore.wire.endpoint import Endpoint
 from tests.server.control_api.support import asking, client_of, refusal
+from tests.server.support import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -25,6 +28,12 @@ ALONE = "this needs several stores in one process: there is only one store; `seg
 async def several(**settings: Any) -> AsyncIterator[tuple[MockCluster, httpx.AsyncClient]]:
     async with MockCluster(http_port=0, **settings) as mock, client_of(mock) as http:
         yield mock, http
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  what is looked at has no event
+            await asyncio.sleep(0.005)
 
 
 async def owners(http: httpx.AsyncClient) -> list[int | None]:
@@ -120,6 +129,18 @@ async def test_a_store_is_stopped_and_started_again_on_its_port() -> None:
         assert (await http.post("/v1/stores/1/start")).json() == before
 
 
+async def test_a_store_whose_port_was_taken_is_started_on_it_once_it_is_free() -> None:
+    async with several(stores=2, containers=2) as (mock, http):
+        before = (await http.get("/v1/server")).json()["stores"][1]
+        assert (await http.post("/v1/stores/1/stop")).status_code == 200
+        address = mock.stores[1].address
+        assert address is not None
+        with socket.create_server(address):
+            status, said, where = refusal(await http.post("/v1/stores/1/start"))
+            assert (status, f"port {address.port} on 127.0.0.1 is taken" in said, where) == (409, True, "path.store")
+        assert (await http.post("/v1/stores/1/start")).json() == before
+
+
 async def test_a_session_is_cut_healed_and_expired() -> None:
     async with several(stores=2, containers=2) as (mock, http):
         assert mock.members is not None
@@ -128,9 +149,32 @@ async def test_a_session_is_cut_healed_and_expired() -> None:
         assert session.cut
         assert (await http.post("/v1/stores/1/heal-session")).json()["store"] == 1
         assert not session.cut
-        for _ in range(2):
-            assert (await http.post("/v1/stores/1/expire-session")).status_code in (200, 409)
+        assert (await http.post("/v1/containers/0/move", json={"to": 1})).json()["store"] == 1
+        assert (await http.post("/v1/stores/1/expire-session")).status_code == 200
         assert session.expired
+        await until(lambda: mock.stores[1].hub.closing)
+        await until(lambda: set(mock.stores[0].store.containers) == {0, 1})
+        assert (await http.get("/v1/server")).json()["stores"][1]["serving"] is False
+        assert await owners(http) == [0, 0]
+        for what in ("expire", "cut", "heal"):
+            status, said, where = refusal(await http.post(f"/v1/stores/1/{what}-session"))
+            assert (status, where) == (409, "path.store")
+            assert said == "store 1 has no session with a coordination service in this process"
+
+
+async def test_a_session_that_expires_while_it_is_cut_ends_the_store_once_it_is_healed() -> None:
+    ownership = OwnershipSettings(session_timeout_ms=50, takeover_delay_ms=10)
+    async with several(stores=2, containers=2, ownership=ownership) as (mock, http):
+        assert mock.members is not None
+        session = mock.members.session(1)
+        assert (await http.post("/v1/stores/1/cut-session")).status_code == 200
+        await until(lambda: session.expired)
+        for what in ("cut", "expire"):
+            again = await http.post(f"/v1/stores/1/{what}-session")
+            assert (again.status_code, again.json()["serving"]) == (200, True)
+        assert (await http.post("/v1/stores/1/heal-session")).status_code == 200
+        await until(lambda: mock.stores[1].hub.closing)
+        assert (await http.get("/v1/server")).json()["stores"][1]["serving"] is False
 
 
 @pytest.mark.parametrize("what", ["stop", "start", "expire-session", "cut-session", "heal-session"])
