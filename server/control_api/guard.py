@@ -153,10 +153,11 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        is_complete = False
+        is_asked = is_complete = False
 
         async def receiving_body() -> Message:
-            nonlocal is_complete
+            nonlocal is_asked, is_complete
+            is_asked = True  # a client that expects `100 Continue` gets it now
             message = await receive()
             is_complete = not message.get("more_body", False)  # or the peer has disconnected
             return message
@@ -167,7 +168,8 @@ class Guard:
         except ApiProblem as problem:
             response = self._refusal(problem)
             response.headers["connection"] = "close"
-            if is_complete or problem.status == 408 or any(name == b"expect" for name, _ in scope["headers"]):
+            is_held = not is_asked and any(name == b"expect" for name, _ in scope["headers"])
+            if is_complete or is_held or problem.status == 408:
                 await response(scope, receive, sending)
             else:
                 await self._refuse(response, scope, receive, sending)

@@ -63,12 +63,16 @@ _UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _UNSENT_BYTES: Final = 64 * 1024
 """What the system takes ahead of a slow reader, where this can be set; elsewhere megabytes, which hide its progress."""
 _TOKEN: Final = re.compile(r"[!-~]{16,4096}")
-_BAD_HEADS: Final = (
-    ("Host", ONE_HOST, "header.host"),
-    ("Content-Length", "a Content-Length header is a number of bytes", "header.content-length"),
-    ("", "this is not an HTTP request, or its head is too long", "header"),
-)
-"""Words of what h11 says of a head that is invalid → what is wrong, and where."""
+_NO_HEAD: Final = ("this is not an HTTP request, or its head is too long", "header")
+_BAD_HOST: Final = (ONE_HOST, "header.host")
+_BAD_LENGTH: Final = ("a Content-Length header is a number of bytes", "header.content-length")
+_BAD_HEADS: Final = {
+    "Missing mandatory Host: header": _BAD_HOST,
+    "Found multiple Host: headers": _BAD_HOST,
+    "bad Content-Length": _BAD_LENGTH,
+    "conflicting Content-Length headers": _BAD_LENGTH,
+}
+"""Errors of h11 for an invalid head → what is wrong, and where. All others, some of which quote the head: `_NO_HEAD`."""
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
 
@@ -157,8 +161,10 @@ class _Connection(H11Protocol):
             self._begin_step(_ENDED_S if self._has_ended else _STEP_S)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as asyncio has it
-        """The peer sends no more: it has disconnected, or still reads. So what it has asked for is answered before the
-        connection is closed, if that begins within `_ENDED_S`, and not with TLS, which ends in both directions at once.
+        """Keeps the connection for an answer that is due: the peer sends no more, but may still read.
+
+        The answer must begin within `_ENDED_S`, because the peer may also have disconnected. With TLS the connection
+        is closed at once, because TLS connections end in both directions together.
         """
         self._has_ended = self._is_answering() and not self.cycle.more_body and self.scheme != "https"
         if self._has_ended:
@@ -171,8 +177,7 @@ class _Connection(H11Protocol):
             self.cycle.disconnected = True  # this is the answer: an application that does not read the body has another
             problem = body(400, "the body does not have the form of its transfer-encoding, which is chunked", "body")
         else:
-            said = str(sys.exception() or "")  # of h11
-            problem = body(400, *next(each for word, *each in _BAD_HEADS if word in said))
+            problem = body(400, *_BAD_HEADS.get(str(sys.exception()), _NO_HEAD))
         headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
         parts = (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),

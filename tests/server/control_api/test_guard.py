@@ -178,16 +178,24 @@ async def test_a_form_cannot_send_a_body() -> None:
             assert refusal(answer)[::2] == (415, "header.content-type")
 
 
-@pytest.mark.parametrize(("origin", "status"), [("http://localhost", 413), ("http://evil.example", 403)])
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("origin", "status", "chunked", "more"),
+    [
+        ("http://localhost", 413, False, {}),
+        ("http://localhost", 413, True, {}),
+        ("http://localhost", 413, True, {"expect": "100-continue"}),
+        ("http://evil.example", 403, False, {}),
+        ("http://evil.example", 403, True, {}),
+    ],
+)
 async def test_a_refusal_reaches_a_client_that_sends_the_whole_body_first(
-    origin: str, status: int, chunked: bool
+    origin: str, status: int, chunked: bool, more: dict[str, str]
 ) -> None:
     body = b" " * 3_000_000
 
     def post(url: str) -> int:
         with closing(HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
-            headers = {"host": "localhost", "origin": origin, "content-type": "application/json"}
+            headers = {"host": "localhost", "origin": origin, "content-type": "application/json", **more}
             sent = iter([body]) if chunked else body
             connection.request("POST", "/v1/faults", sent, headers, encode_chunked=chunked)
             return connection.getresponse().status

@@ -251,7 +251,10 @@ async def test_the_head_of_every_request_has_a_deadline(monkeypatch: pytest.Monk
         (b"", b"header.host"),
         (b"host: a\r\nhost: b\r\n", b"header.host"),
         (b"host: localhost\r\ncontent-length: -1\r\n", b"header.content-length"),
+        (b"host: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n", b"header.content-length"),
         (b"host: localhost\r\n: x\r\n", b"header"),
+        (b"host: localhost\r\nX-Host : 1\r\n", b"header"),
+        (b"host: localhost\r\nX-Content-Length : 1\r\n", b"header"),
     ],
 )
 async def test_what_is_wrong_with_a_head_is_named(headers: bytes, where: bytes) -> None:
