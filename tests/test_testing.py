@@ -190,7 +190,7 @@ def test_a_wait_ends_with_the_event_or_at_its_timeout(servers: Servers) -> None:
 def test_a_wait_for_what_cannot_be_waited_for_is_refused(servers: Servers) -> None:
     server = servers.serve()
     server.faults.add(do="ok", name="served")
-    with pytest.raises(ValueError, match="timeout_s must be a number of at least 0, not '1'"):
+    with pytest.raises(ValueError, match="timeout_s must be a finite number of at least 0, not '1'"):
         server.wait_for(timeout_s="1")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="rule 'served' holds nothing"):
         server.faults.wait_held("served")

@@ -27,11 +27,16 @@ _MOST_DIGITS: Final = sys.int_info.default_max_str_digits
 _INTEGER: Final = "tag:yaml.org,2002:int"
 _FORMS: Final = {
     "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
-    _INTEGER: ("[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
-    "tag:yaml.org,2002:float": (r"[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)", "-+0123456789"),
+    _INTEGER: ("[-+]?[0-9]+", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)",
+        "-+.0123456789",
+    ),
     "tag:yaml.org,2002:null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
 }
-"""Patterns of plain scalars that are not strings. `on` is a string, as in YAML 1.2, because it is a key of rules."""
+"""Patterns of plain scalars that are not strings, as in the core schema of YAML 1.2, but without octal and hexadecimal
+integers, infinity and NaN. So `on`, which is a key of rules, is a string, and `010` is ten.
+"""
 
 
 class _Loader(yaml.SafeLoader):
@@ -47,9 +52,13 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem="tags are not allowed", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
+    def construct_decimal(self, node: Any) -> int:
+        return int(node.value)
+
 
 for _tag, (_form, _first) in _FORMS.items():
     _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_form})$"), list(_first))
+_Loader.add_constructor(_INTEGER, _Loader.construct_decimal)  # that of the base follows YAML 1.1: 010 is eight
 
 
 class FaultFileError(ValueError):
@@ -203,9 +212,11 @@ def _check(root: Any, source: str) -> None:
                 here = (path, f".{key.value}")
                 if key.value == "<<" and key.style is None:
                     raise _at_node(key, source, here, "merge keys are not allowed")
-                if str(key.value) in keys:
+                is_integer = key.tag == _INTEGER and len(key.value) <= _MOST_DIGITS  # 1 and 01 are the same key
+                name = str(int(key.value) if is_integer else key.value)
+                if name in keys:
                     raise _at_node(key, source, here, "the key appears twice")
-                keys.add(str(key.value))
+                keys.add(name)
                 ahead += (key, here), (value, here)
         elif node is not None and node.tag == _INTEGER and len(node.value.lstrip("+-")) > _MOST_DIGITS:
             raise _at_node(node, source, path, f"an integer has at most {_MOST_DIGITS} digits")

@@ -391,7 +391,7 @@ def check_wait(count: object, timeout_s: object) -> None:
     if type(count) is not int or count < 1:
         raise ValueError(f"count must be a whole number of at least 1, not {_shown(count)}")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s < math.inf:
-        raise ValueError(f"timeout_s must be a number of at least 0, not {_shown(timeout_s)}")
+        raise ValueError(f"timeout_s must be a finite number of at least 0, not {_shown(timeout_s)}")
 
 
 def _shown(given: object) -> str:

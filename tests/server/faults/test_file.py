@@ -285,6 +285,28 @@ def test_whole_numbers_are_taken_where_others_may_be() -> None:
     assert (settings.round_trip_ms, settings.rules[0].do) == ({0: 5.0, 1: 6.0}, (Delay(delay_ms=5.0),))
 
 
+def test_numbers_of_yaml_are_those_of_its_core_schema() -> None:
+    settings = parse_faults(
+        "seed: 08\nround_trip_ms: {0: .5, 01: +.5e+1, 2: 5., 3: 1E1}\n"
+        "rules:\n- {do: ok, nth: 010}\n- {do: ok, nth: [1, 02], probability: .5}\n"
+    )
+    assert settings.seed == 8
+    assert settings.round_trip_ms == {0: 0.5, 1: 5.0, 2: 5.0, 3: 10.0}
+    assert [each.nth for each in settings.rules] == [(10,), (1, 2)]
+    assert settings.rules[1].probability == 0.5
+
+
+@pytest.mark.parametrize("number", [".", "+", "-.", ".e1", "1e", "0x1", "0o1", "1_000", "'5'", ".nan"])
+def test_other_plain_scalars_of_yaml_are_texts(number: str) -> None:
+    with pytest.raises(FaultFileError, match=r"line 1: round_trip_ms: .*number"):
+        parse_faults(f"round_trip_ms: {number}\n")
+
+
+def test_keys_that_are_the_same_integer_appear_twice() -> None:
+    with pytest.raises(FaultFileError, match="line 1: round_trip_ms.01: the key appears twice"):
+        parse_faults("round_trip_ms: {1: 5, 01: 6}\n")
+
+
 @pytest.mark.parametrize(
     "rule",
     [

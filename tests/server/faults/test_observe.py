@@ -138,9 +138,10 @@ async def test_what_cannot_be_waited_for_is_refused_at_once() -> None:
         ({"count": 0}, "count must be a whole number of at least 1, not 0"),
         ({"count": "3"}, "count must be a whole number of at least 1, not '3'"),
         ({"count": True}, "count must be a whole number of at least 1, not True"),
-        ({"timeout_s": "1"}, "timeout_s must be a number of at least 0, not '1'"),
-        ({"timeout_s": float("nan")}, "timeout_s must be a number of at least 0, not nan"),
-        ({"timeout_s": -1}, "timeout_s must be a number of at least 0, not -1"),
+        ({"timeout_s": "1"}, "timeout_s must be a finite number of at least 0, not '1'"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a finite number of at least 0, not nan"),
+        ({"timeout_s": float("inf")}, "timeout_s must be a finite number of at least 0, not inf"),
+        ({"timeout_s": -1}, "timeout_s must be a finite number of at least 0, not -1"),
         ({"match": None}, "a filter is a text, not None"),
     )
     for given, said in unusable:
