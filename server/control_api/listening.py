@@ -72,7 +72,7 @@ _BAD_HEADS: Final = {
     "bad Content-Length": _BAD_LENGTH,
     "conflicting Content-Length headers": _BAD_LENGTH,
 }
-"""Errors of h11 for an invalid head → what is wrong, and where. All others, some of which quote the head: `_NO_HEAD`."""
+"""Errors of h11 for an invalid head → what is wrong, and where. Others, which may quote the head, mean `_NO_HEAD`."""
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
 

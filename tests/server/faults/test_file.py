@@ -303,7 +303,7 @@ def test_other_plain_scalars_of_yaml_are_texts(number: str) -> None:
 
 
 def test_keys_that_are_the_same_integer_appear_twice() -> None:
-    with pytest.raises(FaultFileError, match="line 1: round_trip_ms.01: the key appears twice"):
+    with pytest.raises(FaultFileError, match=r"line 1: round_trip_ms\.01: the key appears twice"):
         parse_faults("round_trip_ms: {1: 5, 01: 6}\n")
 
 
