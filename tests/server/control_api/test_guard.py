@@ -191,7 +191,7 @@ async def test_a_form_cannot_send_a_body() -> None:
 async def test_a_refusal_reaches_a_client_that_sends_the_whole_body_first(
     origin: str, status: int, chunked: bool, more: dict[str, str]
 ) -> None:
-    body = b" " * 3_000_000
+    body = b" " * 12_000_000
 
     def post(url: str) -> int:
         with closing(HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
