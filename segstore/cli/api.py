@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +22,6 @@ _WHERE: Final = "whose port --http-port sets and --announce json shows as http"
 _PATIENCE_S: Final = 60.0
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
-_COMPLETABLE: Final = re.compile(r"[\w./+%][\w./+% -]*")
-"""Names without characters that a shell interprets, that separate words in bash (`:=@`) or fields in click (`,`)."""
 
 
 class Api:
@@ -144,38 +141,19 @@ def _name_next(found: Any) -> None:
         echo(f"segstore: there are more: --after {cell_text(found['next'])}", err=True)
 
 
-def _offered(name: str, shell: str, word: str) -> str | None:
-    """A name as click gives it to a shell; None if it would not be inserted as one word.
-
-    shell: as in click's instruction. word: the current word as typed. Zsh and fish quote spaces themselves. Bash does
-    not, except within an open quote; click's script for it removes one level of backslashes.
-    """
-    if _COMPLETABLE.fullmatch(name) is None:
-        return None
-    if " " not in name or shell in ("zsh", "fish"):
-        return name
-    if shell != "bash":
-        return None
-    return name if word.startswith(("'", '"')) else name.replace(" ", "\\\\ ")
-
-
 def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Completes a name by asking the server, if it answers. names: those that it has, given what is typed so far."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        root = context.find_root().info_name or ""
-        shell = os.environ.get(f"_{root}_COMPLETE".replace("-", "_").replace(".", "_").upper(), "").partition("_")[0]
-        word = os.environ.get("COMP_WORDS", "").rpartition("\n")[2]
         given = context.params
         while "token_file" not in given and context.parent is not None:
             context = context.parent
             given = context.params
         try:
             api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
-            found = [each for each in names(api, incomplete) if each.startswith(incomplete)]
+            return [each for each in names(api, incomplete) if each.startswith(incomplete)]
         except (click.ClickException, OSError):
             return []
-        return [offered for each in found if (offered := _offered(each, shell, word)) is not None]
 
     return complete
 
