@@ -328,11 +328,12 @@ def test_a_shell_completes_commands_and_names_that_the_server_has(run: Run, serv
     assert completed(server, "segstore ctl streams show s") == ["scope/"]
     assert completed(server, "segstore ctl streams show scope/") == ["scope/other", "scope/stream"]
     assert completed(server, "segstore ctl groups list s") == ["scope"]
-    server.faults.add(do="ok", name="slow append")
+    server.faults.add(do="ok", name="slow-append")
+    server.faults.add(do="ok", name="$(not one word)")
     server.faults.toxics.add("latency")
     server.snapshot("base")
     run("record", "start", "login")
-    assert completed(server, "segstore ctl faults remove ") == ["slow append"]
+    assert completed(server, "segstore ctl faults remove ") == ["slow-append"]
     assert completed(server, "segstore ctl faults release x") == [""]
     assert completed(server, "segstore ctl toxics remove ") == ["latency_downstream"]
     assert completed(server, "segstore ctl snapshot restore b") == ["base"]

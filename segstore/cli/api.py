@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ _WHERE: Final = "whose port --http-port sets and --announce json shows as http"
 _PATIENCE_S: Final = 60.0
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
+_COMPLETABLE: Final = re.compile(r"[\w./+%-]+")
+"""Names that are one word in every shell."""
 
 
 class Api:
@@ -151,9 +154,10 @@ def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Con
             given = context.params
         try:
             api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
-            return [each for each in names(api, incomplete) if each.startswith(incomplete)]
+            found = [each for each in names(api, incomplete) if each.startswith(incomplete)]
         except (click.ClickException, OSError):
             return []
+        return list(filter(_COMPLETABLE.fullmatch, found))
 
     return complete
 
