@@ -135,10 +135,12 @@ class Traffic(TraceRecorder):
             self.peers.pop(self._closed.popleft(), None)
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
-        writer, lasting = self._writer, lasting and self._holds_reads
-        before = writer.pieces if lasting else 0
-        is_due = writer.add(self._clock(), connection, 0, data, lasting)  # C takes no keyword
-        is_held = lasting and writer.pieces > before
+        if not (lasting and self._holds_reads):
+            return super().received(connection, data)
+        writer = self._writer
+        before = writer.pieces
+        is_due = writer.add(self._clock(), connection, 0, data, True)  # C takes no keyword
+        is_held = writer.pieces > before
         if is_due:
             self.take_block()
         return is_held

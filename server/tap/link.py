@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -24,7 +25,7 @@ from segstore.server.tap.inspection import Inspection
 from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkEvent, LinkState, after
 from segstore.wire.endpoint import Endpoint
-from segstore.wire.trace import Direction
+from segstore.wire.trace import LASTING_BYTES, Direction
 
 if TYPE_CHECKING:
     from segstore.server.fair_queue import FairQueue
@@ -39,6 +40,13 @@ _NO_STORE: Final = "its store is not there"
 
 def _peer(name: Any) -> str:
     return str(Endpoint(*name[:2])) if isinstance(name, tuple) else str(name)
+
+
+def _received(recorder: Recorder, number: int, data: bytes) -> None:
+    if len(data) < LASTING_BYTES:
+        recorder.received(number, data)
+    else:
+        recorder.received(number, memoryview(data), lasting=True)
 
 
 class Door:
@@ -184,7 +192,7 @@ class Link:
         recorder, rules = self._tap.recorder, self._tap.rules
         if recorder is not None:
             number = self.number = recorder.opened(peer=self.peer, store=str(self._door.store))
-            client.note = lambda data: recorder.received(number, memoryview(data), lasting=True)
+            client.note = partial(_received, recorder, number)
             self.store.note = lambda data: recorder.sent(number, (data,))
         if rules is not None:
             door, queue = self._door, self._tap.queue

@@ -67,6 +67,7 @@ from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
     BLOCK_BYTES,
     FLUSH_AFTER_NS,
+    LASTING_BYTES,
     SPARE_BYTES,
     RecordWriter,
     TraceWriter,
@@ -80,6 +81,7 @@ __all__ = [
     "FLUSH_AFTER_NS",
     "FORMAT_VERSION",
     "HEADER_BYTES",
+    "LASTING_BYTES",
     "LONGEST_LINE",
     "MAGIC",
     "MARK_BYTES",

@@ -47,7 +47,7 @@ _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
-_LASTING_BYTES: Final = 64 * 1024
+LASTING_BYTES: Final = 64 * 1024
 """From this size, data that lasts is not copied: a view of less would keep much memory from being reused."""
 _RECORD_BYTES: Final = 26
 """What a record takes beside its data: its columns."""
@@ -412,7 +412,7 @@ class TraceWriter(WriterState):
 
     def _keep(self, source: Buffer, start: int, stop: int, *, lasting: bool = False) -> None:
         """Adds bytes to the data: where they are if they last, else in memory, behind the previous ones there."""
-        lasting = lasting and stop - start >= _LASTING_BYTES
+        lasting = lasting and stop - start >= LASTING_BYTES
         if lasting or (self._more is None and stop - start > self._memory_bytes - self._used):
             self._end_part()
             piece = memoryview(source)[start:stop]
@@ -490,7 +490,7 @@ class TraceWriter(WriterState):
 
     def _extend(self, stream: int, half: _Half, source: Buffer, start: int, stop: int, *, lasting: bool) -> _Half:
         """Adds bytes to an incomplete frame, and remembers and returns it."""
-        if lasting and stop - start >= _LASTING_BYTES:
+        if lasting and stop - start >= LASTING_BYTES:
             half = [each for each in _parts_of(half) if each]
             half.append(memoryview(source)[start:stop])
             self._views += 1

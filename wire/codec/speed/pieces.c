@@ -188,7 +188,7 @@ frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 /* --- add(writer, ts_ns, connection, direction, data, lasting) ----------------------------------------------------- */
 
 #define STEP_BYTES (32 * 1024) /* copied at a time: they stay in the cache while frames are looked for */
-#define LASTING_BYTES (64 * 1024) /* _LASTING_BYTES of segstore.wire.trace.writer */
+#define LASTING_BYTES (64 * 1024) /* LASTING_BYTES of segstore.wire.trace.writer */
 
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
 enum { WRITER, RECORDS_TYPE, NUMBERS };
