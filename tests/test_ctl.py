@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -26,10 +28,18 @@ from tests.processes import PATIENCE_S, SERVE, started
 Run = Callable[..., Result]
 
 
+def _start_the_only_worker(_: object) -> None:
+    """One thread for what the server's loop does in threads, from the start: no test leaves another behind."""
+    executor = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(executor)
+    executor.submit(int).result()
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     with ServerThread() as servers:
         served = servers.serve(http_port=0, rest_port=0)
+        served._do(_start_the_only_worker)
         assert served.controller_uri  # starts the controller, for all tests
         yield served
 
