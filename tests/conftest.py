@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import os
+import platform
 import shutil
 import socket
 import stat
@@ -109,6 +110,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "PySpark 4.2 or newer": lambda: has_pyspark(4, 2),
     "Java 17 or newer": lambda: (java_version() or 0) >= JAVA,
     "ZooKeeper (Java 17 or newer and PySpark's jars)": zookeeper_starts,
+    "glibc": lambda: platform.libc_ver()[0] == "glibc",
     "../shared": (ROOT.parent / "shared").is_dir,
 }
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import platform
 import shlex
 import signal
 import socket
@@ -421,7 +420,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are not adjusted")
+@pytest.mark.needs("glibc")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
     run = [sys.executable, "-c", FAULTS_OF_FREED_MEMORY]
     done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=PATIENCE_S)

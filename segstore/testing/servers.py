@@ -122,7 +122,7 @@ def _check_trace_options(given: Mapping[str, Any]) -> None:
     for name in ("upstream", "upstream_controller"):
         match given.get(name):
             case None | (str(), int()):
-                pass
+                continue
             case other:
                 raise ValueError(f"{name} is (HOST, PORT), not {other!r}")
 

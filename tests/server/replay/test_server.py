@@ -316,15 +316,15 @@ async def test_problems_are_held_up_to_a_bound_and_all_are_reported(
     recorded: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segstore.server.replay.server._MOST_PROBLEM_BYTES", 20_000)
-    told: list[Problem] = []
+    reported: list[Problem] = []
     async with (
-        TraceServer(recorded, mode="match", tell=told.append) as server,
+        TraceServer(recorded, mode="match", tell=reported.append) as server,
         await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
     ):
         replies = await peer.ask(HELLO, *(DeleteSegment(each, "x" * 500, "") for each in range(100)))
         assert len(replies) == 101
-        assert len(told) == 100
-        assert server.problems == told[: len(server.problems)]
+        assert len(reported) == 100
+        assert server.problems == reported[: len(server.problems)]
         assert 10 < len(server.problems) < 30
 
 
@@ -359,8 +359,8 @@ async def test_replies_that_take_their_time_are_sent_behind_the_end_of_a_client(
 
 @pytest.mark.parametrize("missing", ["error", "close", "fail"])
 async def test_bytes_that_break_the_protocol_are_a_problem(recorded: list[Record], missing: str) -> None:
-    told: list[Problem] = []
-    options: Any = {"missing": missing, "tell": told.append}
+    reported: list[Problem] = []
+    options: Any = {"missing": missing, "tell": reported.append}
     async with (
         TraceServer(recorded, **options) as server,
         await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
@@ -369,7 +369,7 @@ async def test_bytes_that_break_the_protocol_are_a_problem(recorded: list[Record
         peer.send_bytes(encode(HELLO) + b"\xff" * 1000)
         assert await peer.closed() == encode(HELLO)
         (found,) = server.problems
-        assert told == [found]
+        assert reported == [found]
         assert str(found).startswith("connection 1: the client broke the protocol: ")
         assert server.failure == (str(found) if missing == "fail" else "")
         other.send_bytes(encode(HELLO) + encode(append(1)))
@@ -558,11 +558,11 @@ async def test_frames_in_part_are_bounded_for_all_clients_together(
 
 
 async def test_problems_are_reported_as_they_occur(recorded: list[Record]) -> None:
-    told: list[Problem] = []
-    async with TraceServer(recorded, tell=told.append) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
+    reported: list[Problem] = []
+    async with TraceServer(recorded, tell=reported.append) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
         await peer.ask(HELLO, KeepAlive())
-        assert len(told) == 1
-        assert told == server.problems
+        assert len(reported) == 1
+        assert reported == server.problems
 
 
 async def test_settings_that_do_not_go_together_are_refused() -> None:
