@@ -4,16 +4,19 @@ Servers run in pairs, each in a process of its own: a store without and with `--
 keeps nothing or its latest traffic, and the same for a tap. This process sends both the same appends in turns: one at a
 time, each when the one before is acknowledged, or as fast as they are taken. Compared is the CPU time of the two in the
 same round, as the kernel counts it (`/proc/<pid>/task/*/schedstat`), system calls included, so this benchmark needs
-Linux. Bytes of the trace are those of its file, columns of the blocks included.
+Linux. Both run on one processor and this process on another, if there are two. Bytes of the trace are those of its
+file, columns of the blocks included.
 
 The trace goes to a folder beside the results, so that the file system is that of the working copy and no memory disk.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -90,10 +93,29 @@ def _in_turns(
 ) -> tuple[Times, int]:
     """The CPU times of two servers, and how many rounds each had."""
     contenders = {"without": _cpu(plain, send), "with": _cpu(other, send)}
-    for each in contenders.values():
-        each()  # the first round pays for what the others use again
     rounds = 4 * effort.rounds + 1  # sockets are noisier than calls
-    return take_turns(contenders, rounds), rounds + 1
+    with _apart(plain, other):
+        for each in contenders.values():
+            each()  # the first round pays for what the others use again
+        return take_turns(contenders, rounds), rounds + 1
+
+
+@contextmanager
+def _apart(*servers: Serving) -> Iterator[None]:
+    """Runs servers on one processor and this process on the others, if there are any.
+
+    Left to itself, the kernel moves a server to the processor of its client and back, and it takes half or twice the
+    time there.
+    """
+    usable = os.sched_getaffinity(0)
+    of_servers = {max(usable)}
+    for each in servers:
+        each.run_on(of_servers)
+    os.sched_setaffinity(0, usable - of_servers or usable)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
 
 
 def _cpu(store: Serving, send: Callable[[socket.socket], None]) -> Callable[[], float]:

@@ -63,11 +63,15 @@ class TraceRecorder(ABC):
     Attributes: connections, the number of connections opened so far; calls, that of controller calls.
     """
 
-    def __init__(self, writer: TraceWriter, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, writer: TraceWriter, clock: Callable[[], int] = time.time_ns, *, holds_reads: bool = False
+    ) -> None:
+        """holds_reads: whether reads that last are held, not copied."""
         self.connections = self.calls = 0
         self._with_role = 0
         self._writer = writer
         self._clock = clock
+        self._holds_reads = holds_reads
 
     @abstractmethod
     def take_block(self) -> None:
@@ -82,10 +86,17 @@ class TraceRecorder(ABC):
         return number
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
-        """Records bytes sent by the client, in any pieces; they are copied."""
-        if self._writer.add(self._clock(), connection, 0, data):
+        """Records bytes sent by the client, in any pieces. They are copied, unless they last and it holds reads."""
+        if not (lasting and self._holds_reads):
+            if self._writer.add(self._clock(), connection, 0, data):
+                self.take_block()
+            return False
+        before = self._writer.pieces
+        is_due = self._writer.add(self._clock(), connection, 0, data, True)  # C takes no keyword
+        is_held = self._writer.pieces > before
+        if is_due:
             self.take_block()
-        return False
+        return is_held
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         """Records bytes sent by the store, as consecutive buffers; they are copied."""

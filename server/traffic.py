@@ -28,7 +28,6 @@ from segstore.wire.trace import SECRET_CODES, Direction, Metadata, TraceWriter, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from segstore.wire import Buffer
     from segstore.wire.trace import Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
@@ -92,8 +91,8 @@ class Traffic(TraceRecorder):
         max_frame_bytes: int = MAX_FRAME_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._holds_reads = max_bytes >= KEPT_BYTES
-        self._block_bytes = HUGE_BYTES if self._holds_reads else max(1, max_bytes // _BLOCKS)
+        holds_reads = max_bytes >= KEPT_BYTES
+        self._block_bytes = HUGE_BYTES if holds_reads else max(1, max_bytes // _BLOCKS)
         self._areas = Areas(self._block_bytes)
         writer = TraceWriter(
             make_mark(os.urandom(8)),
@@ -107,7 +106,7 @@ class Traffic(TraceRecorder):
             more=self._areas.take,
             most_held_bytes=max_bytes,
         )
-        super().__init__(writer, clock)
+        super().__init__(writer, clock, holds_reads=holds_reads)
         self.max_bytes = max_bytes
         self.started_ns = clock()
         self.discarded_ns = 0
@@ -133,17 +132,6 @@ class Traffic(TraceRecorder):
         self._closed.append(connection)
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)
-
-    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
-        if not (lasting and self._holds_reads):
-            return super().received(connection, data)
-        writer = self._writer
-        before = writer.pieces
-        is_due = writer.add(self._clock(), connection, 0, data, True)  # C takes no keyword
-        is_held = writer.pieces > before
-        if is_due:
-            self.take_block()
-        return is_held
 
     def take_block(self) -> None:
         """Keeps the pending records."""
