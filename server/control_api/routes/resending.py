@@ -29,7 +29,7 @@ from segstore.wire import (
 )
 from segstore.wire.commands import SetupAppend
 from segstore.wire.protocol import HELLO
-from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind
+from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind, unpack_data
 
 if TYPE_CHECKING:
     import ssl
@@ -44,6 +44,7 @@ _MOST_AT_ONCE: Final = 4
 _MOST_BYTES: Final = 2 * MAX_FRAME_BYTES
 _HEADER_BYTES: Final = 8
 _STORED_TWICE: Final = "stored once more, and not acknowledged: the store had its event number already"
+_CLOSED: Final = "the store closed the connection"
 _APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 
 
@@ -65,6 +66,7 @@ class Resending:
         if self._sending >= _MOST_AT_ONCE:
             raise ApiProblem(409, f"{_MOST_AT_ONCE} requests are being sent already, as many as may", "path")
         self._sending += 1
+        before = traffic.flush()
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 reader, writer = await asyncio.open_connection(where.host, where.port, ssl=_tls(store))
@@ -79,6 +81,8 @@ class Resending:
         finally:
             self._sending -= 1
         number = next((each for each, facts in traffic.peers.items() if facts.get("peer") == own), None)
+        if ended == _CLOSED and (why := _reason(traffic, before, number)):
+            ended = f"{ended}: {why}"
         return SentAgain(connection=number, replies=[frame_of("reply", each) for each in replies], ended=ended)
 
 
@@ -113,7 +117,16 @@ async def _exchange(
                     return replies, _STORED_TWICE
     except TimeoutError:
         return replies, f"there was no reply within {_PATIENCE_S:g} s"
-    return replies, "the store closed the connection"
+    return replies, _CLOSED
+
+
+def _reason(traffic: Traffic, before: int, connection: int | None) -> str:
+    """Why the store closed a connection, by its record behind number `before`; empty if it is not known."""
+    traffic.flush()
+    for _, record in traffic.records(before + 1):
+        if record.connection == connection and record.kind is RecordKind.CLOSE:
+            return str((unpack_data(record.data) or {}).get("reason", ""))
+    return ""
 
 
 def _record(frame: bytes, direction: Direction) -> Record:

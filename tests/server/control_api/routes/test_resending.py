@@ -60,6 +60,19 @@ async def test_an_append_is_set_up_first_and_stored_once_more_as_by_the_referenc
         assert (types(sent), sent["ended"]) == (["HELLO", "APPEND_SETUP", "DATA_APPENDED"], "")
 
 
+async def test_an_append_older_than_the_last_one_is_refused_with_the_reason() -> None:
+    events = bytes(4) + (4).to_bytes(4, "big") + b"text"
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up())
+        for number in (1, 2):
+            peer.send(AppendBlock(WRITER, events))
+            await peer.ask(AppendBlockEnd(WRITER, len(events), b"", 1, number, number))
+        sent = await send(http, "type = APPEND_BLOCK_END and request_id = 1")
+        assert sent["ended"] == (
+            f"the store closed the connection: writer {WRITER} of '{SEGMENT}' sends event 1 after 2"
+        )
+
+
 async def test_an_append_of_one_frame_or_of_one_large_event_is_sent_whole() -> None:
     events = (bytes(4) + (4).to_bytes(4, "big") + b"text") * 2
     part, rest = bytes(4) + (9).to_bytes(4, "big") + b"large", b" one"
@@ -88,7 +101,8 @@ async def test_fault_rules_apply_and_a_missing_reply_is_explained() -> None:
         assert types(await send(http, "type = GET_STREAM_SEGMENT_INFO")) == ["HELLO", "WRONG_HOST"]
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="close")
         sent = await send(http, "type = GET_STREAM_SEGMENT_INFO")
-        assert (types(sent), sent["ended"]) == (["HELLO"], "the store closed the connection")
+        assert types(sent) == ["HELLO"]
+        assert sent["ended"] == "the store closed the connection: fault 'rule 2': close before"
         assert types(await send(http, "type = HELLO")) == ["HELLO"]
 
 
