@@ -267,7 +267,7 @@ _match = click.argument("match", default="", metavar="[FILTER]")
 def requests(api: Api, match: str, limit: int) -> None:
     """List the latest requests that match a filter, newest first."""
     found = api.ask("GET", "requests", match=match, limit=limit)
-    api.show(found, ("number", "connection", "type", "segments", "stage", "reply", "faults"), "requests")
+    api.show(found, ("number", "connection", "type", "segments", "streams", "stage", "reply", "faults"), "requests")
 
 
 @ctl.command()

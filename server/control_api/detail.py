@@ -214,13 +214,14 @@ def _neighbour(number: int, exchange: Exchange, is_itself: bool) -> Neighbour:
     record = exchange.record
     is_request = record.direction is Direction.REQUEST and record.kind not in (RecordKind.OPEN, RecordKind.CLOSE)
     facts = unpack_data(record.data) or {} if record.kind in (RecordKind.OPEN, RecordKind.CLOSE) else {}
+    about = (*exchange.segments, *exchange.streams) or tuple(f"{name} {value}" for name, value in facts.items())
     return Neighbour(
         number=number,
         at_ms=record.ts_ns / 1e6,
         direction=record.direction.name.lower(),
         type=shown(exchange.name),
         size=exchange.size,
-        about=shown(", ".join(exchange.segments) or ", ".join(f"{name} {value}" for name, value in facts.items())),
+        about=shown(", ".join(about)),
         opens=is_request and not isinstance(exchange.command, AppendBlock),
         itself=is_itself,
     )

@@ -113,6 +113,7 @@ class RequestInfo(BaseModel):
     kind: str = Field(description="frame, call of the controller, or bytes that form no frame.")
     type: str = Field(description="The command, such as READ_SEGMENT; the method of a call; BYTES.")
     segments: list[str]
+    streams: list[str] = Field(description="The streams, or scopes, that a call names.")
     request_id: str | None = Field(description="As text: it has 64 bits, and a JavaScript number holds only 53.")
     writer_id: UUID | None
     size: int = Field(description="In bytes, with headers; of an append also those of its block.")
@@ -182,7 +183,7 @@ class Neighbour(BaseModel):
     direction: str
     type: str
     size: int
-    about: str = Field(description="Its segments, or the facts of an opening or closing record.")
+    about: str = Field(description="Its segments or streams, or the facts of an opening or closing record.")
     opens: bool = Field(description="Whether it is a request, which can be queried.")
     itself: bool = Field(description="Whether it is the request in question.")
 

@@ -95,6 +95,12 @@ class Exchange:
         return self.call.rpc if self.call is not None else self.type_name or self.record.kind.name
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that a call names, with their scopes, and the scopes that it names alone."""
+        named = () if self.call is None else self.call.streams
+        return tuple(f"{scope}/{stream}" if stream else scope for scope, stream in named)
+
+    @property
     def outcome(self) -> str:
         """The outcome of a reply: of a call its status, else the reply's name."""
         return self.name if self.call is None else self.call.outcome

@@ -100,6 +100,7 @@ def _info(kept: Kept, traffic: Traffic, numbers: Mapping[str, int]) -> RequestIn
         kind=kept.kind,
         type=shown(kept.request.name),
         segments=[shown(each) for each in kept.segments],
+        streams=[shown(each) for each in kept.request.streams],
         request_id=None if kept.request_id is None else str(kept.request_id),
         writer_id=kept.writer_id,
         size=kept.size,

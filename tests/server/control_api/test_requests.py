@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import grpc
 import pytest
 
 from segstore.server import MockSegmentStore
@@ -28,8 +29,9 @@ from segstore.wire.commands import (
     TableValue,
     UpdateTableEntries,
 )
+from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
-from tests.server.control_api.support import alone, asking, client_of, peer_of, refusal
+from tests.server.control_api.support import alone, asking, asking_cluster, client_of, done, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up
 
 
@@ -57,6 +59,26 @@ async def test_requests_come_newest_first_with_what_has_become_of_them() -> None
         assert (hello["type"], hello["store"], hello["role"]) == ("HELLO", 0, "")
         (connection,) = (await http.get("/v1/connections")).json()["connections"]
         assert stored["connection"] == connection["number"]
+
+
+@pytest.mark.usefixtures("grpc_runs")
+async def test_calls_are_listed_with_the_scopes_and_streams_that_they_name() -> None:
+    async with asking_cluster() as (mock, http), grpc.aio.insecure_channel(mock.controller_uri) as channel:
+        for rpc, message in (
+            ("createScope", messages.ScopeInfo(scope="s")),
+            ("checkStreamExists", messages.StreamInfo(scope="s", stream="one")),
+            ("getControllerServerList", messages.ServerRequest()),
+        ):
+            method = METHODS[rpc]
+            await channel.unary_unary(method.path, method.request.SerializeToString)(message)
+        listed = (await done(http, "GET", "/v1/requests", match="kind = call"))["requests"]
+        assert [(each["type"], each["streams"], each["segments"]) for each in listed] == [
+            ("getControllerServerList", [], []),
+            ("checkStreamExists", ["s/one"], []),
+            ("createScope", ["s"], []),
+        ]
+        detail = await done(http, "GET", f"/v1/requests/{listed[1]['number']}")
+        assert {each["about"] for each in detail["neighbours"] if each["type"] == "checkStreamExists"} >= {"s/one"}
 
 
 async def test_what_a_client_sends_that_is_no_request_is_found_by_its_type() -> None:
