@@ -4,8 +4,8 @@ Servers run in pairs, each in a process of its own: a store without and with `--
 keeps nothing or its latest traffic, and the same for a tap. This process sends both the same appends in turns: one at a
 time, each when the one before is acknowledged, or as fast as they are taken. Compared is the CPU time of the two in the
 same round, as the kernel counts it (`/proc/<pid>/task/*/schedstat`), system calls included, so this benchmark needs
-Linux. Both run on one processor and this process on another, if there are two. Bytes of the trace are those of its
-file, columns of the blocks included.
+Linux. Both are pinned to one processor and this process to another, if there are two; the store behind taps is not.
+Bytes of the trace are those of its file, columns of the blocks included.
 
 The trace goes to a folder beside the results, so that the file system is that of the working copy and no memory disk.
 """
@@ -102,16 +102,16 @@ def _in_turns(
 
 @contextmanager
 def _apart(*servers: Serving) -> Iterator[None]:
-    """Runs servers on one processor and this process on the others, if there are any.
+    """Pins servers to one processor and this process to the others, if there are any.
 
-    Left to itself, the kernel moves a server to the processor of its client and back, and it takes half or twice the
-    time there.
+    The kernel otherwise moves a server between the processor of its client and others, which halves or doubles its CPU
+    time.
     """
     usable = os.sched_getaffinity(0)
-    of_servers = {max(usable)}
+    last = {max(usable)}
     for each in servers:
-        each.run_on(of_servers)
-    os.sched_setaffinity(0, usable - of_servers or usable)
+        each.run_on(last)
+    os.sched_setaffinity(0, usable - last or usable)
     try:
         yield
     finally:

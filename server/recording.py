@@ -66,7 +66,7 @@ class TraceRecorder(ABC):
     def __init__(
         self, writer: TraceWriter, clock: Callable[[], int] = time.time_ns, *, holds_reads: bool = False
     ) -> None:
-        """holds_reads: whether reads that last are held, not copied."""
+        """holds_reads: whether to hold views of reads that last instead of copies."""
         self.connections = self.calls = 0
         self._with_role = 0
         self._writer = writer
@@ -86,7 +86,7 @@ class TraceRecorder(ABC):
         return number
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
-        """Records bytes sent by the client, in any pieces. They are copied, unless they last and it holds reads."""
+        """Records bytes sent by the client, in any pieces; copies all but long reads that last, if it holds reads."""
         if not (lasting and self._holds_reads):
             if self._writer.add(self._clock(), connection, 0, data):
                 self.take_block()

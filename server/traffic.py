@@ -79,7 +79,8 @@ class Traffic(TraceRecorder):
         started_ns: time of its start, in ns since 1970.
         discarded_ns: time of the newest record that was discarded, in ns since 1970; 0 if none was.
         last: number of the last record that `flush` has made readable; 0 if there is none.
-        peers: facts about connections, by number: those that are open, and the last 1,000 that were closed.
+        peers: facts about connections, by number: those that are open, and the last 1,000 that were closed, with the
+            reason as `ended`.
         writers: the segment that each writer was last set up for, by the bytes of its id, for the last 10,000.
     """
 
@@ -129,6 +130,7 @@ class Traffic(TraceRecorder):
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
         super().closed(connection, by, **facts)
+        self.peers[connection] = {**self.peers.get(connection, {}), "ended": facts.get("reason", "")}
         self._closed.append(connection)
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 from click.testing import CliRunner, Result
@@ -22,6 +23,7 @@ from segstore.cli import main
 from segstore.testing import RunningServer, ServerThread
 from segstore.traces import TraceFile
 from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
+from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
 from tests.processes import PATIENCE_S, SERVE, started
 
@@ -252,6 +254,16 @@ def test_requests_are_waited_for_and_verified(run: Run, server: RunningServer) -
     assert re.fullmatch(r"last: \d+\n", run("keep").output)
     assert run("keep", "--end").output == "segstore: this server keeps requests from its start to its end\n"
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
+
+
+@pytest.mark.usefixtures("grpc_runs")
+def test_calls_are_listed_with_what_they_name(run: Run, server: RunningServer) -> None:
+    method = METHODS["createScope"]
+    with grpc.insecure_channel(server.controller_uri) as channel:
+        channel.unary_unary(method.path, method.request.SerializeToString)(messages.ScopeInfo(scope="named"))
+    heading, *rows = run("requests", "rpc = createScope").output.splitlines()
+    at = heading.index("streams")
+    assert [row[at:].split()[0] for row in rows] == ["named"]
 
 
 def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServer) -> None:

@@ -113,7 +113,7 @@ class RequestInfo(BaseModel):
     kind: str = Field(description="frame, call of the controller, or bytes that form no frame.")
     type: str = Field(description="The command, such as READ_SEGMENT; the method of a call; BYTES.")
     segments: list[str]
-    streams: list[str] = Field(description="The streams, or scopes, that a call names.")
+    streams: list[str] = Field(description="Streams that a call names, as scope/stream, and scopes.")
     request_id: str | None = Field(description="As text: it has 64 bits, and a JavaScript number holds only 53.")
     writer_id: UUID | None
     size: int = Field(description="In bytes, with headers; of an append also those of its block.")

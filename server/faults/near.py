@@ -50,8 +50,8 @@ def line_of(seen: Seen) -> str:
     said = [f"request {seen.number}: {seen.type_name}"]
     if seen.segments:
         said.append(f"of {', '.join(seen.segments)}")
-    if seen.call is not None and seen.call.streams:
-        said.append(f"of {', '.join('/'.join(filter(None, each)) for each in seen.call.streams)}")
+    if seen.call is not None and seen.call.named:
+        said.append(f"of {', '.join(seen.call.named)}")
     if seen.event_number >= 0:
         first = seen.event_number - seen.event_count + 1
         said.append(f"events {first} to {seen.event_number}" if seen.event_count > 1 else f"event {seen.event_number}")

@@ -462,7 +462,7 @@ def test_facts_about_closed_connections_are_forgotten_in_time() -> None:
     for each in range(1_002):
         kept.closed(kept.opened(peer=str(each)), Direction.REQUEST)
     assert len(kept.peers) == 1_000
-    assert kept.peers[1_002] == {"peer": "1001"}
+    assert kept.peers[1_002] == {"peer": "1001", "ended": ""}
 
 
 def test_connections_of_the_controller_do_not_change_the_numbers_of_clients() -> None:

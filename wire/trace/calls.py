@@ -150,6 +150,11 @@ class Call(_CallFields):
         """Scope and stream of everything that the message names, in order; an empty stream where it names a scope."""
         return () if self.content is None else tuple(dict.fromkeys(_named(self.content)))
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """What the message names: streams as scope/stream, and scopes alone."""
+        return tuple(f"{scope}/{stream}" if stream else scope for scope, stream in self.streams)
+
     def __str__(self) -> str:
         return self.summary()
 

@@ -96,9 +96,10 @@ class Exchange:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that a call names, with their scopes, and the scopes that it names alone."""
-        named = () if self.call is None else self.call.streams
-        return tuple(f"{scope}/{stream}" if stream else scope for scope, stream in named)
+        """The streams (scope/stream) and scopes that a call names; where an answer names none, those of its request."""
+        if self.call is None:
+            return ()
+        return self.call.named or (self.answers[0].streams if self.answers else ())
 
     @property
     def outcome(self) -> str:

@@ -109,10 +109,11 @@ const filterLink = (text, wanted) => link(text, () => {
   filter(wanted);
 });
 
-/** The filter that matches requests like this one: its type, and its segment. */
+/** The filter that matches requests like this one: its type, and its segment, stream or scope. */
 function filterOf(it) {
   const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`];
-  if (it.kind !== "call" && it.segments.length) parts.push(segmentFilter(it.segments[0]));
+  if (it.kind !== "call" && it.segments.length) parts.push(nameFilter("segment", it.segments[0]));
+  if (it.streams.length) parts.push(streamFilter(it.streams[0]));
   return parts.join(" and ");
 }
 
@@ -132,12 +133,14 @@ function deedsOf(it) {
 
 function factsOf(it) {
   const segments = it.segments.map((each) =>
-    element("div", null, filterLink(short(plain(each)), segmentFilter(each))));
+    element("div", null, filterLink(short(plain(each)), nameFilter("segment", each))));
+  const streams = it.streams.map((each) => element("div", null, filterLink(short(plain(each)), streamFilter(each))));
   return pairs([
     ["Received", `${new Date(it.received_ms).toLocaleDateString("en-GB")} ${clock(it.received_ms)}`],
     ["Connection", filterLink(`${it.connection}`, `connection = ${it.connection}`), ` ${plain(it.role || it.peer)}`],
     it.store !== null && ["Store", String(it.store)],
     segments.length > 0 && [segments.length > 1 ? "Segments" : "Segment", ...segments],
+    streams.length > 0 && [streams.length > 1 ? "Streams" : it.streams[0].includes("/") ? "Stream" : "Scope", ...streams],
     it.request_id !== null && ["Request id", it.request_id],
     it.writer_id !== null && ["Writer", filterLink(it.writer_id, `writer = ${it.writer_id}`)],
     ["Size", many(it.size, "byte")],
@@ -168,7 +171,7 @@ function neighboursOf(it) {
     ].map(([className, content]) => element("td", { className }, content));
     return element("tr", each.itself ? { className: "chosen", "aria-current": "true" } : null, ...cells);
   });
-  const heads = [["Record", "n"], ["ms", "n"], ["What", ""], ["Segment", "w"], ["Bytes", "n x"]];
+  const heads = [["Record", "n"], ["ms", "n"], ["What", ""], ["Segment or stream", "w"], ["Bytes", "n x"]];
   return tableOf("Records beside it on its connection", heads, rows);
 }
 

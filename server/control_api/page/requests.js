@@ -75,12 +75,15 @@ function pointAt(text, problem) {
   put(filterCaret, `${before}${plain(text.slice(column - 1, from + 80))}\n${" ".repeat(before.length)}^`);
 }
 
-/** The filter for a segment: a regular expression if its name has line breaks, which an input field drops. */
-function segmentFilter(name) {
-  if (!/[\n\r]/.test(name)) return `segment = "${name.replace(/["\\]/g, "\\$&")}"`;
+/** The filter for a name: a regular expression if it has line breaks, which an input field drops. */
+function nameFilter(field, name) {
+  if (!/[\n\r]/.test(name)) return `${field} = "${name.replace(/["\\]/g, "\\$&")}"`;
   const escaped = name.replace(/[/\\^$.*+?()[\]{}|]/g, "\\$&").replaceAll("\n", "\\n").replaceAll("\r", "\\r");
-  return `segment ~ /\\A${escaped}\\z/`;
+  return `${field} ~ /\\A${escaped}\\z/`;
 }
+
+/** The filter for what a call names: a stream as scope/stream, or a scope. */
+const streamFilter = (name) => nameFilter(name.includes("/") ? "stream" : "scope", name);
 
 // --- the address --------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from segstore.wire import (
 )
 from segstore.wire.commands import SetupAppend
 from segstore.wire.protocol import HELLO
-from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind, unpack_data
+from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind
 
 if TYPE_CHECKING:
     import ssl
@@ -44,6 +44,8 @@ _MOST_AT_ONCE: Final = 4
 _MOST_BYTES: Final = 2 * MAX_FRAME_BYTES
 _HEADER_BYTES: Final = 8
 _STORED_TWICE: Final = "stored once more, and not acknowledged: the store had its event number already"
+_LOOKS: Final = 50
+_LOOK_S: Final = 0.02
 _CLOSED: Final = "the store closed the connection"
 _APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 
@@ -66,7 +68,6 @@ class Resending:
         if self._sending >= _MOST_AT_ONCE:
             raise ApiProblem(409, f"{_MOST_AT_ONCE} requests are being sent already, as many as may", "path")
         self._sending += 1
-        before = traffic.flush()
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 reader, writer = await asyncio.open_connection(where.host, where.port, ssl=_tls(store))
@@ -80,9 +81,11 @@ class Resending:
             raise ApiProblem(409, f"no connection to store {store.number} at {where}: {why}", "path") from error
         finally:
             self._sending -= 1
-        number = next((each for each, facts in traffic.peers.items() if facts.get("peer") == own), None)
-        if ended == _CLOSED and (why := _reason(traffic, before, number)):
-            ended = f"{ended}: {why}"
+        # A port of an older connection may have been used again.
+        number = next((each for each, facts in reversed(traffic.peers.items()) if facts.get("peer") == own), None)
+        if ended == _CLOSED and number is not None:
+            why = await _reason(traffic, number)
+            ended = f"{ended}: {why}" if why else ended
         return SentAgain(connection=number, replies=[frame_of("reply", each) for each in replies], ended=ended)
 
 
@@ -115,17 +118,20 @@ async def _exchange(
                     return replies, ""
                 if behind is not None and behind in replies[-1].answers:
                     return replies, _STORED_TWICE
+    except ConnectionError:
+        return replies, _CLOSED
     except TimeoutError:
         return replies, f"there was no reply within {_PATIENCE_S:g} s"
     return replies, _CLOSED
 
 
-def _reason(traffic: Traffic, before: int, connection: int | None) -> str:
-    """Why the store closed a connection, by its record behind number `before`; empty if it is not known."""
-    traffic.flush()
-    for _, record in traffic.records(before + 1):
-        if record.connection == connection and record.kind is RecordKind.CLOSE:
-            return str((unpack_data(record.data) or {}).get("reason", ""))
+async def _reason(traffic: Traffic, connection: int) -> str:
+    """Returns why the store closed a connection, when it has recorded that; empty if there is no reason."""
+    for _ in range(_LOOKS):
+        facts = traffic.peers.get(connection, {})
+        if "ended" in facts:
+            return facts["ended"]
+        await asyncio.sleep(_LOOK_S)  # a client of TLS learns of the end first
     return ""
 
 

@@ -268,11 +268,13 @@ async def test_calls_of_the_controller_are_shown_with_their_messages(tmp_path: P
         text = await opened(page, calls["number"])
         assert "createScope" in text
         assert '"scope": "shop"' in text
+        assert "Scope\nshop" in text
+        assert "createScope\tshop\t" in await page.until("document.querySelector('#requests tbody')?.innerText")
         shown = "[...drawer.querySelectorAll('button')].filter((each) => each.checkVisibility())"
         assert "Send again" not in await page.get(f"{shown}.map((each) => each.textContent)")
         await page.click("#drawer", "Make a rule of this")
         await page.until("!ruleForm.root.hidden")
-        assert await page.get("ruleForm.fields.get().match") == "rpc = createScope"
+        assert await page.get("ruleForm.fields.get().match") == 'rpc = createScope and scope = "shop"'
         assert page.complaints == []
 
 

@@ -73,6 +73,17 @@ async def test_an_append_older_than_the_last_one_is_refused_with_the_reason() ->
         )
 
 
+async def test_a_connection_that_is_closed_while_the_request_is_sent_is_said() -> None:
+    events = bytes(4) + (6_000_000).to_bytes(4, "big") + bytes(6_000_000)
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up())
+        peer.send(AppendBlock(WRITER, events))
+        await peer.ask(AppendBlockEnd(WRITER, len(events), b"", 1, 1, 1))
+        mock.faults.add("type = SETUP_APPEND", do="close", name="ending")
+        sent = await send(http, "type = APPEND_BLOCK_END")
+        assert sent["ended"] == "the store closed the connection: fault 'ending': close before"
+
+
 async def test_an_append_of_one_frame_or_of_one_large_event_is_sent_whole() -> None:
     events = (bytes(4) + (4).to_bytes(4, "big") + b"text") * 2
     part, rest = bytes(4) + (9).to_bytes(4, "big") + b"large", b" one"
@@ -154,6 +165,9 @@ async def test_a_store_with_tls_is_asked_through_tls(tmp_path: Path) -> None:
         peer = await Peer.connect(mock, ssl=trusting())
         await peer.ask(create())
         assert types(await send(http, "type = CREATE_SEGMENT"))[1:] == ["SEGMENT_ALREADY_EXISTS"]
+        mock.faults.add("type = CREATE_SEGMENT", do="close", name="ending")
+        sent = await send(http, "type = CREATE_SEGMENT")
+        assert sent["ended"] == "the store closed the connection: fault 'ending': close before"
         peer.abort()
 
 
