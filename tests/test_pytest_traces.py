@@ -203,8 +203,10 @@ def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: py
 
         @pytest.mark.asyncio
         async def test_in_a_coroutine(segstore_trace):
-            await talk_async(segstore_trace("test_writes", missing="fail"), *OTHER)
-            await asyncio.Event().wait()
+            trace = segstore_trace("test_writes", missing="fail")
+            with socket.create_connection(trace.address) as opened:
+                opened.sendall(b"".join(map(encode, OTHER)))  # nothing is read: the problem may come at any time
+                await asyncio.Event().wait()
 
         def test_too_late(segstore_trace):
             segstore_trace("test_writes", timeout_s=0.05)
