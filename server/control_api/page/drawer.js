@@ -171,7 +171,7 @@ function neighboursOf(it) {
     ].map(([className, content]) => element("td", { className }, content));
     return element("tr", each.itself ? { className: "chosen", "aria-current": "true" } : null, ...cells);
   });
-  const heads = [["Record", "n"], ["ms", "n"], ["What", ""], ["Segment or stream", "w"], ["Bytes", "n x"]];
+  const heads = [["Record", "n"], ["ms", "n"], ["What", ""], ["About", "w"], ["Bytes", "n x"]];
   return tableOf("Records beside it on its connection", heads, rows);
 }
 
