@@ -82,7 +82,7 @@ def test_no_code_sees_a_tuple_that_is_still_filled(
 
 def test_acknowledgements_that_a_keys_code_has_removed_stay_removed() -> None:
     for at, store in enumerate(pairs()["store_plain"]):
-        world, acks, left = World(store_plain, journalled=False, counted=False), bytearray(600), [1_000]  # probing may look twice
+        world, acks, left = World(store_plain, journalled=False, counted=False), bytearray(600), [1_000]
         world.set_up(0, IDS[0], NAMES[0])
         writer = world.desks[0]._blocks.writers[IDS[0].bytes]
         world.desks[0].session.receive_all([[(writer, [(1, 1, b"data", 7)])]])
