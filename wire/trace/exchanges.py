@@ -95,13 +95,6 @@ class Exchange:
         return self.call.rpc if self.call is not None else self.type_name or self.record.kind.name
 
     @property
-    def streams(self) -> tuple[str, ...]:
-        """The streams (scope/stream) and scopes that a call names; where an answer names none, those of its request."""
-        if self.call is None:
-            return ()
-        return self.call.named or (self.answers[0].streams if self.answers else ())
-
-    @property
     def outcome(self) -> str:
         """The outcome of a reply: of a call its status, else the reply's name."""
         return self.name if self.call is None else self.call.outcome
@@ -117,6 +110,13 @@ class Exchange:
         if command is None:
             return ()
         return segments_of(command) or self._from_context or (self.answers[0].segments if self.answers else ())
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams (scope/stream) and scopes that a call names; where an answer names none, those of its request."""
+        if self.call is None:
+            return ()
+        return self.call.named or (self.answers[0].streams if self.answers else ())
 
     @property
     def request_id(self) -> int | None:

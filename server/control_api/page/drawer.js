@@ -112,7 +112,7 @@ const filterLink = (text, wanted) => link(text, () => {
 /** The filter that matches requests like this one: its type, and its segment, stream or scope. */
 function filterOf(it) {
   const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`];
-  if (it.kind !== "call" && it.segments.length) parts.push(nameFilter("segment", it.segments[0]));
+  if (it.segments.length) parts.push(nameFilter("segment", it.segments[0]));
   if (it.streams.length) parts.push(streamFilter(it.streams[0]));
   return parts.join(" and ");
 }
