@@ -51,6 +51,8 @@ def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
 
     Raises ValueError if the URI is invalid.
     """
+    if not isinstance(uri, str):
+        raise ValueError(f"a controller address is text, such as tcp://HOST:PORT, not {uri!r:.200}")
     scheme, found, rest = uri.partition("://")
     if not found:
         scheme, rest = "tcp", uri

@@ -33,7 +33,7 @@ from segstore.cli.terminal import echo, log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.config import settings_of
-from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
+from segstore.server.faults import Faults, FaultSettings, Observer
 from segstore.server.net import address_text
 from segstore.server.tap import TapServer, TapSettings
 from segstore.traces import STANDARD_OUTPUT, Recording, check_suffix
@@ -101,8 +101,6 @@ class Tap(TapServer):
     ) -> None:
         if record is not None and record != STANDARD_OUTPUT:
             check_suffix(record)
-        if isinstance(faults, Path | str):
-            faults = read_faults(Path(faults))
         given = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
         if len({tls for _, tls in given}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")

@@ -224,6 +224,7 @@ def test_data_is_snapshotted_restored_and_reset(run: Run, server: RunningServer)
     assert run("reset").output == "connections: 0\n"
     assert run("segments").output.splitlines() == ["name  store  container  start_offset  length  sealed"]
     run("snapshot", "restore", "base")
+    assert run("segments", "--after", "scope/z").output.splitlines()[1:] == []
     assert run("segments", "scope/").output.splitlines()[1].startswith("scope/stream/0.#epoch.0  0 ")
     assert "base" in run("snapshot", "list").output
     assert run("snapshot", "delete", "base").exit_code == 0

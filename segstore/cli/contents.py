@@ -11,7 +11,7 @@ from segstore.cli.api import Api, completed, pass_api, quoted
 from segstore.cli.terminal import Listing
 
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number.")
-_after = click.option("--after", metavar="NAME", help="Only what comes after this, as the previous page names it.")
+after = click.option("--after", metavar="NAME", help="Only what comes after this, as the previous page names it.")
 
 
 def _two(text: str) -> str:
@@ -47,7 +47,7 @@ def scopes() -> None:
 
 @scopes.command("list")
 @_limit
-@_after
+@after
 @pass_api
 def list_scopes(api: Api, **page: Any) -> None:
     """List the names of scopes."""
@@ -75,7 +75,7 @@ def streams() -> None:
 @streams.command("list")
 @_name("")
 @_limit
-@_after
+@after
 @click.option("--internal", is_flag=True, help="Also internal streams, whose names begin with _.")
 @pass_api
 def list_streams(api: Api, name: str, **page: Any) -> None:
@@ -95,7 +95,7 @@ def show_stream(api: Api, name: str) -> None:
 @streams.command("segments")
 @_name("stream")
 @_limit
-@_after
+@after
 @click.option("--open", "open", is_flag=True, help="Only segments that take writes.")
 @pass_api
 def list_segments(api: Api, name: str, **page: Any) -> None:
@@ -130,7 +130,7 @@ def transactions() -> None:
 @transactions.command("list")
 @_name("stream")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Maximum number.")
-@_after
+@after
 @pass_api
 def list_transactions(api: Api, name: str, **page: Any) -> None:
     """List the transactions of a stream."""
@@ -157,7 +157,7 @@ def groups() -> None:
 @groups.command("list")
 @_name("")
 @_limit
-@_after
+@after
 @pass_api
 def list_groups(api: Api, name: str, **page: Any) -> None:
     """List the reader groups of a scope."""
@@ -184,7 +184,7 @@ def tables() -> None:
 @tables.command("list")
 @_name("")
 @_limit
-@_after
+@after
 @pass_api
 def list_tables(api: Api, name: str, **page: Any) -> None:
     """List the key-value tables of a scope."""
@@ -203,7 +203,7 @@ def show_table(api: Api, name: str) -> None:
 @tables.command("entries")
 @_name("table")
 @_limit
-@_after
+@after
 @pass_api
 def list_entries(api: Api, name: str, **page: Any) -> None:
     """List the entries of a key-value table: keys and values as text, or in hex."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from segstore.cli.api import URL, Api, completed, pass_api, quoted, read_token
-from segstore.cli.contents import CONTENTS
+from segstore.cli.contents import CONTENTS, after
 from segstore.cli.terminal import EXISTING_FILE, Finite, Listing, NewPath
 
 if TYPE_CHECKING:
@@ -273,10 +273,11 @@ def requests(api: Api, match: str, limit: int) -> None:
 @ctl.command()
 @click.argument("prefix", default="", metavar="[PREFIX]")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
+@after
 @pass_api
-def segments(api: Api, prefix: str, limit: int) -> None:
+def segments(api: Api, prefix: str, **page: Any) -> None:
     """List segments whose names begin with PREFIX."""
-    found = api.ask("GET", "segments", prefix=prefix, limit=limit)
+    found = api.ask("GET", "segments", prefix=prefix, **page)
     api.show(found, ("name", "store", "container", "start_offset", "length", "sealed"), "segments")
 
 

@@ -29,7 +29,7 @@ from segstore.server.clock import LoopClock
 from segstore.server.cluster import Cluster, ClusterNode, ClusterProcess
 from segstore.server.config import read_text
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.faults import FaultFileError, Faults, read_faults
+from segstore.server.faults import FaultFileError, Faults
 from segstore.server.net import address_text
 from segstore.server.recording import TraceRecorder, together
 from segstore.wire.endpoint import Endpoint
@@ -145,7 +145,7 @@ def _cluster(settings: ServeSettings) -> ClusterNode:
         accounts = Accounts(re.split(r"\r\n?|\n", read_text(settings.password_file)))
     faults = None
     if settings.faults is not None or cluster.http_port is not None:  # rules may be added there
-        faults = Faults(LoopClock(), None if settings.faults is None else read_faults(settings.faults))
+        faults = Faults(LoopClock(), settings.faults)
     authority = Authority(accounts, cluster.store.signing_key, ttl_s=settings.token_ttl_s, now_s=time.time)
     if settings.coordination.zookeeper is not None:
         return ClusterProcess(cluster, settings.coordination, authority=authority, faults=faults)

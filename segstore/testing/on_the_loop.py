@@ -25,7 +25,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.config import unknown_name
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.faults import FaultSettings, Seen, StageName, read_faults
+from segstore.server.faults import FaultSettings, Seen, StageName
 from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
@@ -122,8 +122,6 @@ class Served(Watched):
         **settings: Any,
     ) -> Served:
         """As `segstore.testing.servers.ServerThread.serve`."""
-        if isinstance(faults, str | Path):
-            faults = read_faults(Path(faults))
         accounts = None if users is None else Accounts(users)
         settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
         try:

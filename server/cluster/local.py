@@ -295,7 +295,7 @@ class MockCluster(Cluster):
         controller: ControllerConfig | None = None,
         published_host: str | None = None,
         authority: Authority | None = None,
-        faults: FaultSettings | None = None,
+        faults: FaultSettings | Path | str | None = None,
         clock: Clock | None = None,
         watched: bool = True,
         rest_port: int | None = None,

@@ -83,7 +83,7 @@ def not_kept() -> ApiProblem:
 
 def shown(text: str) -> str:
     """Returns a peer's text in valid UTF-8: lone surrogates, which names on the wire can contain, are escaped."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def place(location: Sequence[int | str]) -> str:

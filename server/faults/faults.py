@@ -27,7 +27,7 @@ import msgspec
 from pydantic import ValidationError
 
 from segstore.server.faults.decisions import Decider, NoSuchRule, Wait
-from segstore.server.faults.file import read_faults, rule_problem
+from segstore.server.faults.file import faults_of, rule_problem
 from segstore.server.faults.functions import Function, Functions
 from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.server.faults.observe import Observed, Observer, check_wait
@@ -156,8 +156,9 @@ class Faults(Decider):
     """
 
     def __init__(
-        self, clock: Clock, settings: FaultSettings | None = None, *, observer: Observer | None = None
+        self, clock: Clock, source: FaultSettings | Path | str | None = None, *, observer: Observer | None = None
     ) -> None:
+        """source: as in `load`."""
         super().__init__()
         self.clock = clock
         self.observer = observer
@@ -170,15 +171,15 @@ class Faults(Decider):
         self._requests = 0
         self._connections = 0
         self.progress: dict[int, Progress] = {}
-        self.load(settings or FaultSettings())
+        self.load(FaultSettings() if source is None else source)
         self.at_start = self.general
 
     @classmethod
-    def of_mock(cls, clock: Clock, settings: FaultSettings | None, *, watched: bool) -> Self | None:
+    def of_mock(cls, clock: Clock, source: FaultSettings | Path | str | None, *, watched: bool) -> Self | None:
         """The fault rules of a mock that logs its requests; None for one that is not watched."""
         if watched:
-            return cls(clock, settings, observer=Observer())
-        if settings is not None:
+            return cls(clock, source, observer=Observer())
+        if source is not None:
             raise ValueError("faults need watched=True")
         return None
 
@@ -241,8 +242,8 @@ class Faults(Decider):
         return new
 
     def load(self, source: Path | str | FaultSettings) -> None:
-        """Adds the rules and toxics of a fault file; replaces the seed and round-trip times. Raises FaultFileError."""
-        settings = source if isinstance(source, FaultSettings) else read_faults(Path(source))
+        """Adds the rules and toxics of a fault file; replaces the seed and round-trip times. Raises as `faults_of`."""
+        settings = faults_of(source)
         self.seed = settings.seed
         self.round_trip_ms = settings.round_trip_ms
         for each in settings.rules:

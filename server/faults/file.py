@@ -87,6 +87,18 @@ def read_faults(path: Path) -> FaultSettings:
     return parse_faults(text, str(path), form="json" if path.suffix.lower() == ".json" else "yaml")
 
 
+def faults_of(source: FaultSettings | Path | str) -> FaultSettings:
+    """Returns settings as they are, and those of the fault file at a path.
+
+    Raises FaultFileError, OSError, and ValueError for anything else.
+    """
+    if isinstance(source, FaultSettings):
+        return source
+    if not isinstance(source, str | Path):
+        raise ValueError(f"faults is a fault file or FaultSettings, not {printable(repr(source), _LONGEST)}")
+    return read_faults(Path(source))
+
+
 def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> FaultSettings:
     """Parses the text of a fault file. Raises FaultFileError."""
     document = parse_document(text, source, form=form)

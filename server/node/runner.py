@@ -201,7 +201,7 @@ class MockSegmentStore(WithFaults, WithSnapshots):
             assert mock.store.segment_info("scope/stream/0.#epoch.0").length == 12
 
     Keyword arguments are those of `StoreSettings`, and
-        faults: the faults from the start, as from `segstore.server.faults.file.read_faults`.
+        faults: the faults from the start: the path of a fault file, or FaultSettings.
         clock: the clock of the store and its faults.
         watched: False disables faults and request recording, so that connections are those of a bare `serve`.
         http_port: port of the control API; 0 picks a free port, None disables it.
@@ -211,7 +211,7 @@ class MockSegmentStore(WithFaults, WithSnapshots):
     def __init__(
         self,
         *,
-        faults: FaultSettings | None = None,
+        faults: FaultSettings | Path | str | None = None,
         clock: Clock | None = None,
         watched: bool = True,
         http_port: int | None = None,

@@ -47,7 +47,7 @@ from segstore.wire.trace.diff import (
     differing_fields,
 )
 from segstore.wire.trace.exchanges import Exchange, Exchanges, segments_of
-from segstore.wire.trace.filters import MOST_TERMS, Filter, FilterError, Subject, language, parse_filter
+from segstore.wire.trace.filters import MOST_TERMS, MOST_TEXT, Filter, FilterError, Subject, language, parse_filter
 from segstore.wire.trace.fixture import (
     LONGEST_LINE,
     FixtureError,
@@ -88,6 +88,7 @@ __all__ = [
     "MAX_BLOCK_BYTES",
     "MAX_IN_VAIN",
     "MOST_TERMS",
+    "MOST_TEXT",
     "SECRET_CODES",
     "SPARE_BYTES",
     "VARYING_FIELDS",

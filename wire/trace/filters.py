@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MOST_TERMS: Final = 1_000
 MOST_MATCHED: Final = 1_024
 """Longer than any Pravega name: scope and stream have at most 255 characters each."""
-_MOST_TEXT: Final = 64 * 1024
+MOST_TEXT: Final = 64 * 1024
 _SHOWN: Final = 100
 _DEEPEST: Final = 100
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
@@ -241,7 +241,7 @@ def language() -> dict[str, Any]:
         "guessed": _GUESSED,
         "most_terms": MOST_TERMS,
         "most_matched": MOST_MATCHED,
-        "most_text": _MOST_TEXT,
+        "most_text": MOST_TEXT,
         "deepest": _DEEPEST,
     }
 
@@ -280,8 +280,8 @@ class Filter:
 
 def parse_filter(text: str) -> Filter:
     """Compiles a filter. Raises FilterError."""
-    if len(text) > _MOST_TEXT:
-        raise FilterError(1, f"at most {_MOST_TEXT} characters", text)
+    if len(text) > MOST_TEXT:
+        raise FilterError(1, f"at most {MOST_TEXT} characters", text)
     parser = _Parser(text)
     holds = parser.either(0)
     if parser.peek():

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Path, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.bodies import LongBodyRoute
 from segstore.server.faults import Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
 
@@ -107,11 +108,11 @@ def _all_rules(made: APIRouter, controlled: Controlled) -> None:
 
 
 def _one_rule(made: APIRouter, controlled: Controlled) -> None:
-    @made.get("/{name:path}", summary="One rule and its counts")
+    @made.get(f"/{NAME}", summary="One rule and its counts")
     async def get_fault(name: _Name) -> FaultRule:
         return _rule(_faults_with(controlled, name), name)
 
-    @made.put("/{name:path}", summary="Replace a rule at its place, and release what it holds")
+    @made.put(f"/{NAME}", summary="Replace a rule at its place, and release what it holds")
     async def replace_fault(name: _Name, rule: Rule) -> FaultRule:
         there = _faults_with(controlled, name)
         _check_rule(controlled, rule, "body")
@@ -121,24 +122,24 @@ def _one_rule(made: APIRouter, controlled: Controlled) -> None:
         except ValueError as error:
             raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
 
-    @made.delete("/{name:path}", summary="Remove a rule, and release what it holds", status_code=204)
+    @made.delete(f"/{NAME}", summary="Remove a rule, and release what it holds", status_code=204)
     async def remove_fault(name: _Name) -> Response:
         _faults_with(controlled, name).clear(name)
         return Response(status_code=204)
 
-    @made.post("/{name:path}/disable", summary="Disable a rule, and release what it holds")
+    @made.post(f"/{NAME}/disable", summary="Disable a rule, and release what it holds")
     async def disable_fault(name: _Name) -> FaultRule:
         there = _faults_with(controlled, name)
         there.disable(name)
         return _rule(there, name)
 
-    @made.post("/{name:path}/enable", summary="Enable a rule")
+    @made.post(f"/{NAME}/enable", summary="Enable a rule")
     async def enable_fault(name: _Name) -> FaultRule:
         there = _faults_with(controlled, name)
         there.enable(name)
         return _rule(there, name)
 
-    @made.post("/{name:path}/release", summary="Release what a rule holds now")
+    @made.post(f"/{NAME}/release", summary="Release what a rule holds now")
     async def release_fault(name: _Name) -> Released:
         return Released(released=_faults_with(controlled, name).release(name))
 

@@ -6,27 +6,18 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from starlette.convertors import IntegerConvertor, register_url_convertor
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, not_kept, shown
+from segstore.server.control_api.routes import NUMBER
 from segstore.server.control_api.routes.resending import Resending
 from segstore.server.traffic import Traffic
-from segstore.wire.trace import FilterError
+from segstore.wire.trace import MOST_TEXT, FilterError
 
 _NEIGHBOURS = 10
-
-
-class _Number(IntegerConvertor):
-    """The number of a record in a path. Python refuses to read integers of thousands of digits."""
-
-    regex = "[0-9]{1,4000}"
-
-
-register_url_convertor("number", _Number())
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -42,7 +33,7 @@ def router(controlled: Controlled) -> APIRouter:
     @made.get("/requests", tags=["requests"], summary="The latest requests, newest first")
     async def list_requests(
         match: Annotated[
-            str, Query(max_length=10_000, description='A filter: `type = READ_SEGMENT and segment ~ "scope/*"`.')
+            str, Query(max_length=MOST_TEXT, description='A filter: `type = READ_SEGMENT and segment ~ "scope/*"`.')
         ] = "",
         after: Annotated[int, Query(ge=0, description="Only requests with a greater number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of requests.")] = 100,
@@ -57,7 +48,7 @@ def router(controlled: Controlled) -> APIRouter:
         infos = [_info(each, traffic, numbers) for each in requests]
         return LatestRequests(last=traffic.last, forgotten=traffic.first - 1, requests=infos)
 
-    @made.get("/requests/{number:number}", tags=["requests"], summary="A request and its reply in detail")
+    @made.get(f"/requests/{NUMBER}", tags=["requests"], summary="A request and its reply in detail")
     async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
         found = kept()
         request, beside = await found.about(number, _NEIGHBOURS)
@@ -67,7 +58,7 @@ def router(controlled: Controlled) -> APIRouter:
         return detail_of(info, request, beside, found.traffic)
 
     @made.post(
-        "/requests/{number:number}/send",
+        f"/requests/{NUMBER}/send",
         tags=["requests"],
         summary="Send a request again, as a client of its own",
         include_in_schema=controlled.tap is None,

@@ -12,6 +12,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import AllSegments, SegmentDetails, SegmentSummary
 from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.recordings import sent
 from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
@@ -42,30 +43,35 @@ def router(controlled: Controlled) -> APIRouter:
         indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
     ) -> AllSegments:
         page: First[str] = First(limit)
+        names: dict[str, str] = {}
+        """The names on the page that are shown differently from what they are, by what is shown."""
         total = done = 0
         for store in controlled.stores:
             for container in list(store.store.containers.values()):
                 for name in list(container.segments):
-                    if name.startswith(prefix) and contains in name and (indexes or not is_index(name)):
+                    listed = shown(name)
+                    if listed.startswith(prefix) and contains in listed and (indexes or not is_index(name)):
                         total += 1
-                        if name > after:
-                            page.add(name)
+                        if listed > after:
+                            page.add(listed)
+                            if listed != name:
+                                names[listed] = name
                     done += 1 + len(name) // _COMPARED_CHARACTERS
                     if done > _AT_ONCE:
                         done = 0
                         await asyncio.sleep(0)
         found = []
         for name in page.names:
-            segment = _find(controlled, name)
+            segment = _find(controlled, names.get(name, name))
             if segment is not None:  # it may have been deleted meanwhile
                 found.append(segment)
         return AllSegments(
             total=total,
             segments=[_summary(number, container, segment) for number, container, segment in found],
-            next=shown(page.names[-1]) if page.left_out else None,
+            next=page.names[-1] if page.left_out else None,
         )
 
-    @made.get("/segments/{name:path}", tags=["segments"], summary="One segment")
+    @made.get(f"/segments/{NAME}", tags=["segments"], summary="One segment")
     async def get_segment(name: _Name) -> SegmentDetails:
         found = _find(controlled, name)
         if found is None:
@@ -81,7 +87,7 @@ def router(controlled: Controlled) -> APIRouter:
         )
 
     @made.get(
-        "/bytes/{name:path}",
+        f"/bytes/{NAME}",
         tags=["segments"],
         summary="Bytes of a segment, as they are stored",
         response_class=Response,

@@ -17,6 +17,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
 from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.controller import ControllerError
 from segstore.server.store import Segment
@@ -66,7 +67,7 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(409, str(error), "body.name") from error
         return writer
 
-    @made.delete("/writers/{name:path}", tags=["writers"], summary="Remove a writer name", status_code=204)
+    @made.delete(f"/writers/{NAME}", tags=["writers"], summary="Remove a writer name", status_code=204)
     async def remove_writer(name: Annotated[str, Path(max_length=255)]) -> Response:
         if name not in names:
             raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")

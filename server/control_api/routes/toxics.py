@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import ActiveToxic, ActiveToxics, Added
 from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.faults import faults_of
 from segstore.server.toxics import NoSuchToxic, Toxic
 
@@ -38,7 +39,7 @@ def router(controlled: Controlled) -> APIRouter:
         faults_of(controlled).toxics.clear()
         return Response(status_code=204)
 
-    @made.delete("/{name:path}", summary="Remove a toxic", status_code=204)
+    @made.delete(f"/{NAME}", summary="Remove a toxic", status_code=204)
     async def remove_toxic(name: _Name) -> Response:
         try:
             faults_of(controlled).toxics.clear(name)

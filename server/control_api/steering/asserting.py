@@ -17,14 +17,19 @@ from fastapi import APIRouter, Path, Query, Response
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
 from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Seen, Stage, StageName, line_of
-from segstore.wire.trace import FilterError
+from segstore.wire.printable import printable
+from segstore.wire.trace import MOST_TEXT, FilterError
 
 _MOST_WAITS: Final = 64
 _MOST_KEPT: Final = 1_000_000
 _SHOWN: Final = 3
-_Match = Annotated[str, Query(max_length=1_000, description='A filter: `type = APPEND_BLOCK_END and segment ~ "s/*"`.')]
+_LONGEST: Final = 1_000
+_Match = Annotated[
+    str, Query(max_length=MOST_TEXT, description='A filter: `type = APPEND_BLOCK_END and segment ~ "s/*"`.')
+]
 _Stage = Annotated[StageName, Query(description="The stage that the requests must have reached.")]
 _Since = Annotated[int, Query(ge=0, description="Only kept requests with a greater number count.")]
 _Timeout = Annotated[float, Query(gt=0, le=50, description="Seconds to wait.")]
@@ -141,7 +146,7 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         count = len(found)
         if count < low or any(count > each for each in high):
             noun, verb = ("request", "was") if count == 1 else ("requests", "were")
-            about = f" with {match}" if match else ""
+            about = f" with {printable(match, _LONGEST)}" if match else ""
             known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
             said = f"{count} {noun}{about} {verb} {stage}, not {' and '.join(expected)}{known}"
             said += f"; {observer.last_request()}"
@@ -149,7 +154,7 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
             raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
         return Verified(count=count)
 
-    @made.post("/faults/{name:path}/wait", tags=["faults"], summary="Wait until a rule holds requests or replies")
+    @made.post(f"/faults/{NAME}/wait", tags=["faults"], summary="Wait until a rule holds requests or replies")
     async def wait_held(
         name: Annotated[str, Path(description="The name of a rule.")],
         count: Annotated[int, Query(ge=1, le=_MOST_KEPT)] = 1,

@@ -125,6 +125,23 @@ async def test_a_name_that_utf8_cannot_carry_is_listed_all_the_same() -> None:
         assert found["name"] == "odd \\ud800"
 
 
+async def test_pages_have_every_name_once_where_utf8_cannot_carry_some() -> None:
+    async with asking() as (mock, http):
+        names = [f"s/{chr(0xD800 + number)}" for number in range(7)] + [f"s/{number}" for number in range(7)]
+        for name in names:
+            mock.store.create_segment(name, now_ms=0)
+        found: list[str] = []
+        after = ""
+        for _ in names:
+            page = await get(http, "/v1/segments", limit=1, after=after)
+            (only,) = page["segments"]
+            found.append(only["name"])
+            after = page["next"]
+        assert after is None
+        assert found == sorted(name.encode("utf-8", "backslashreplace").decode() for name in names)
+        assert (await get(http, "/v1/segments", contains="ud80", prefix="s/"))["total"] == 7
+
+
 async def test_connections_show_their_writers() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create())
