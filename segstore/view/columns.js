@@ -24,7 +24,8 @@ async function inSlices(count, step, body) {
 /** The text of a section in base64, as bytes. */
 async function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const bytes = new Uint8Array(Math.floor(text.length * 3 / 4) - (text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0));
+  const padding = text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0;
+  const bytes = new Uint8Array(Math.floor(text.length * 3 / 4) - padding);
   await inSlices(text.length, 1 << 18, (from, to) => {
     const part = atob(text.slice(from, to));
     for (let at = 0, place = from / 4 * 3; at < part.length; at++) bytes[place + at] = part.charCodeAt(at);
@@ -159,7 +160,9 @@ class Trace {
     });
     // Requests that were still waiting when their connection ended.
     const closed = new Int32Array(this.tables.lanes.length).fill(-1);
-    for (let at = count - 1; at >= 0; at--) if ((what[at] & KIND) === CLOSE) closed[lane[at]] = Math.max(closed[lane[at]], at);
+    for (let at = count - 1; at >= 0; at--) {
+      if ((what[at] & KIND) === CLOSE) closed[lane[at]] = Math.max(closed[lane[at]], at);
+    }
     await inSlices(count, 1 << 15, (from, to) => {
       for (let at = from; at < to; at++) {
         if (!mark[at] && replyOf[at] < 0 && closed[lane[at]] > at && this.isAnswered(at)) mark[at] = 3;
@@ -188,7 +191,10 @@ class Trace {
   async runningCount(has, order = this.ofLane) {
     const found = new Int32Array(this.count + 1);
     await inSlices(this.count, 1 << 15, (from, to) => {
-      for (let place = from; place < to; place++) found[place + 1] = found[place] + (has(order ? order[place] : place) ? 1 : 0);
+      for (let place = from; place < to; place++) {
+        const at = order ? order[place] : place;
+        found[place + 1] = found[place] + (has(at) ? 1 : 0);
+      }
     });
     return found;
   }
@@ -284,7 +290,8 @@ class Trace {
     const { entities } = this.tables.states, named = new Map();
     await inSlices(entities.length, 1 << 13, (from, to) => {
       for (let number = from; number < to; number++) {
-        const [kind, name] = entities[number], key = `${kind} ${kind === "transaction" ? name.replaceAll("-", "") : name}`;
+        const [kind, name] = entities[number], isTransaction = kind === "transaction";
+        const key = `${kind} ${isTransaction ? name.replaceAll("-", "") : name}`;
         const found = named.get(key);
         if (found) found.push(number);
         else named.set(key, [number]);
@@ -294,7 +301,7 @@ class Trace {
     return named;
   }
 
-  /** What is known of an entity after a record: [fact, value, the record that says so, its number of changes so far]. */
+  /** What is known of an entity after a record: [fact, value, the record that says so, number of changes so far]. */
   async stateOf(entity, at) {
     const { entities, facts, words, most_facts } = this.tables.states;
     const { recordOf, values, start, byFact } = await this.loadChanges();

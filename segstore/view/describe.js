@@ -66,7 +66,8 @@ class Walk {
       case "rest": return this.rest(field);
       case "zeros": return this.take(this.end - this.at, field, this.end - this.at, "the number of bytes left");
       case "sized": {
-        const available = this.end - this.at, total = this.count(`${field}.total`, "bytes of what follows, with the length");
+        const available = this.end - this.at;
+        const total = this.count(`${field}.total`, "bytes of what follows, with the length");
         const length = this.count(`${field}.length`);
         if (length && total > available) throw new Unreadable();
         this.raw(length, field);
@@ -79,7 +80,9 @@ class Walk {
         return this.take(0, field, node.default, "missing: its default", node.inner.is === "text" ? "text" : "plain");
       case "structure": return this.nodes(node.nodes, `${field}.`);
       case "many":
-        for (let index = 0, number = this.elements(node, field); index < number; index++) this.node(node.element, `${field}[${index}]`);
+        for (let index = 0, number = this.elements(node, field); index < number; index++) {
+          this.node(node.element, `${field}[${index}]`);
+        }
         return undefined;
       case "table":
         for (let index = 0, number = this.elements(node, field); index < number; index++) {

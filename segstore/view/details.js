@@ -15,19 +15,29 @@ function element(name, with_, ...content) {
   return made;
 }
 
-const shortened = (text) => text.length > LONGEST_TEXT ? `${text.slice(0, LONGEST_TEXT)}… (${text.length} characters)` : text;
+const shortened = (text) =>
+  text.length > LONGEST_TEXT ? `${text.slice(0, LONGEST_TEXT)}… (${text.length} characters)` : text;
 const shown = (value) => shortened(visible(value));
 const link = (text, act) => {
   const made = element("button", { type: "button", className: "link" }, text);
   made.addEventListener("click", act);
   return made;
 };
-const pairs = (rows) => element("dl", null, ...rows.filter(Boolean).map(([name, ...value]) => element("div", null, element("dt", null, name), element("dd", null, ...value))));
+const remark = (text) => element("p", { className: "facts" }, text);
+
+function pairs(rows) {
+  const lines = rows.filter(Boolean).map(([name, ...value]) =>
+    element("div", null, element("dt", null, name), element("dd", null, ...value)));
+  return element("dl", null, ...lines);
+}
 
 function table(heading, rows, className = "") {
-  const head = element("thead", null, element("tr", null, ...heading.map((each) => element("th", { scope: "col" }, each))));
-  const body = element("tbody", null, ...rows.map((row) => element("tr", null, ...row.map((cell) => cell instanceof HTMLTableCellElement ? cell : element("td", { className: "w" }, cell ?? "")))));
-  return element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: heading.join(", ") }, element("table", { className }, head, body));
+  const heads = heading.map((each) => element("th", { scope: "col" }, each));
+  const head = element("thead", null, element("tr", null, ...heads));
+  const cellOf = (cell) => cell instanceof HTMLTableCellElement ? cell : element("td", { className: "w" }, cell ?? "");
+  const body = element("tbody", null, ...rows.map((row) => element("tr", null, ...row.map(cellOf))));
+  const made = element("table", { className }, head, body);
+  return element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: heading.join(", ") }, made);
 }
 
 /** Shows a record of a view. `open(at)` shows another one. */
@@ -49,23 +59,35 @@ function facts(trace, at, mark) {
   const label = trace.tables.lanes[trace.lane[at]][1], hasId = trace.what[at] & HAS_ID, asked = trace.requestOf[at];
   const time = duration(Number(trace.since[at])), clock = (trace.start + trace.since[at]) / 1000000n;
   const date = Number(clock), known = Math.abs(date) < 8.64e15;
+  const utc = known ? `, ${new Date(date).toISOString().replace("T", " ").replace("Z", " UTC")}` : "";
+  const connection = [trace.connectionOf(trace.lane[at]), visible(label)].filter(Boolean).join(" ");
+  const names = trace.namesOf(at).slice(0, 20).map(([name]) => element("div", null, shown(name)));
+  const kept = trace.keptOf(at), limit = kept < trace.size[at] ? `, of which ${kept} are on this page` : "";
   return pairs([
     mark && ["Problem", element("strong", { className: "problem" }, mark)],
-    ["Time", `${time} after the start${known ? `, ${new Date(date).toISOString().replace("T", " ").replace("Z", " UTC")}` : ""}`],
-    asked >= 0 && ["Latency", `${duration(Number(trace.since[at] - trace.since[asked]))} after its ${counted(trace, at) > 1 ? "oldest " : ""}request`],
-    ["Connection", [trace.connectionOf(trace.lane[at]), visible(label)].filter(Boolean).join(" ") + `, ${trace.sideOf(at)}`],
+    ["Time", `${time} after the start${utc}`],
+    asked >= 0 && ["Latency", latency(trace, at)],
+    ["Connection", `${connection}, ${trace.sideOf(at)}`],
     hasId && ["Request id", `${trace.requestId[at]} (flow ${trace.ids[2 * at + 1]}, sequence ${trace.ids[2 * at]})`],
-    trace.segments[at] && ["Segment", ...trace.namesOf(at).slice(0, 20).map(([name]) => element("div", null, shown(name)))],
+    trace.segments[at] && ["Segment", ...names],
     trace.writer[at] && ["Writer", trace.tables.writers[trace.writer[at]]],
-    ["Size", `${trace.size[at].toLocaleString("en")} bytes${trace.keptOf(at) < trace.size[at] ? `, of which ${trace.keptOf(at)} are on this page` : ""}`],
+    ["Size", `${trace.size[at].toLocaleString("en")} bytes${limit}`],
   ]);
+}
+
+/** How long after its request a reply came, as text. */
+function latency(trace, at) {
+  const waited = duration(Number(trace.since[at] - trace.since[trace.requestOf[at]]));
+  return `${waited} after its ${counted(trace, at) > 1 ? "oldest " : ""}request`;
 }
 
 /** How many requests a reply answers. */
 function counted(trace, at) {
   const end = trace.laneStart[trace.lane[at] + 1];
   let count = 0;
-  for (let place = placeIn(trace, trace.requestOf[at]); place < end && trace.ofLane[place] < at; place++) if (trace.replyOf[trace.ofLane[place]] === at) count++;
+  for (let place = placeIn(trace, trace.requestOf[at]); place < end && trace.ofLane[place] < at; place++) {
+    if (trace.replyOf[trace.ofLane[place]] === at) count++;
+  }
   return count;
 }
 
@@ -82,7 +104,8 @@ function placeIn(trace, at) {
 
 function links(trace, at, open) {
   const place = placeIn(trace, at), lane = trace.lane[at];
-  const to = (label, other) => other >= 0 && link(`${label}: ${visible(trace.nameOf(other))} (${other + 1})`, () => open(other));
+  const to = (label, other) =>
+    other >= 0 && link(`${label}: ${visible(trace.nameOf(other))} (${other + 1})`, () => open(other));
   const found = [
     to("Reply", trace.replyOf[at]),
     to(counted(trace, at) > 1 ? `Oldest of ${counted(trace, at)} requests` : "Request", trace.requestOf[at]),
@@ -96,9 +119,12 @@ function links(trace, at, open) {
 
 function event(bytes) {
   const text = new TextDecoder().decode(bytes.kept);
+  const written = (value) => shown(typeof value === "string" ? value : JSON.stringify(value));
   try {
     const found = JSON.parse(text);
-    if (found && typeof found === "object") return [pairs(Object.entries(found).map(([name, value]) => [shown(name), shown(typeof value === "string" ? value : JSON.stringify(value))]))];
+    if (found && typeof found === "object") {
+      return [pairs(Object.entries(found).map(([name, value]) => [shown(name), written(value)]))];
+    }
   } catch { /* another recorder's form: shown as it is */ }
   return text ? [element("pre", null, shown(text))] : [];
 }
@@ -106,9 +132,15 @@ function event(bytes) {
 function callDetails(trace, at) {
   const call = trace.call[at] && trace.tables.calls[trace.call[at] - 1];
   if (!call) return [];
-  const rows = [["Method", shown(call.rpc)], call.status && ["Outcome", shown(call.status)], call.details && ["Details", shown(call.details)], call.peer && ["Client", shown(call.peer)]];
+  const rows = [
+    ["Method", shown(call.rpc)],
+    call.status && ["Outcome", shown(call.status)],
+    call.details && ["Details", shown(call.details)],
+    call.peer && ["Client", shown(call.peer)],
+  ];
   rows.push(...Object.entries(call.metadata).map(([name, value]) => [`Metadata ${shown(name)}`, shown(value)]));
-  const message = call.message === null ? "The message does not decode." : visibleLines(JSON.stringify(call.message, null, 2));
+  const message = call.message === null ? "The message does not decode."
+    : visibleLines(JSON.stringify(call.message, null, 2));
   return [pairs(rows), element("h3", null, "Message"), element("pre", null, message)];
 }
 
@@ -116,14 +148,25 @@ function callDetails(trace, at) {
 async function events(trace, at) {
   const end = trace.endOf[at] >= 0 ? trace.endOf[at] : trace.typeName(at) === "APPEND_BLOCK_END" ? at : -1;
   if (end < 0) return [];
-  const bytes = await trace.dataOf(end), spans = describe(bytes), field = (name) => spans.find((each) => each.field === name);
+  const bytes = await trace.dataOf(end), spans = describe(bytes);
+  const field = (name) => spans.find((each) => each.field === name);
   const last = field("last_event_number")?.value, count = field("num_events")?.value;
   if (last === undefined || count === undefined) return [];
-  const data = joined(trace.blockOf[end] < 0 ? null : await trace.dataOf(trace.blockOf[end]), field("size_of_whole_events").value, bytes, field("data")), found = split(data);
+  const block = trace.blockOf[end] < 0 ? null : await trace.dataOf(trace.blockOf[end]);
+  const data = joined(block, field("size_of_whole_events").value, bytes, field("data")), found = split(data);
   const first = last - BigInt(count) + 1n;
-  const rows = found.slice(0, MOST_EVENTS).map(([start, size], index) => [String(first + BigInt(index)), size.toLocaleString("en"), preview(data.subarray(start, start + Math.min(size, 80)), size)]);
-  const parts = [element("h3", null, "Events"), element("p", null, `${many(count, "event")}, numbers ${first} to ${last}.`)];
-  if (count !== found.length) parts.push(element("p", { className: "facts" }, `${found.length} of them start in the bytes that are on this page, or the data is not framed as events.`));
+  const rows = found.slice(0, MOST_EVENTS).map(([start, size], index) => {
+    const beginning = data.subarray(start, start + Math.min(size, 80));
+    return [String(first + BigInt(index)), size.toLocaleString("en"), preview(beginning, size)];
+  });
+  const parts = [
+    element("h3", null, "Events"),
+    element("p", null, `${many(count, "event")}, numbers ${first} to ${last}.`),
+  ];
+  if (count !== found.length) {
+    const here = `${found.length} of them start in the bytes that are on this page`;
+    parts.push(remark(`${here}, or the data is not framed as events.`));
+  }
   if (rows.length) parts.push(table(["Number", "Bytes", "Data"], rows));
   return parts;
 }
@@ -133,8 +176,10 @@ function joined(block, whole, end, data) {
   const tail = data ? end.slice(data.offset, data.length) : new Uint8Array();
   if (block === null) return tail;
   const inside = block.slice(BLOCK_DATA, block.size - BLOCK_DATA);
-  if (inside.length < block.size - BLOCK_DATA || whole < 0 || whole > inside.length - HEADER_BYTES) return inside.subarray(0, Math.max(whole, 0));
-  const view = new DataView(inside.buffer, inside.byteOffset + whole), part = inside.subarray(whole + HEADER_BYTES, whole + HEADER_BYTES + view.getInt32(4));
+  const isCut = inside.length < block.size - BLOCK_DATA;
+  if (isCut || whole < 0 || whole > inside.length - HEADER_BYTES) return inside.subarray(0, Math.max(whole, 0));
+  const view = new DataView(inside.buffer, inside.byteOffset + whole), start = whole + HEADER_BYTES;
+  const part = inside.subarray(start, start + view.getInt32(4));
   if (SPEC.block_frames[view.getInt32(0)] !== "PARTIAL_EVENT") return inside.subarray(0, whole);
   const all = new Uint8Array(whole + part.length + tail.length);
   all.set(inside.subarray(0, whole));
@@ -158,7 +203,8 @@ function split(data) {
 /** The first bytes of some data as text or as hex; `size` is that of all of it. */
 function preview(part, size) {
   const text = asText(part);
-  return text === null ? `${hex(part.subarray(0, 24)).join(" ")}${size > 24 ? " …" : ""}` : shown(text) + (size > part.length ? "…" : "");
+  if (text === null) return `${hex(part.subarray(0, 24)).join(" ")}${size > 24 ? " …" : ""}`;
+  return shown(text) + (size > part.length ? "…" : "");
 }
 
 // --- payloads -----------------------------------------------------------------------------------------------------
@@ -187,7 +233,8 @@ function asJson(text) {
 function hexDump(bytes) {
   const lines = [];
   for (let at = 0; at < bytes.length; at += 16) {
-    const row = bytes.subarray(at, at + 16), text = Array.from(row, (each) => each >= 0x20 && each < 0x7f ? String.fromCharCode(each) : ".").join("");
+    const row = bytes.subarray(at, at + 16);
+    const text = Array.from(row, (each) => each >= 0x20 && each < 0x7f ? String.fromCharCode(each) : ".").join("");
     lines.push(`${at.toString(16).padStart(6, "0")}  ${hex(row).join(" ").padEnd(47)}  ${text}`);
   }
   return lines.join("\n");
@@ -200,26 +247,34 @@ function unwrapped(span, bytes) {
   const found = span.field === "data" ? split(bytes.slice(span.offset, span.length)) : [];
   if (!found.length || !found[0][1]) return [span]; // zeros would be events without a length
   const [last, size] = found.at(-1), rest = span.length - last - size;
-  const parts = found.map(([start, size]) => ({ offset: span.offset + start, length: Math.min(size, span.length - start), whole: size }));
+  const parts = found.map(([start, size]) =>
+    ({ offset: span.offset + start, length: Math.min(size, span.length - start), whole: size }));
   if (rest > 0) parts.push({ offset: span.offset + last + size, length: rest });
   return parts.map((each, index) => ({ ...each, field: `data[${index}]` })).filter((each) => each.length);
 }
 
 function payloads(spans, bytes, kind) {
-  const fields = kind === "bytes" ? [{ offset: 0, length: bytes.size, field: "" }] : spans.filter((each) => each.kind === "data" && each.length && !each.secret);
+  const isPayload = (each) => each.kind === "data" && each.length && !each.secret;
+  const fields = kind === "bytes" ? [{ offset: 0, length: bytes.size, field: "" }] : spans.filter(isPayload);
   const found = fields.flatMap((each) => unwrapped(each, bytes));
   if (!found.length) return [];
   const parts = [element("h3", null, "Payload")];
   for (const each of found.slice(0, MOST_PAYLOADS)) parts.push(payload(each, bytes));
-  if (found.length > MOST_PAYLOADS) parts.push(element("p", { className: "facts" }, `${found.length - MOST_PAYLOADS} more are not shown.`));
+  if (found.length > MOST_PAYLOADS) parts.push(remark(`${found.length - MOST_PAYLOADS} more are not shown.`));
   return parts;
 }
 
 function payload(span, bytes) {
   const part = bytes.slice(span.offset, span.length), limited = part.subarray(0, MOST_SHOWN);
-  const text = asText(part.length > MOST_SHOWN ? limited : part), json = part.length === span.length ? asJson(text) : null;
-  const forms = [json !== null && ["JSON", () => visibleLines(json)], text !== null && ["Text", () => visibleLines(text)], ["Hex", () => hexDump(limited)]].filter(Boolean);
-  const area = element("pre", { tabIndex: 0 }), buttons = forms.map(([name, make]) => {
+  const text = asText(part.length > MOST_SHOWN ? limited : part);
+  const json = part.length === span.length ? asJson(text) : null;
+  const forms = [
+    json !== null && ["JSON", () => visibleLines(json)],
+    text !== null && ["Text", () => visibleLines(text)],
+    ["Hex", () => hexDump(limited)],
+  ].filter(Boolean);
+  const area = element("pre", { tabIndex: 0 });
+  const buttons = forms.map(([name, make]) => {
     const made = element("button", { type: "button", ariaPressed: "false" }, name);
     made.addEventListener("click", () => choose(made, name, make));
     return made;
@@ -233,7 +288,11 @@ function payload(span, bytes) {
   const missing = span.length - part.length, notes = [];
   if (missing) notes.push(`${missing.toLocaleString("en")} bytes are not on this page.`);
   if (part.length > MOST_SHOWN && json === null) notes.push(`The first ${MOST_SHOWN} are shown.`);
-  return element("div", null, element("span", { className: "group" }, element("code", null, shown(span.field || "bytes")), ` ${span.length.toLocaleString("en")} ${span.whole > span.length ? `of ${span.whole.toLocaleString("en")} ` : ""}bytes `, ...buttons), area, notes.length ? element("p", { className: "facts" }, notes.join(" ")) : null);
+  const field = element("code", null, shown(span.field || "bytes"));
+  const whole = span.whole > span.length ? `of ${span.whole.toLocaleString("en")} ` : "";
+  const size = ` ${span.length.toLocaleString("en")} ${whole}bytes `;
+  return element("div", null, element("span", { className: "group" }, field, size, ...buttons), area,
+    notes.length ? remark(notes.join(" ")) : null);
 }
 
 function byteTable(spans, bytes) {
@@ -246,11 +305,14 @@ function byteTable(spans, bytes) {
 }
 
 function said(span, bytes) {
+  const { value } = span;
   let text = "";
-  if (span.kind === "data") text = `${span.length.toLocaleString("en")} bytes ${preview(bytes.slice(span.offset, Math.min(span.length, 80)), span.length)}`;
-  else if (span.secret && span.value !== null) text = `<${String(span.value ?? "").length} characters>`;
-  else if (span.kind === "text" && span.value !== undefined) text = JSON.stringify(span.value);
-  else if (span.value !== null && span.value !== undefined) text = Array.isArray(span.value) ? JSON.stringify(span.value) : String(span.value);
+  if (span.kind === "data") {
+    const beginning = bytes.slice(span.offset, Math.min(span.length, 80));
+    text = `${span.length.toLocaleString("en")} bytes ${preview(beginning, span.length)}`;
+  } else if (span.secret && value !== null) text = `<${String(value ?? "").length} characters>`;
+  else if (span.kind === "text" && value !== undefined) text = JSON.stringify(value);
+  else if (value !== null && value !== undefined) text = Array.isArray(value) ? JSON.stringify(value) : String(value);
   return shown(text && span.note ? `${text} (${span.note})` : text || span.note);
 }
 
@@ -260,26 +322,44 @@ function said(span, bytes) {
 async function states(trace, at, open) {
   const { entities } = trace.tables.states, names = new Set(trace.namesOf(at).map(([name]) => name));
   const writer = trace.tables.writers[trace.writer[at]];
-  const transactions = new Set(Array.from(names, (name) => /#transaction\.([0-9a-f]{32})/i.exec(name)?.[1].toLowerCase()).filter(Boolean));
+  const transactionIn = (name) => /#transaction\.([0-9a-f]{32})/i.exec(name)?.[1].toLowerCase();
+  const transactions = new Set(Array.from(names, transactionIn).filter(Boolean));
   const parts = [element("h3", null, `State after record ${at + 1}`)];
-  const area = element("div", null), about = async (entity) => {
+  const about = async (entity) => {
     const [kind, name, of] = entities[entity], rows = await trace.stateOf(entity, at);
-    const lines = rows.map(([fact, value, record, changes]) => [fact, `${value === NONE ? "none" : shown(value)} `, link(`since record ${record + 1}`, () => open(record)), changes > 1 ? ` (${changes} changes)` : ""]);
-    return element("section", { ariaLabel: kind }, element("p", null, element("strong", null, kind), ` ${shown(name)}${of ? ` of ${shown(of)}` : ""}`), lines.length ? pairs(lines) : element("p", { className: "facts" }, "Nothing is known yet."));
+    const lines = rows.map(([fact, value, record, changes]) => {
+      const since = link(`since record ${record + 1}`, () => open(record));
+      return [fact, `${value === NONE ? "none" : shown(value)} `, since, changes > 1 ? ` (${changes} changes)` : ""];
+    });
+    const title = element("p", null, element("strong", null, kind), ` ${shown(name)}${of ? ` of ${shown(of)}` : ""}`);
+    const known = lines.length ? pairs(lines) : remark("Nothing is known yet.");
+    return element("section", { ariaLabel: kind }, title, known);
   };
   const named = await trace.entitiesNamed(), numbers = (key) => named.get(key) ?? [];
   const ours = [
-    ...Array.from(names, (name) => numbers(`segment ${name}`)), ...Array.from(transactions, (id) => numbers(`transaction ${id}`)),
+    ...Array.from(names, (name) => numbers(`segment ${name}`)),
+    ...Array.from(transactions, (id) => numbers(`transaction ${id}`)),
     numbers(`writer ${writer}`).filter((number) => !names.size || names.has(entities[number][2])),
   ].flat().sort((one, other) => one - other);
   for (const number of ours.slice(0, 12)) parts.push(await about(number));
-  const others = element("select", { ariaLabel: "State of another segment, writer or transaction" }, element("option", { value: "" }, "Another segment, writer or transaction …"));
+  const others = element("select", { ariaLabel: "State of another segment, writer or transaction" },
+    element("option", { value: "" }, "Another segment, writer or transaction …"));
   others.addEventListener("focus", () => { // making them takes longer than all else here
-    for (const [number, [kind, name, of]] of entities.slice(0, 2000).entries()) others.append(element("option", { value: number }, shown(`${kind} ${name}${of ? ` of ${of}` : ""}`)));
+    for (const [number, [kind, name, of]] of entities.slice(0, 2000).entries()) {
+      const text = shown(`${kind} ${name}${of ? ` of ${of}` : ""}`);
+      others.append(element("option", { value: number }, text));
+    }
   }, { once: true });
-  others.addEventListener("change", async () => area.replaceChildren(...(others.value ? [await about(Number(others.value))] : [])));
+  const area = element("div", null);
+  others.addEventListener("change", async () => {
+    const chosen = others.value ? [await about(Number(others.value))] : [];
+    area.replaceChildren(...chosen);
+  });
   if (entities.length) parts.push(others, area);
-  if (entities.length > 2000) parts.push(element("p", { className: "facts" }, `The first 2,000 of ${entities.length.toLocaleString("en")} can be chosen here; any other appears with its own records.`));
-  parts.push(element("p", { className: "facts" }, "From the replies in this trace alone."));
+  if (entities.length > 2000) {
+    const first = `The first 2,000 of ${entities.length.toLocaleString("en")} can be chosen here`;
+    parts.push(remark(`${first}; any other appears with its own records.`));
+  }
+  parts.push(remark("From the replies in this trace alone."));
   return parts;
 }

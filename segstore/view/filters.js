@@ -11,7 +11,8 @@ const fold = (text) => text.toLowerCase().toUpperCase().toLowerCase();
 
 /** A text as Python's repr writes it. */
 function quoted(text) {
-  const mark = text.includes("'") && !text.includes('"') ? '"' : "'", names = { "\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\" };
+  const mark = text.includes("'") && !text.includes('"') ? '"' : "'";
+  const names = { "\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\" };
   const shown = Array.from(text, (each) => {
     if (each in names) return names[each];
     if (each === mark) return `\\${mark}`;
@@ -27,7 +28,8 @@ function quoted(text) {
 function elided(text, longest) {
   const all = Array.from(text), tail = Math.floor(longest / 3);
   if (all.length <= longest) return text;
-  return `${all.slice(0, longest - tail).join("")}… ${all.slice(all.length - tail).join("")} (${all.length} characters)`;
+  const start = all.slice(0, longest - tail).join(""), end = all.slice(all.length - tail).join("");
+  return `${start}… ${end} (${all.length} characters)`;
 }
 
 /** The most similar of some words, as Python's difflib chooses it; undefined if none is similar. */
@@ -111,7 +113,8 @@ class Parser {
 
   count(terms) {
     this.terms += terms;
-    if (this.terms > SPEC.filter.most_terms) this.fail(`at most ${SPEC.filter.most_terms} terms: comparisons, and characters of patterns`);
+    const most = SPEC.filter.most_terms;
+    if (this.terms > most) this.fail(`at most ${most} terms: comparisons, and characters of patterns`);
   }
 
   word(wanted) {
@@ -167,7 +170,9 @@ class Parser {
       return { name, test: (value) => some(value, (values) => matchesAny(values, pattern) !== negated) };
     }
     const wanted = this.value(sort);
-    if (sort === "texts") return { name, test: (value) => some(value, (values) => values.includes(wanted) !== negated) };
+    if (sort === "texts") {
+      return { name, test: (value) => some(value, (values) => values.includes(wanted) !== negated) };
+    }
     const compare = {
       "=": (value) => value === wanted, "!=": (value) => value !== wanted, "<": (value) => value < wanted,
       "<=": (value) => value <= wanted, ">": (value) => value > wanted, ">=": (value) => value >= wanted,
@@ -232,13 +237,17 @@ function matchesAny(values, pattern) {
 function valueOf(sort, text) {
   const { words, units } = SPEC.filter;
   if (sort in words) return Object.hasOwn(words[sort], fold(text)) ? words[sort][fold(text)] : undefined;
-  if (sort in units) return quantity(text, units[sort], sort === "size" ? (unit) => unit.toUpperCase() : (unit) => unit);
+  if (sort in units) {
+    const folded = sort === "size" ? (unit) => unit.toUpperCase() : (unit) => unit;
+    return quantity(text, units[sort], folded);
+  }
   if (sort === "number") {
     const found = /^\s*([+-]?)(\d+(?:_\d+)*)\s*$/.exec(text);
     return found && found[2].length <= 4300 ? BigInt(found[1] + found[2].replaceAll("_", "") || 0) : undefined;
   }
   if (sort === "uuid") {
-    const digits = text.replaceAll("urn:", "").replaceAll("uuid:", "").replace(/^[{}]+|[{}]+$/g, "").replaceAll("-", "");
+    const inside = text.replaceAll("urn:", "").replaceAll("uuid:", "").replace(/^[{}]+|[{}]+$/g, "");
+    const digits = inside.replaceAll("-", "");
     if (!/^[0-9a-f]{32}$/i.test(digits)) return undefined;
     return digits.toLowerCase().replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
   }
@@ -259,15 +268,22 @@ function quantity(text, units, folded) {
 const callOf = (trace, at) => trace.call[at] ? trace.tables.calls[trace.call[at] - 1] : null;
 const streamsOf = (trace, at) => callOf(trace, at)?.streams ?? [];
 
+/** A stream as filters name it: without its scope, and with it. */
+function namesOfStream([, scope, stream]) {
+  if (stream === null) return [];
+  return scope === null ? [stream] : [stream, `${scope}/${stream}`];
+}
+
 /** For each name its value at a record: null or an empty list if it has none. */
 const VALUES = {
   type: (trace, at) => trace.typeName(at),
   kind: (trace, at) => KINDS[trace.what[at] & KIND],
   code: (trace, at) => trace.what[at] & HAS_CODE ? BigInt(trace.code[at]) : null,
   segment: (trace, at) => trace.namesOf(at).map(([name]) => name),
-  stream: (trace, at) => trace.namesOf(at).flatMap(([, scope, stream]) => stream === null ? [] : scope === null ? [stream] : [stream, `${scope}/${stream}`])
+  stream: (trace, at) => trace.namesOf(at).flatMap(namesOfStream)
     .concat(streamsOf(trace, at).flatMap(([scope, stream]) => stream ? [stream, `${scope}/${stream}`] : [])),
-  scope: (trace, at) => trace.namesOf(at).flatMap(([, scope]) => scope === null ? [] : [scope]).concat(streamsOf(trace, at).map(([scope]) => scope)),
+  scope: (trace, at) => trace.namesOf(at).flatMap(([, scope]) => scope === null ? [] : [scope])
+    .concat(streamsOf(trace, at).map(([scope]) => scope)),
   rpc: (trace, at) => callOf(trace, at)?.rpc ?? null,
   status: (trace, at) => callOf(trace, at)?.status || null,
   flow: (trace, at) => trace.what[at] & HAS_ID ? BigInt(trace.ids[2 * at + 1]) : null,
@@ -284,7 +300,13 @@ const VALUES = {
 };
 
 /** Names whose value only depends on a column: tests are then run once per number in it, and not for each record. */
-const COLUMN_OF = { segment: "segments", stream: "segments", scope: "segments", writer_id: "writer", connection: "lane" };
+const COLUMN_OF = {
+  segment: "segments",
+  stream: "segments",
+  scope: "segments",
+  writer_id: "writer",
+  connection: "lane",
+};
 
 /** Makes a predicate of records. */
 function compiled(tree, trace) {

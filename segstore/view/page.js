@@ -3,7 +3,10 @@
 const byId = (id) => document.getElementById(id);
 const tools = byId("tools"), drawer = byId("drawer");
 const LIST = 50;
-const parsed = new Promise((resolve) => document.readyState === "loading" ? document.addEventListener("DOMContentLoaded", resolve) : resolve());
+const parsed = new Promise((resolve) => {
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", resolve);
+  else resolve();
+});
 const many = (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 
 function say(text) {
@@ -25,7 +28,13 @@ class View {
     this.canvas = this.timeline.canvas;
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.canvas.addEventListener("focus", () => on.focus(this));
-    for (const [name, where] of [["first", () => 0], ["back", () => this.from - LIST], ["forth", () => this.from + LIST], ["last", () => this.shownCount - 1]]) {
+    const places = {
+      first: () => 0,
+      back: () => this.from - LIST,
+      forth: () => this.from + LIST,
+      last: () => this.shownCount - 1,
+    };
+    for (const [name, where] of Object.entries(places)) {
       this.root.querySelector(`[name=${name}]`).addEventListener("click", () => this.list(where()));
     }
     this.root.querySelector("tbody").addEventListener("click", (event) => {
@@ -36,7 +45,8 @@ class View {
   }
 
   describe() {
-    const { tables, count, backwards } = this.trace, title = `${this.letter ? `${this.letter}: ` : ""}${visible(tables.file)}`;
+    const { tables, count, backwards } = this.trace, file = visible(tables.file);
+    const title = this.letter ? `${this.letter}: ${file}` : file;
     const bad = this.trace.problemsBefore[count], last = count ? duration(this.trace.times[count - 1]) : "0 s";
     this.root.setAttribute("aria-label", title);
     this.root.querySelector("h2").textContent = title;
@@ -45,17 +55,28 @@ class View {
       `${tables.form} of ${many(tables.bytes, "byte")}`, tables.recorder && `recorded by ${visible(tables.recorder)}`,
     ].filter(Boolean).join(" · ");
     const notes = tables.gaps.map(([at, text]) => `Before record ${at + 1}: ${visible(text)}`), damaged = notes.length;
-    if (tables.left_out) notes.push(`${many(tables.left_out, "record")} longer than ${tables.head + tables.tail} bytes: their first ${tables.head} and last ${tables.tail} bytes are on this page, the others (${many(tables.left_out_bytes, "byte")}) are only in the file.`);
-    if (backwards) notes.push(`${many(backwards, "record")} with a time before that of an earlier one: drawn at the later time.`);
+    if (tables.left_out) {
+      const longer = `${many(tables.left_out, "record")} longer than ${tables.head + tables.tail} bytes`;
+      const kept = `their first ${tables.head} and last ${tables.tail} bytes are on this page`;
+      const others = `the others (${many(tables.left_out_bytes, "byte")}) are only in the file`;
+      notes.push(`${longer}: ${kept}, ${others}.`);
+    }
+    if (backwards) {
+      const earlier = `${many(backwards, "record")} with a time before that of an earlier one`;
+      notes.push(`${earlier}: drawn at the later time.`);
+    }
     const list = this.root.querySelector(".notes");
     list.hidden = !notes.length;
     list.classList.toggle("quiet", !damaged);
     list.open = damaged > 0;
-    list.querySelector("summary").textContent = damaged ? `${many(damaged, "part")} of the file could not be read` : "What is not on this page";
+    list.querySelector("summary").textContent = damaged ? `${many(damaged, "part")} of the file could not be read`
+      : "What is not on this page";
     list.querySelector("ul").append(...notes.slice(0, 1000).map((each) => element("li", null, each)));
     this.root.querySelector(".scroll").setAttribute("aria-label", `Records of ${title}`);
     this.root.querySelector("nav").setAttribute("aria-label", `Pages of records of ${title}`);
-    this.root.querySelector(".lanes canvas").setAttribute("aria-label", `Timeline of ${title}: ${many(count, "record")}, ${many(this.trace.connectionCount, "connection")}. Arrow keys choose records, Enter opens one; the button Keys lists all.`);
+    const counts = `${many(count, "record")}, ${many(this.trace.connectionCount, "connection")}`;
+    const keys = "Arrow keys choose records, Enter opens one; the button Keys lists all.";
+    this.root.querySelector(".lanes canvas").setAttribute("aria-label", `Timeline of ${title}: ${counts}. ${keys}`);
   }
 
   // --- the list -------------------------------------------------------------------------------------------------
@@ -76,23 +97,31 @@ class View {
   list(place) {
     const { trace } = this, count = this.shownCount;
     this.from = Math.max(Math.min(Math.floor(place / LIST) * LIST, Math.floor((count - 1) / LIST) * LIST), 0);
-    const rows = [];
-    for (let each = this.from; each < Math.min(this.from + LIST, count); each++) rows.push(this.row(this.recordOf(each)));
+    const to = Math.min(this.from + LIST, count), rows = [];
+    for (let each = this.from; each < to; each++) rows.push(this.row(this.recordOf(each)));
     this.root.querySelector("tbody").replaceChildren(...rows);
-    this.root.querySelector(".where").textContent = count ? `${(this.from + 1).toLocaleString("en")} to ${Math.min(this.from + LIST, count).toLocaleString("en")} of ${count.toLocaleString("en")}` : "No record matches.";
-    for (const name of ["first", "back"]) this.root.querySelector(`[name=${name}]`).disabled = this.from === 0;
-    for (const name of ["forth", "last"]) this.root.querySelector(`[name=${name}]`).disabled = this.from + LIST >= count;
+    const range = `${(this.from + 1).toLocaleString("en")} to ${to.toLocaleString("en")}`;
+    const where = count ? `${range} of ${count.toLocaleString("en")}` : "No record matches.";
+    this.root.querySelector(".where").textContent = where;
+    const button = (name) => this.root.querySelector(`[name=${name}]`);
+    for (const name of ["first", "back"]) button(name).disabled = this.from === 0;
+    for (const name of ["forth", "last"]) button(name).disabled = this.from + LIST >= count;
     trace.listed = this.from;
   }
 
   row(at) {
-    const { trace } = this, cell = (text, className = "") => element("td", { className }, text), asked = trace.requestOf[at];
-    const names = trace.namesOf(at).map(([name]) => name);
+    const { trace } = this, asked = trace.requestOf[at], number = String(at + 1);
+    const cell = (text, className = "") => element("td", { className }, text);
+    const names = trace.namesOf(at).map(([name]) => name), more = names.length - 3;
     const row = element("tr", { className: ["", "bad", "warn", "warn"][trace.mark[at]] },
-      element("td", { className: "n" }, element("button", { type: "button", className: "link", ariaLabel: `Record ${at + 1}` }, String(at + 1))),
-      cell(duration(Number(trace.since[at])), "n"), cell(trace.connectionOf(trace.lane[at])), cell(`${trace.what[at] & REPLY ? "←" : "→"} ${trace.sideOf(at)}`),
-      cell(["", "✗ ", "⚠ ", "☐ "][trace.mark[at]] + visible(trace.nameOf(at))), cell(shown(names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "")), "w"),
-      cell(trace.size[at].toLocaleString("en"), "n"), cell(asked < 0 ? "" : duration(Number(trace.since[at] - trace.since[asked])), "n"));
+      cell(element("button", { type: "button", className: "link", ariaLabel: `Record ${number}` }, number), "n"),
+      cell(duration(Number(trace.since[at])), "n"),
+      cell(trace.connectionOf(trace.lane[at])),
+      cell(`${trace.what[at] & REPLY ? "←" : "→"} ${trace.sideOf(at)}`),
+      cell(["", "✗ ", "⚠ ", "☐ "][trace.mark[at]] + visible(trace.nameOf(at))),
+      cell(shown(names.slice(0, 3).join(", ") + (more > 0 ? ` and ${more} more` : "")), "w"),
+      cell(trace.size[at].toLocaleString("en"), "n"),
+      cell(asked < 0 ? "" : duration(Number(trace.since[at] - trace.since[asked])), "n"));
     row.at = at;
     row.setAttribute("aria-selected", String(at === this.timeline?.selected));
     return row;
@@ -112,8 +141,11 @@ class View {
       row.setAttribute("aria-selected", String(chosen));
       if (chosen) row.parentElement.closest(".scroll").scrollTop = row.offsetTop - 120;
     }
-    const { trace } = this, number = trace.tables.lanes[trace.lane[at]][0], problem = ["", ", failure", ", does not decode", ", no reply"][trace.mark[at]];
-    say(`Record ${at + 1}: ${visible(trace.nameOf(at))}, ${trace.sideOf(at)}, ${number === "0" ? "controller" : `connection ${number}`}, at ${duration(Number(trace.since[at]))}${problem}`);
+    const { trace } = this, number = trace.tables.lanes[trace.lane[at]][0];
+    const connection = number === "0" ? "controller" : `connection ${number}`;
+    const problem = ["", ", failure", ", does not decode", ", no reply"][trace.mark[at]];
+    const what = `${visible(trace.nameOf(at))}, ${trace.sideOf(at)}, ${connection}`;
+    say(`Record ${at + 1}: ${what}, at ${duration(Number(trace.since[at]))}${problem}`);
   }
 
   open(at) {
@@ -191,7 +223,9 @@ class View {
     if (!isCurrent()) return;
     await this.trace.choose(matches);
     this.chosen = matches && new Int32Array(this.trace.chosenBefore[this.trace.count]);
-    if (matches) for (let at = 0, place = 0; at < matches.length; at++) if (matches[at]) this.chosen[place++] = at;
+    if (matches) {
+      for (let at = 0, place = 0; at < matches.length; at++) if (matches[at]) this.chosen[place++] = at;
+    }
     this.timeline.restyled();
     this.list(this.timeline.selected >= 0 ? this.placeOf(this.timeline.selected) : 0);
   }
@@ -210,15 +244,26 @@ class Page {
   async load() {
     const count = document.querySelectorAll("script[id$='-tables']").length;
     const letters = count > 1 ? Array.from({ length: count }, (_, number) => letterOf(number)) : [""];
-    const on = { move: (view) => this.moved(view), focus: (view) => this.current = view, open: (view, at) => this.open(view, at) };
+    const on = {
+      move: (view) => this.moved(view),
+      focus: (view) => this.current = view,
+      open: (view, at) => this.open(view, at),
+    };
     const traces = letters.map((_, number) => new Trace((name) => byId(`${number}-${name}`)?.textContent ?? ""));
     for (const trace of traces) await trace.load();
     byId("loading").remove();
     byId("views").classList.toggle("two", letters.length > 1);
     const found = byId("differences");
-    if (found) this.showDifferences(traces, JSON.parse(new TextDecoder().decode(await inflated(await fromBase64(found.textContent)))));
+    if (found) {
+      const bytes = await inflated(await fromBase64(found.textContent));
+      this.showDifferences(traces, JSON.parse(new TextDecoder().decode(bytes)));
+    }
     for (const [number, trace] of traces.entries()) this.views.push(new View(trace, letters[number], on));
-    if (found) for (const [number, view] of this.views.entries()) view.timeline.marked = new Set(this.places.map((each) => each[number]).filter((at) => at >= 0));
+    if (found) {
+      for (const [number, view] of this.views.entries()) {
+        view.timeline.marked = new Set(this.places.map((each) => each[number]).filter((at) => at >= 0));
+      }
+    }
     this.current = this.views[0];
     document.title = `segstore: ${traces.map((each) => visible(each.tables.file)).join(" and ")}`;
     const problems = traces.reduce((sum, each) => sum + each.problemsBefore[each.count], 0);
@@ -243,7 +288,8 @@ class Page {
   moved(view) {
     if (!byId("together").hidden && tools.together.checked && this.moving !== view) {
       for (const other of this.views) {
-        if (other === view || (other.timeline.from === view.timeline.from && other.timeline.span === view.timeline.span)) continue;
+        const isAlike = other.timeline.from === view.timeline.from && other.timeline.span === view.timeline.span;
+        if (other === view || isAlike) continue;
         this.moving = other;
         [other.timeline.from, other.timeline.span] = [view.timeline.from, view.timeline.span];
         other.timeline.changed();
@@ -272,17 +318,23 @@ class Page {
     tools.previous.addEventListener("click", each((view) => view.nextProblem(-1)));
     tools.next.addEventListener("click", each((view) => view.nextProblem(1)));
     tools.help.addEventListener("click", () => byId("keys").showModal());
-    matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => this.views.forEach((view) => view.timeline.restyled()));
+    matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => {
+      for (const view of this.views) view.timeline.restyled();
+    });
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !drawer.hidden && !byId("keys").open) this.closeDrawer();
-      if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+      const isText = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+      if (isText || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "/") {
         event.preventDefault();
         tools.filter.focus();
       } else if (event.key === "o") {
         tools.axis.value = tools.axis.value === "order" ? "time" : "order";
         tools.axis.dispatchEvent(new Event("change"));
-      } else if (event.key === "n" || event.key === "p") (this.current ?? this.views[0]).nextProblem(event.key === "n" ? 1 : -1);
+      } else if (event.key === "n" || event.key === "p") {
+        const view = this.current ?? this.views[0];
+        view.nextProblem(event.key === "n" ? 1 : -1);
+      }
     });
     addEventListener("hashchange", () => this.restore());
   }
@@ -299,7 +351,10 @@ class Page {
     if (!isCurrent()) return;
     tools.filter.setAttribute("aria-invalid", String(problem !== ""));
     note.classList.toggle("problem", problem !== "");
-    const counts = this.views.map((view) => `${view.letter ? `${view.letter}: ` : ""}${many(view.shownCount, "record")} of ${view.trace.count.toLocaleString("en")}`);
+    const counts = this.views.map((view) => {
+      const count = `${many(view.shownCount, "record")} of ${view.trace.count.toLocaleString("en")}`;
+      return view.letter ? `${view.letter}: ${count}` : count;
+    });
     note.textContent = visible(problem) || (text.trim() ? `${counts.join(", ")} match.` : "");
   }
 
@@ -314,7 +369,8 @@ class Page {
     close.addEventListener("click", () => this.closeDrawer());
     const title = `${view.letter ? `${view.letter}, ` : ""}${at + 1}: ${visible(view.trace.nameOf(at))}`;
     const wasHidden = drawer.hidden;
-    drawer.replaceChildren(element("div", { className: "top" }, element("h2", { id: "drawer-title" }, title), close), ...this.comparison(view, at), ...parts);
+    const top = element("div", { className: "top" }, element("h2", { id: "drawer-title" }, title), close);
+    drawer.replaceChildren(top, ...this.comparison(view, at), ...parts);
     drawer.hidden = false;
     drawer.scrollTop = 0;
     if (wasHidden && document.activeElement?.closest(".list, .differences")) drawer.focus();
@@ -338,13 +394,23 @@ class Page {
       const places = this.places[number], side = places[0] < 0 ? 1 : 0, trace = traces[side];
       const what = `${visible(trace.nameOf(places[side]))}: ${whatDiffers(each)}`;
       const connections = places.map((at, which) => at < 0 ? "" : traces[which].connectionOf(traces[which].lane[at]));
-      return [link(shown(what), () => this.openDifference(number)), each.direction ? "reply" : "request",
-        ...places.map((at) => at < 0 ? "" : String(at + 1)), Array.from(new Set(connections.filter(Boolean))).join(", ")];
+      return [
+        link(shown(what), () => this.openDifference(number)),
+        each.direction ? "reply" : "request",
+        ...places.map((at) => at < 0 ? "" : String(at + 1)),
+        Array.from(new Set(connections.filter(Boolean))).join(", "),
+      ];
     });
     const ignored = "Times are not compared; ids may differ if each always stands for the same one in the other trace.";
-    const said = differences.length ? `${many(differences.length, "stream")} differ${differences.length === 1 ? "s" : ""}: the first difference of each direction of each connection, and of each method of the controller. ${ignored}` : `The traces have no difference. ${ignored}`;
-    const more = differences.length > 500 ? element("p", { className: "facts" }, `The first 500 are listed.`) : null;
-    byId("views").append(element("section", { className: "differences", ariaLabel: "Differences" }, element("h2", null, "Differences"), element("p", { className: "facts" }, said), rows.length ? table(["Difference", "Direction", "In A", "In B", "Connection"], rows) : null, more));
+    const count = `${many(differences.length, "stream")} differ${differences.length === 1 ? "s" : ""}`;
+    const which = "the first difference of each direction of each connection, and of each method of the controller";
+    const said = differences.length ? `${count}: ${which}. ${ignored}` : `The traces have no difference. ${ignored}`;
+    const heads = ["Difference", "Direction", "In A", "In B", "Connection"];
+    byId("views").append(element("section", { className: "differences", ariaLabel: "Differences" },
+      element("h2", null, "Differences"),
+      remark(said),
+      rows.length ? table(heads, rows) : null,
+      differences.length > 500 ? remark("The first 500 are listed.") : null));
   }
 
   openDifference(number) {
@@ -360,11 +426,15 @@ class Page {
     if (number < 0) return [];
     const { fields } = this.differences[number], other = this.places[number][1 - side];
     const value = (each) => each === null ? "nothing" : shown(typeof each === "string" ? each : JSON.stringify(each));
-    const rows = fields.map((each) => [each.field || "bytes not read", ...[each.left, each.right].map((one) => element("td", { className: "w differs" }, value(one)))]);
+    const cell = (each) => element("td", { className: "w differs" }, value(each));
+    const rows = fields.map((each) => [each.field || "bytes not read", cell(each.left), cell(each.right)]);
     const parts = [element("h3", null, "Difference")];
     if (other < 0) parts.push(element("p", null, `Only ${side ? "B" : "A"} has this record.`));
     if (rows.length) parts.push(table(["Field", "In A", "In B"], rows));
-    if (other >= 0) parts.push(element("div", { className: "links" }, link(`Show it in ${side ? "A" : "B"}`, () => this.views[1 - side].open(other))));
+    if (other >= 0) {
+      const counterpart = link(`Show it in ${side ? "A" : "B"}`, () => this.views[1 - side].open(other));
+      parts.push(element("div", { className: "links" }, counterpart));
+    }
     return parts;
   }
 }
@@ -377,7 +447,10 @@ function letterOf(number) {
 
 /** How two traces differ in a stream, as text. */
 function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_over: inB }) {
-  if (places[0] && places[1]) return fields.map(({ field }) => field || "bytes not read").join(", ") || "kind of record";
+  if (places[0] && places[1]) {
+    const names = fields.map(({ field }) => field || "bytes not read");
+    return names.join(", ") || "kind of record";
+  }
   const over = places[0] ? inA : inB, side = places[0] ? "A" : "B";
   if (!isCall) return `only ${side} goes on, with ${many(over, "more record")}`;
   return `only ${side} has it${over ? `, and ${over.toLocaleString("en")} more of its method` : ""}`;
@@ -385,6 +458,7 @@ function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_ov
 
 const page = new Page();
 page.load().then(() => performance.mark("ready"), (error) => {
-  byId("views").append(element("p", { className: "problem", role: "alert" }, `The trace could not be shown: ${error.message}`));
+  const text = `The trace could not be shown: ${error.message}`;
+  byId("views").append(element("p", { className: "problem", role: "alert" }, text));
   throw error;
 });

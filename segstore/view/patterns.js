@@ -1,6 +1,6 @@
 // Globs and regular expressions with the meaning of segstore/wire/patterns.py. Matching takes linear time, whatever the
-// pattern and the text: names in a trace are chosen by others. Regular expressions run on an automaton, because those of
-// the browser backtrack; globs use lookahead groups, which do not.
+// pattern and the text: names in a trace are chosen by others. Regular expressions run on an automaton, because those
+// of the browser backtrack; globs use lookahead groups, which do not.
 
 const MOST_WEIGHT = 1000;
 class PatternError extends Error {}
@@ -52,15 +52,29 @@ function glob(text, ignoreCase) {
   // Each piece between two stars is matched as early as possible, and never tried again at another place.
   const [first, ...rest] = pieces, last = rest.pop();
   const atomic = rest.map((piece, number) => `(?=(?<g${number}>.*?${piece}))\\k<g${number}>`).join("");
-  const expression = new RegExp(`^${first}${atomic}${last === undefined ? "" : `.*${last}`}$`, ignoreCase ? "isu" : "su");
+  const end = last === undefined ? "" : `.*${last}`;
+  const expression = new RegExp(`^${first}${atomic}${end}$`, ignoreCase ? "isu" : "su");
   return { matches: (found) => expression.test(found), weight };
 }
 
 // --- regular expressions ------------------------------------------------------------------------------------------
 
-const TOKEN = /\\.|(?<nested>\[\^?\]?(?:\\.|[^[\]\\])*\[)|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?<least>\d*)(?<several>,(?<most>\d*))?\}|(?<verbose>\(\?[A-Za-wyz]*x)|[()]|./gsu;
+const TOKEN = new RegExp([
+  /\\./,
+  /(?<nested>\[\^?\]?(?:\\.|[^[\]\\])*\[)/,
+  /\[\^?\]?(?:\\.|[^\]\\])*\]/,
+  /\{(?<least>\d*)(?<several>,(?<most>\d*))?\}/,
+  /(?<verbose>\(\?[A-Za-wyz]*x)/,
+  /[()]|./,
+].map((each) => each.source).join("|"), "gsu");
 const CLASSES = { w: "0-9A-Za-z_", d: "0-9", s: "\\t-\\r " };
 const ESCAPES = { a: 7, f: 12, t: 9, n: 10, r: 13, v: 11 };
+
+// Assertions, of the characters before and after a place; undefined is an end of the text.
+const startsText = (before) => before === undefined;
+const startsLine = (before) => before === undefined || before === "\n";
+const endsText = (_, after) => after === undefined;
+const endsLine = (_, after) => after === undefined || after === "\n";
 
 /** The number of characters of an expression with repetitions expanded. */
 function weightOf(expression) {
@@ -149,8 +163,8 @@ class Compiler {
   counted() {
     const found = /^\{\s*(\d*)\s*(?:(,)\s*(\d*)\s*)?\}/.exec(this.text.slice(this.at).join(""));
     if (!found) {
-      if (this.text.slice(this.at).includes("}")) throw new PatternError("repetition quantifier expects a valid decimal");
-      throw new PatternError("unclosed counted repetition");
+      if (!this.text.slice(this.at).includes("}")) throw new PatternError("unclosed counted repetition");
+      throw new PatternError("repetition quantifier expects a valid decimal");
     }
     if (found[1] === "") throw new PatternError("repetition quantifier expects a valid decimal");
     this.at += found[0].length;
@@ -166,8 +180,8 @@ class Compiler {
       case "(": return this.group(depth);
       case "[": return this.characters();
       case ".": return { reads: this.flags.s ? () => true : (each) => each !== "\n" };
-      case "^": return { asserts: this.flags.m ? (before) => before === undefined || before === "\n" : (before) => before === undefined };
-      case "$": return { asserts: this.flags.m ? (_, after) => after === undefined || after === "\n" : (_, after) => after === undefined };
+      case "^": return { asserts: this.flags.m ? startsLine : startsText };
+      case "$": return { asserts: this.flags.m ? endsLine : endsText };
       case "\\": return this.escape();
       case "*": case "+": case "?": case "{": throw new PatternError("repetition operator missing expression");
       default: return { reads: this.folded([[one, one]], false) };
@@ -181,8 +195,9 @@ class Compiler {
     }
     if (this.skip("P<") || this.skip("<")) {
       const end = this.text.indexOf(">", this.at), name = this.text.slice(this.at, end).join("");
-      if (end < 0 || !/^[\p{Alphabetic}_][\p{Alphabetic}\p{Nd}_.[\]]*$/u.test(name)) {
-        throw new PatternError(end < 0 ? "unclosed capture group name" : name ? "invalid capture group character" : "empty capture group name");
+      if (end < 0) throw new PatternError("unclosed capture group name");
+      if (!/^[\p{Alphabetic}_][\p{Alphabetic}\p{Nd}_.[\]]*$/u.test(name)) {
+        throw new PatternError(name ? "invalid capture group character" : "empty capture group name");
       }
       this.at = end + 1;
       return this.inside(depth);
@@ -219,8 +234,8 @@ class Compiler {
   escape() {
     const one = this.text[this.at++];
     if (one === undefined) throw new PatternError("incomplete escape sequence, reached end of pattern prematurely");
-    if (one === "A") return { asserts: (before) => before === undefined };
-    if (one === "z" || one === "Z") return { asserts: (_, after) => after === undefined };
+    if (one === "A") return { asserts: startsText };
+    if (one === "z" || one === "Z") return { asserts: endsText };
     if (one === "b" || one === "B") {
       const wordly = (each) => each !== undefined && /[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200c\u200d]/u.test(each);
       return { asserts: (before, after) => (wordly(before) !== wordly(after)) === (one === "b") };
@@ -233,7 +248,11 @@ class Compiler {
 
   /** The ranges of a class that this file names. */
   ranges(set) {
-    return { "0-9A-Za-z_": [["0", "9"], ["A", "Z"], ["a", "z"], ["_", "_"]], "0-9": [["0", "9"]], "\\t-\\r ": [["\t", "\r"], [" ", " "]] }[set];
+    return {
+      "0-9A-Za-z_": [["0", "9"], ["A", "Z"], ["a", "z"], ["_", "_"]],
+      "0-9": [["0", "9"]],
+      "\\t-\\r ": [["\t", "\r"], [" ", " "]],
+    }[set];
   }
 
   /** The character that an escape stands for. */
@@ -242,10 +261,12 @@ class Compiler {
     if (one in ESCAPES) return String.fromCodePoint(ESCAPES[one]);
     if ("xuU".includes(one)) {
       const digits = { x: 2, u: 4, U: 8 }[one];
-      const found = new RegExp(`^(?:\\{([0-9A-Fa-f]+)\\}|([0-9A-Fa-f]{${digits}}))`).exec(this.text.slice(this.at).join(""));
+      const digit = "[0-9A-Fa-f]", rest = this.text.slice(this.at).join("");
+      const found = new RegExp(`^(?:\\{(${digit}+)\\}|(${digit}{${digits}}))`).exec(rest);
       const code = found && parseInt(found[1] ?? found[2], 16);
       if (!found || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
-        throw new PatternError(found ? "hexadecimal literal is not a Unicode scalar value" : "invalid hexadecimal digit");
+        const problem = found ? "hexadecimal literal is not a Unicode scalar value" : "invalid hexadecimal digit";
+        throw new PatternError(problem);
       }
       this.at += found[0].length;
       return String.fromCodePoint(code);
@@ -267,13 +288,15 @@ class Compiler {
       if (one === "\\") {
         const escape = this.text[this.at++] ?? "", set = CLASSES[escape.toLowerCase()];
         if (set) {
-          (escape === escape.toLowerCase() ? ranges : denied).push(...(escape === escape.toLowerCase() ? this.ranges(set) : [this.ranges(set)]));
+          if (escape === escape.toLowerCase()) ranges.push(...this.ranges(set));
+          else denied.push(this.ranges(set));
           continue;
         }
         one = this.escaped(escape);
       }
       let last = one;
-      if (this.peek("-") && this.text[this.at + 1] !== "]" && this.text[this.at + 1] !== "-" && this.at + 1 < this.text.length) {
+      const following = this.text[this.at + 1];
+      if (this.peek("-") && following !== "]" && following !== "-" && this.at + 1 < this.text.length) {
         this.at++;
         last = this.text[this.at++];
         if (last === "\\") last = this.escaped(this.text[this.at++] ?? "");
@@ -294,7 +317,8 @@ class Compiler {
       const code = each.codePointAt(0);
       return ranges.some(([from, to]) => code >= from.codePointAt(0) && code <= to.codePointAt(0));
     };
-    const cases = (each) => [each, each.toLowerCase(), each.toUpperCase()].some((one) => Array.from(one).length === 1 && within(one));
+    const isWithin = (one) => Array.from(one).length === 1 && within(one);
+    const cases = (each) => [each, each.toLowerCase(), each.toUpperCase()].some(isWithin);
     const reads = this.flags.i ? cases : within;
     return negated ? (each) => !reads(each) : reads;
   }
@@ -310,7 +334,9 @@ class Compiler {
       this.states[loop].split = [this.build(tree.repeat, loop), next];
       after = loop;
     } else {
-      for (let times = tree.least; times < tree.most; times++) after = this.state({ split: [this.build(tree.repeat, after), next] });
+      for (let times = tree.least; times < tree.most; times++) {
+        after = this.state({ split: [this.build(tree.repeat, after), next] });
+      }
     }
     for (let times = 0; times < tree.least; times++) after = this.build(tree.repeat, after);
     return after;
@@ -319,10 +345,12 @@ class Compiler {
 
 /** Whether an automaton accepts some part of a text. */
 function accepts({ states, start }, text) {
-  const characters = Array.from(text, (each) => /^\p{Cs}$/u.test(each) ? "\ufffd" : each), seen = new Int32Array(states.length).fill(-1);
+  const characters = Array.from(text, (each) => /^\p{Cs}$/u.test(each) ? "\ufffd" : each);
+  const seen = new Int32Array(states.length).fill(-1);
   let active = [];
   for (let at = 0; at <= characters.length; at++) {
-    const waiting = [start, ...active.map((each) => states[each].next)], before = characters[at - 1], after = characters[at];
+    const waiting = [start, ...active.map((each) => states[each].next)];
+    const before = characters[at - 1], after = characters[at];
     active = [];
     while (waiting.length) {
       const number = waiting.pop();

@@ -114,8 +114,8 @@ class Timeline {
   show(from, span) {
     const whole = Math.max(this.last - this.first, 1), least = this.byOrder ? 2 : 20;
     this.span = Math.min(Math.max(span, least), whole * 1.02);
-    const margin = this.span * 0.5;
-    this.from = Math.min(Math.max(from, this.first - margin), Math.max(this.last + margin - this.span, this.first - margin));
+    const margin = this.span * 0.5, start = this.first - margin, end = this.last + margin - this.span;
+    this.from = Math.min(Math.max(from, start), Math.max(end, start));
     this.changed();
   }
 
@@ -134,7 +134,8 @@ class Timeline {
   }
 
   setOrder(byOrder) {
-    const at = this.selected >= 0 ? this.selected : Math.min(this.recordAt(this.from + this.span / 2), this.trace.count - 1);
+    const at = this.selected >= 0 ? this.selected
+      : Math.min(this.recordAt(this.from + this.span / 2), this.trace.count - 1);
     const count = this.recordAt(this.from + this.span) - this.recordAt(this.from);
     this.byOrder = byOrder;
     if (this.trace.count) this.around(at, Math.max(count >> 1, 1));
@@ -187,8 +188,9 @@ class Timeline {
 
   colours() {
     const style = getComputedStyle(document.documentElement), of = (name) => style.getPropertyValue(`--${name}`).trim();
+    const names = ["text", "soft", "line", "faint", "box", "bad", "warn", "link", "badbox"];
     const flows = Array.from({ length: 8 }, (_, number) => of(`flow-${number}`));
-    return { text: of("text"), soft: of("soft"), line: of("line"), faint: of("faint"), box: of("box"), bad: of("bad"), warn: of("warn"), link: of("link"), badbox: of("badbox"), flows };
+    return { ...Object.fromEntries(names.map((name) => [name, of(name)])), flows };
   }
 
   /** The colour of a flow; of a client that numbers requests without flows, of the writer or the connection. */
@@ -226,7 +228,8 @@ class Timeline {
     const from = this.placeOf(start, end, this.from), to = this.placeOf(from, end, this.from + this.span);
     if (from < to || this.lives(start, end)) {
       context.fillStyle = colours.line;
-      const left = Math.max(this.x(this.pos(trace.ofLane[start])), this.gutter), right = this.x(this.pos(trace.ofLane[end - 1]));
+      const left = Math.max(this.x(this.pos(trace.ofLane[start])), this.gutter);
+      const right = this.x(this.pos(trace.ofLane[end - 1]));
       context.fillRect(left, y + (REQUEST_Y + REPLY_Y) / 2, Math.max(Math.min(right, this.width) - left, 1), 1);
     }
     if (to - from > MOST_SINGLE) this.drawDensity(from, to, y, context, colours);
@@ -245,7 +248,8 @@ class Timeline {
     for (let x = this.gutter, place = from; x < this.width && place < to; x += DENSE) {
       const next = this.placeOf(place, to, this.posAt(x + DENSE)), count = next - place;
       if (count) {
-        const replies = trace.replies[next] - trace.replies[place], problems = trace.problems[next] - trace.problems[place];
+        const replies = trace.replies[next] - trace.replies[place];
+        const problems = trace.problems[next] - trace.problems[place];
         context.globalAlpha = trace.matches && trace.chosen[next] === trace.chosen[place] ? 0.15 : 1;
         context.fillStyle = this.colourOf(trace.ofLane[place], colours);
         const up = height(count - replies), down = height(replies);
@@ -271,7 +275,8 @@ class Timeline {
       context.globalAlpha = chosen ? 1 : 0.55 * Math.max(alpha(request), alpha(reply));
       context.strokeStyle = context.fillStyle = trace.mark[reply] ? colours.bad : this.colourOf(request, colours);
       context.lineWidth = chosen ? 2 : 1;
-      const x0 = this.x(this.pos(request)), x1 = this.x(this.pos(reply)), y0 = y + REQUEST_Y + BAR, y1 = y + REPLY_Y - BAR;
+      const x0 = this.x(this.pos(request)), x1 = this.x(this.pos(reply));
+      const y0 = y + REQUEST_Y + BAR, y1 = y + REPLY_Y - BAR;
       context.beginPath();
       context.moveTo(x0, y0);
       context.lineTo(x1, y1);
@@ -290,7 +295,8 @@ class Timeline {
     }
     const nextX = [this.width, this.width];
     for (let place = to - 1; place >= from; place--) {
-      const at = trace.ofLane[place], x = this.x(this.pos(at)), kind = trace.what[at] & KIND, reply = trace.what[at] & REPLY ? 1 : 0;
+      const at = trace.ofLane[place], x = this.x(this.pos(at));
+      const kind = trace.what[at] & KIND, reply = trace.what[at] & REPLY ? 1 : 0;
       context.globalAlpha = alpha(at);
       const colour = context.fillStyle = context.strokeStyle = this.colourOf(at, colours);
       if (kind === OPEN || kind === CLOSE) {
@@ -404,7 +410,8 @@ class Timeline {
     context.fillRect(0, 0, this.width, AXIS);
     context.fillStyle = colours.line;
     context.fillRect(0, AXIS - 1, this.width, 1);
-    const wanted = Math.max((this.width - this.gutter) / 110, 1), power = 10 ** Math.floor(Math.log10(this.span / wanted));
+    const wanted = Math.max((this.width - this.gutter) / 110, 1);
+    const power = 10 ** Math.floor(Math.log10(this.span / wanted));
     const step = [1, 2, 5, 10].map((each) => each * power).find((each) => this.span / each <= wanted) ?? power * 10;
     const whole = Math.max(step, 1);
     context.fillStyle = colours.soft;
@@ -426,7 +433,8 @@ class Timeline {
       this.picture ??= document.createElement("canvas");
       const copy = sized(this.picture, room, 34);
       for (let x = 0, at = 0; x < room && at < trace.count; x += DENSE) {
-        const next = x + DENSE >= room ? trace.count : Math.max(this.recordAt(this.first + (x + DENSE) / room * whole), at);
+        const until = this.first + (x + DENSE) / room * whole;
+        const next = x + DENSE >= room ? trace.count : Math.max(this.recordAt(until), at);
         const count = next - at;
         if (count) {
           const chosen = trace.matches ? trace.chosenBefore[next] - trace.chosenBefore[at] : count;
@@ -453,7 +461,10 @@ class Timeline {
   /** The visible range, in words. */
   range() {
     const to = this.from + this.span;
-    if (this.byOrder) return `records ${Math.max(Math.round(this.from), 0) + 1} to ${Math.min(Math.round(to), this.trace.count - 1) + 1}`;
+    if (this.byOrder) {
+      const first = Math.max(Math.round(this.from), 0), last = Math.min(Math.round(to), this.trace.count - 1);
+      return `records ${first + 1} to ${last + 1}`;
+    }
     return `${duration(Math.max(this.from, 0))} to ${duration(Math.min(to, this.last))}`;
   }
 
@@ -486,7 +497,8 @@ class Timeline {
       if (event.altKey) return;
       event.preventDefault();
       const [x] = at(event), steps = event.deltaMode ? 30 : 1;
-      if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX || event.deltaY) * steps / this.width);
+      const isSideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+      if (isSideways) this.pan((event.deltaX || event.deltaY) * steps / this.width);
       else this.zoom(Math.exp(event.deltaY * steps * 0.002), this.posAt(x));
     }, { passive: false });
     let moved = 0;
@@ -518,8 +530,9 @@ class Timeline {
     canvas.addEventListener("pointerleave", () => this.tip.hidden = true);
     const jump = (event) => {
       if (!(event.buttons & 1)) return;
-      const box = overview.getBoundingClientRect();
-      this.show(this.first + (event.clientX - box.left) / box.width * (this.last - this.first) - this.span / 2, this.span);
+      const box = overview.getBoundingClientRect(), whole = this.last - this.first;
+      const pos = this.first + (event.clientX - box.left) / box.width * whole;
+      this.show(pos - this.span / 2, this.span);
     };
     overview.addEventListener("pointerdown", (event) => {
       overview.setPointerCapture(event.pointerId);
@@ -534,8 +547,11 @@ class Timeline {
     this.canvas.style.cursor = found < 0 ? "grab" : "pointer";
     if (found < 0) return;
     const { trace } = this, names = trace.namesOf(found).map(([name]) => visible(name)).join(", ");
-    const waited = trace.requestOf[found] < 0 ? "" : `, ${duration(Number(trace.since[found] - trace.since[trace.requestOf[found]]))} after its request`;
-    this.tip.textContent = `${visible(trace.nameOf(found))} ${names}\n${duration(Number(trace.since[found]))}${waited}, ${trace.size[found]} bytes`;
+    const request = trace.requestOf[found], since = duration(Number(trace.since[found]));
+    const waited = request < 0 ? ""
+      : `, ${duration(Number(trace.since[found] - trace.since[request]))} after its request`;
+    const name = visible(trace.nameOf(found));
+    this.tip.textContent = `${name} ${names}\n${since}${waited}, ${trace.size[found]} bytes`;
     this.tip.style.left = `${Math.max(Math.min(x + 12, this.width - this.tip.offsetWidth - 4), 0)}px`;
     this.tip.style.top = `${this.scroller.offsetTop + y + 16}px`;
   }

@@ -19,14 +19,16 @@ async function lookAtScopes(select) {
 /**
  * Adds a panel that lists things of a scope, and shows the one that is chosen below the list.
  *
- * list: (scope, after) → a page; rowsOf: the items of a page; nameOf: the name of an item; columns: as for `fill`. show:
- * requests and shows a chosen thing, (scope, name); chosen: called before another one is shown. body: elements in which
- * it does. controls: more controls of the form.
+ * list: (scope, after) → a page; rowsOf: the items of a page; nameOf: the name of an item; columns: as for `fill`.
+ * show: requests and shows a chosen thing, (scope, name); chosen: called before another one is shown. body: elements in
+ * which it does. controls: more controls of the form.
  */
 function addContentsPanel({ id, title, one, open, list, rowsOf, nameOf, columns, show, chosen, body, controls = [] }) {
   const select = element("select", { name: "scope" }), table = grid(title);
-  const previous = button("Previous", () => turn(pages.slice(0, -1))), next = button("Next", () => turn([...pages, after]));
-  const form = element("form", { role: "search", ariaLabel: title }, element("label", null, "Scope", select), ...controls,
+  const previous = button("Previous", () => turn(pages.slice(0, -1)));
+  const next = button("Next", () => turn([...pages, after]));
+  const form = element("form", { role: "search", ariaLabel: title },
+    element("label", null, "Scope", select), ...controls,
     element("div", { className: "buttons" }, previous, next));
   const heading = element("h3", { tabIndex: -1 }), problem = element("p", { className: "problem", role: "status" });
   const inside = element("div", null, ...body);

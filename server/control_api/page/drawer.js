@@ -131,6 +131,12 @@ function deedsOf(it) {
   return element("div", null, element("div", { className: "buttons" }, copy, send, rule), area);
 }
 
+/** The heading of the streams and scopes that a call names. */
+function streamsHeading(streams) {
+  if (streams.length > 1) return "Streams";
+  return streams[0].includes("/") ? "Stream" : "Scope";
+}
+
 function factsOf(it) {
   const segments = it.segments.map((each) =>
     element("div", null, filterLink(short(plain(each)), nameFilter("segment", each))));
@@ -140,7 +146,7 @@ function factsOf(it) {
     ["Connection", filterLink(`${it.connection}`, `connection = ${it.connection}`), ` ${plain(it.role || it.peer)}`],
     it.store !== null && ["Store", String(it.store)],
     segments.length > 0 && [segments.length > 1 ? "Segments" : "Segment", ...segments],
-    streams.length > 0 && [streams.length > 1 ? "Streams" : it.streams[0].includes("/") ? "Stream" : "Scope", ...streams],
+    streams.length > 0 && [streamsHeading(it.streams), ...streams],
     it.request_id !== null && ["Request id", it.request_id],
     it.writer_id !== null && ["Writer", filterLink(it.writer_id, `writer = ${it.writer_id}`)],
     ["Size", many(it.size, "byte")],

@@ -22,7 +22,9 @@ const ACTIONS = {  // by the model's name: its label, and those of its fields
   Ok: ["nothing", {}],
 };
 const CONDITIONS = {  // the fields of a rule beside its actions
-  match: { label: "Requests or replies that match; empty for all", className: "wide", placeholder: "type = READ_SEGMENT" },
+  match: {
+    label: "Requests or replies that match; empty for all", className: "wide", placeholder: "type = READ_SEGMENT",
+  },
   name: { label: "Name", placeholder: "rule N" },
   on: { label: "Tried on" },
   nth: { label: "Only these matches", placeholder: "3, or 1, 4" },
@@ -42,8 +44,9 @@ class RuleForm {
     this.conditions = element("div");
     this.list = element("ol", { className: "actions" });
     this.submit = element("button", { className: "main" });
+    const listHeading = element("h4", null, "Actions: one each time the rule fires, in this order");
     this.root = element("form", { className: "editor", hidden: true, noValidate: true },
-      this.heading, this.conditions, element("h4", null, "Actions: one each time the rule fires, in this order"), this.list,
+      this.heading, this.conditions, listHeading, this.list,
       element("div", { className: "buttons" }, button("Another action", () => this.addAction())), this.rest,
       element("div", { className: "buttons" }, this.submit, button("Cancel", () => this.close())));
     this.root.addEventListener("submit", (event) => {
@@ -105,7 +108,7 @@ class RuleForm {
     this.submit.focus();
   }
 
-  /** Shows an error at its field; one of a whole action at its first field, or at those of the reply if it names one. */
+  /** Shows an error at its field; one of a whole action at its first one, or at those of the reply if it names one. */
   complain(error) {
     const action = this.actions.find((each) => error?.where === `body.${each.path}`);
     if (action) {
@@ -164,8 +167,10 @@ const faultsPanel = addPanel({
       ["Matched", (each) => number(each.matched), "n"],
       ["Fired", (each) => number(each.fired), "n"],
       ["Holds", (each) => number(each.held), "n"],
-      ["Actions", showButtons, "buttons",
-        [["Release", release], ["Disable", turn], ["Edit", edit], ["Remove", remove]].map((each) => rowButton(...each))],
+      ["Actions", showButtons, "buttons", [
+        rowButton("Release", release), rowButton("Disable", turn),
+        rowButton("Edit", edit), rowButton("Remove", remove),
+      ]],
     ], it.rules, (each) => each.name, { isOff: (each) => !each.enabled });
   },
 });

@@ -1,7 +1,7 @@
 // The panel of reader groups: readers, and the position and lag in each segment.
 
-const groupFacts = element("div"), groupReaders = grid("Readers that are online"), groupSegments = grid("Segments of the group");
-const groupNote = element("p", { className: "note" });
+const groupFacts = element("div"), groupNote = element("p", { className: "note" });
+const groupReaders = grid("Readers that are online"), groupSegments = grid("Segments of the group");
 
 addContentsPanel({
   id: "groups",

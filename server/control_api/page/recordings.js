@@ -8,7 +8,8 @@ const recordingsTable = grid("Recordings", "cards");
 const recordingName = element("input", { name: "name", maxLength: 100, pattern: "[^\\/]*",
   title: "A name without slashes", placeholder: "recording N", autocomplete: "off" });
 const recordingLimit = element("input", { name: "limit", type: "number", min: "1", value: "64", required: true });
-const downloadForm = element("select", { name: "form" }, ...FORMS.map(([value, text]) => element("option", { value }, text)));
+const downloadForm = element("select", { name: "form" },
+  ...FORMS.map(([value, text]) => element("option", { value }, text)));
 const recordingsForm = element("form", null,
   element("label", null, "Name", recordingName),
   element("label", null, "Limit, MiB", recordingLimit),
@@ -34,8 +35,10 @@ const recordingsPanel = addPanel({
       ["Stopped", (each) => each.stopped_ms === null ? "" : clock(each.stopped_ms)],
       ["Records", (each) => number(each.records), "n"],
       ["Bytes", (each) => number(each.size), "n"],
-      ["Actions", (each, cell) => { cell.firstElementChild.hidden = !each.running; }, "buttons",
-        [rowButton("Stop", stopRecording), rowButton("Download", downloadRecording), rowButton("Delete", deleteRecording)]],
+      ["Actions", (each, cell) => { cell.firstElementChild.hidden = !each.running; }, "buttons", [
+        rowButton("Stop", stopRecording), rowButton("Download", downloadRecording),
+        rowButton("Delete", deleteRecording),
+      ]],
     ], recordings, (each) => each.name, { isBad: (each) => each.problem });
   },
 });
@@ -43,7 +46,8 @@ const recordingsPanel = addPanel({
 recordingsForm.addEventListener("submit", async (event) => {
   event.preventDefault();
   const body = { name: recordingName.value, max_bytes: Math.round(Number(recordingLimit.value) * MIB) };
-  if (await act(() => ask("POST", "/v1/recordings", { body }), (made) => `${made.name} was started.`)) recordingName.value = "";
+  const start = () => ask("POST", "/v1/recordings", { body });
+  if (await act(start, (made) => `${made.name} was started.`)) recordingName.value = "";
 });
 
 const stopRecording = (each) => act(() => ask("POST", "/v1/recordings/{name}/stop", { parts: each }),

@@ -58,7 +58,8 @@ function button(label, act) {
 
 /**
  * An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. narrow: how it is on
- * narrow screens: `cards`, a row on several lines; `packed`, with columns as narrow as need be; else it scrolls sideways.
+ * narrow screens: `cards`, a row on several lines; `packed`, with columns as narrow as need be; else it scrolls
+ * sideways.
  */
 function grid(label, narrow = "") {
   const properties = { className: `scroll ${narrow}`, tabIndex: 0, role: "region", ariaLabel: label };

@@ -72,15 +72,25 @@ async function showStream(scope, stream, isWanted) {
   showTransactions(transactions);
 }
 
+function scalingText(scaling) {
+  if (scaling.kind === "fixed") return `fixed, ${many(scaling.min_segments, "segment")}`;
+  const unit = { kbytes_per_s: "kB/s", events_per_s: "events/s" }[scaling.kind];
+  const rate = `${number(scaling.target_rate)} ${unit} for each segment`;
+  return `${rate}, into ${scaling.factor}, at least ${scaling.min_segments}`;
+}
+
+function retentionText(retention) {
+  if (retention === null) return "unlimited";
+  const most = retention.maximum ? `, at most ${number(retention.maximum)}` : "";
+  return `${number(retention.limit)} ${retention.kind === "time" ? "ms" : "bytes"}${most}`;
+}
+
 function streamRows(it) {
-  const { scaling, retention } = it, units = { kbytes_per_s: "kB/s", events_per_s: "events/s" };
   return [
     ["Created", new Date(it.created_ms).toLocaleString("en-GB")],
     ["State", it.sealed ? "sealed" : it.scaling_now ? "being scaled" : "open"],
-    ["Scaling", scaling.kind === "fixed" ? `fixed, ${many(scaling.min_segments, "segment")}`
-      : `${number(scaling.target_rate)} ${units[scaling.kind]} for each segment, into ${scaling.factor}, at least ${scaling.min_segments}`],
-    ["Retention", retention === null ? "unlimited"
-      : `${number(retention.limit)} ${retention.kind === "time" ? "ms" : "bytes"}${retention.maximum ? `, at most ${number(retention.maximum)}` : ""}`],
+    ["Scaling", scalingText(it.scaling)],
+    ["Retention", retentionText(it.retention)],
     it.tags.length > 0 && ["Tags", plain(it.tags.join(", "))],
     it.subscribers.length > 0 && ["Subscribers", plain(it.subscribers.join(", "))],
     it.head !== null && ["Begins at", element("code", null, short(it.head))],
@@ -92,12 +102,12 @@ function streamRows(it) {
 function showSegments(segments, first, epoch, isCut) {
   put(streamNotes.segments, segments.length === 0 ? "There are none."
     : `Epochs ${number(first)} to ${number(epoch)}${isCut ? "; the first segments of them are shown" : ""}.`);
-  const drawn = segments.map(({ id, epoch: from, until_epoch, low, high, status }) => [id, from, until_epoch, low, high, status]);
+  const drawn = segments.map(({ id, epoch: from, until_epoch: until, low, high, status }) =>
+    [id, from, until, low, high, status]);
   refill(streamPicture, [first, epoch, drawn], () => segments.length ? [picture(segments, first, epoch)] : []);
   fill(streamSegments, [
     ["Segment", (each) => `${each.number}.#epoch.${each.epoch}`],
-    ["Epochs", (each) => each.until_epoch === null ? `from ${each.epoch}` : each.until_epoch === each.epoch + 1 ? each.epoch
-      : `${each.epoch} to ${each.until_epoch - 1}`, "n"],
+    ["Epochs", epochsText, "n"],
     ["Keys", (each) => `${each.low.toFixed(4)} to ${each.high.toFixed(4)}`, "n"],
     ["State", (each) => each.status],
     ["Length, bytes", (each) => number(each.length), "n"],
@@ -109,6 +119,11 @@ function showSegments(segments, first, epoch, isCut) {
 }
 
 const segmentText = (id) => `${id % 2 ** 32}.#epoch.${Math.floor(id / 2 ** 32)}`;
+
+function epochsText({ epoch, until_epoch: until }) {
+  if (until === null) return `from ${epoch}`;
+  return until === epoch + 1 ? `${epoch}` : `${epoch} to ${until - 1}`;
+}
 
 function drawing(name, attributes, ...content) {
   const made = document.createElementNS(byId("drawing").namespaceURI, name);
@@ -124,18 +139,24 @@ function picture(segments, first, epoch) {
   const x = (each) => left + (Math.max(first, each) - first) * across, y = (key) => 4 + (1 - key) * height;
   const boxes = segments.filter((each) => each.until_epoch === null || each.until_epoch > first).map((each) => {
     const from = x(each.epoch), to = x(each.until_epoch ?? epoch + 1), tall = (each.high - each.low) * height;
-    const text = tall >= 12 && to - from >= 14 ? [drawing("text", { x: from + 4, y: y(each.high) + 11 }, String(each.number))] : [];
-    const box = drawing("rect", { x: from + 0.5, y: y(each.high) + 0.5, width: to - from - 1, height: Math.max(0.5, tall - 1), class: each.status },
-      drawing("title", {}, `${segmentText(each.id)}, keys ${each.low} to ${each.high}, ${each.status}`));
+    const hasRoom = tall >= 12 && to - from >= 14;
+    const text = hasRoom ? [drawing("text", { x: from + 4, y: y(each.high) + 11 }, String(each.number))] : [];
+    const place = { x: from + 0.5, y: y(each.high) + 0.5, width: to - from - 1, height: Math.max(0.5, tall - 1) };
+    const said = `${segmentText(each.id)}, keys ${each.low} to ${each.high}, ${each.status}`;
+    const box = drawing("rect", { ...place, class: each.status }, drawing("title", {}, said));
     return [box, ...text];
   });
   const every = Math.ceil(epochs / (width / 34));
   const axis = Array.from({ length: epochs }, (_, at) => at).filter((at) => at % every === 0)
     .map((at) => drawing("text", { x: x(first + at) + 3, y: height + 18 }, String(first + at)));
   const keys = [[1, 12], [0, 0]].map(([key, down]) => drawing("text", { x: 0, y: y(key) + down }, key.toFixed(1)));
-  const label = `Key ranges of ${many(segments.length, "segment")} over epochs ${first} to ${epoch}; the table has the same.`;
-  return drawing("svg", { viewBox: `0 0 ${width} ${height + 22}`, width, role: "img", "aria-label": label },
-    ...boxes.flat(), ...axis, ...keys);
+  const label = `Key ranges of ${many(segments.length, "segment")} over epochs ${first} to ${epoch}`;
+  return drawing("svg", {
+    viewBox: `0 0 ${width} ${height + 22}`,
+    width,
+    role: "img",
+    "aria-label": `${label}; the table has the same.`,
+  }, ...boxes.flat(), ...axis, ...keys);
 }
 
 // --- events and transactions --------------------------------------------------------------------------------------
@@ -143,9 +164,11 @@ function picture(segments, first, epoch) {
 function showTail(tail) {
   const events = tail.segments.flatMap((one) => one.events.map((each) => ({ ...each, segment: one.id })));
   const why = tail.segments.filter((each) => each.why).map((each) => `${segmentText(each.id)}: ${each.why}`);
-  const left = tail.segment_count > tail.segments.length ? `The first ${tail.segments.length} of ${number(tail.segment_count)} segments. ` : "";
-  const which = tailSegment === null ? "The last 5 of each segment" : `The last 5 of segment ${segmentText(tailSegment)}`;
-  put(streamNotes.tail, events.length ? `${left}${which}; press a segment above for its own.` : plain(why.join("; ")) || "There are none.");
+  const isCut = tail.segment_count > tail.segments.length;
+  const cut = isCut ? `The first ${tail.segments.length} of ${number(tail.segment_count)} segments. ` : "";
+  const whose = tailSegment === null ? "each segment" : `segment ${segmentText(tailSegment)}`;
+  put(streamNotes.tail, events.length ? `${cut}The last 5 of ${whose}; press a segment above for its own.`
+    : plain(why.join("; ")) || "There are none.");
   wholeTail.hidden = tailSegment === null;
   fill(streamTail, [
     ["Segment", (each) => segmentText(each.segment)],

@@ -1,6 +1,7 @@
 // The panel of key-value tables and their entries.
 
-const tableFacts = element("div"), tableEntries = grid("Entries of the table"), tableNote = element("p", { className: "note" });
+const tableFacts = element("div"), tableNote = element("p", { className: "note" });
+const tableEntries = grid("Entries of the table");
 const earlierEntries = button("Previous", () => turnEntries(entryPages.slice(0, -1)));
 const laterEntries = button("Next", () => turnEntries([...entryPages, laterEntries.dataset.after]));
 let entryPages = [""];
@@ -28,7 +29,10 @@ addContentsPanel({
     entryPages = [""];
   },
   show: showTable,
-  body: [tableFacts, subsection("Entries", tableNote, element("div", null, earlierEntries, " ", laterEntries), tableEntries)],
+  body: [
+    tableFacts,
+    subsection("Entries", tableNote, element("div", null, earlierEntries, " ", laterEntries), tableEntries),
+  ],
 });
 
 async function showTable(scope, table, isWanted) {
@@ -37,8 +41,11 @@ async function showTable(scope, table, isWanted) {
   const page = await ask("GET", "/v1/tables/{scope}/{table}/entries",
     { parts, query: { as: "readable", limit: LISTED, after: asked.at(-1) } });
   if (!isWanted() || asked !== entryPages) return;
-  const facts = [["Entries", it.entries === null ? "unknown" : number(it.entries)], ["Partitions", number(it.partitions)],
-    ["Created", new Date(it.created_ms).toLocaleString("en-GB")]];
+  const facts = [
+    ["Entries", it.entries === null ? "unknown" : number(it.entries)],
+    ["Partitions", number(it.partitions)],
+    ["Created", new Date(it.created_ms).toLocaleString("en-GB")],
+  ];
   refill(tableFacts, facts, () => [pairs(facts)]);
   earlierEntries.disabled = asked.length === 1;
   laterEntries.disabled = page.next === null;
