@@ -8,7 +8,8 @@ folder below `tests/`, or those that the docstring of that folder's `__init__.py
 
 The codec touches no loop, socket, clock, randomness, open file or logging set-up. Encoders and decoders of msgspec are
 created when a module is imported: they learn a type at its first use, and concurrent first uses in several threads
-crash the process. Each check is shown sources that break it, too.
+crash the process. Lines of scripts and styles have at most 120 columns; ruff checks those of Python. Each check is
+shown sources that break it, too.
 """
 
 from __future__ import annotations
@@ -49,15 +50,18 @@ CODER = re.compile(r"msgspec\.(?:json|msgpack)\.(?:De|En)coder")
 METHODS_NOT_IN_THE_CODEC = {"addHandler", "setLevel", "read_text", "write_text", "read_bytes", "write_bytes"}
 
 
-def modules(folder: Path = ROOT / "segstore", name: str = "segstore") -> Iterator[tuple[str, Path]]:
-    """Give each module that ships and its file; symbolic links are followed."""
+def shipped(*suffixes: str, folder: Path = ROOT / "segstore") -> Iterator[Path]:
+    """Give each file that ships and has one of some suffixes; symbolic links are followed."""
     for where, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(each for each in folders if each != "__pycache__")
-        parts = Path(where).relative_to(folder).parts
-        for file in sorted(files):
-            if file.endswith(".py"):
-                stem = () if file == "__init__.py" else (file.removesuffix(".py"),)
-                yield ".".join((name, *parts, *stem)), Path(where, file)
+        yield from (Path(where, file) for file in sorted(files) if file.endswith(suffixes))
+
+
+def modules(folder: Path = ROOT / "segstore", name: str = "segstore") -> Iterator[tuple[str, Path]]:
+    """Give each module that ships and its file."""
+    for path in shipped(".py", folder=folder):
+        parts = path.relative_to(folder).with_suffix("").parts
+        yield ".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts))), path
 
 
 def imports(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -154,6 +158,12 @@ def past_faces(source: str, module: str, *, is_package: bool = False) -> list[st
     return found
 
 
+def long_lines(source: str, name: str) -> list[str]:
+    """Name every line of a source that is too long to be read."""
+    lines = enumerate(source.split("\n"), 1)
+    return [f"{name}:{number}: {len(line)} columns" for number, line in lines if len(line) > MOST_COLUMNS]
+
+
 def decides(source: str) -> bool:
     """Whether a module has a function with a branch, a loop or a result, and so something to test."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
@@ -192,6 +202,7 @@ ROOMS = {
     if not name.startswith("segstore.pipeline.")
 }
 MOST_FILES = 13
+MOST_COLUMNS = 120
 
 
 def test_every_package_ships() -> None:
@@ -257,6 +268,16 @@ def test_quick_tests_start_no_processes() -> None:
 def test_a_folder_has_about_a_dozen_files() -> None:
     sizes = Counter(path.parent for path in MODULES.values())
     assert {str(folder): count for folder, count in sizes.items() if count > MOST_FILES} == {}
+
+
+def test_lines_of_scripts_and_styles_are_not_too_long() -> None:
+    sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in shipped(".js", ".css")}
+    assert sources.keys() >= {"segstore/view/page.js", "segstore/server/control_api/page/page.css"}
+    assert [line for name, source in sources.items() for line in long_lines(source, name)] == []
+
+
+def test_a_line_that_is_too_long_is_found() -> None:
+    assert long_lines(f"a\n{'é' * 121}\n{'c' * 120}\n", "view/page.js") == ["view/page.js:2: 121 columns"]
 
 
 def test_coders_are_made_when_a_module_is_imported() -> None:
