@@ -322,7 +322,8 @@ class Page {
       for (const view of this.views) view.timeline.restyled();
     });
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !drawer.hidden && !byId("keys").open) this.closeDrawer();
+      if (byId("keys").open) return;
+      if (event.key === "Escape" && !drawer.hidden) this.closeDrawer();
       const isText = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
       if (isText || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "/") {

@@ -581,5 +581,5 @@ function fitted(text, width, context, keepsEnd = false) {
 
 /** A text in which what cannot be seen is written out, so that no name looks like another. */
 function visible(value) {
-  return String(value).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
+  return String(value).replace(/[\p{C}\p{DI}\p{Zl}\p{Zp}]/gu, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
 }

@@ -15,8 +15,15 @@ class Gone extends Error {}
 // The token comes from the address (#token=…) or is typed in; it is kept until the tab is closed.
 const FRAGMENT = "#token=";
 if (location.hash.startsWith(FRAGMENT)) {
-  sessionStorage.setItem("token", decodeURIComponent(location.hash.slice(FRAGMENT.length)));
+  sessionStorage.setItem("token", decoded(location.hash.slice(FRAGMENT.length)));
   history.replaceState(null, "", location.pathname + location.search);
+}
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;  // a token may have a % that encodes nothing
+  }
 }
 const headers = () => {
   const token = sessionStorage.getItem("token");

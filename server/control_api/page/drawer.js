@@ -127,7 +127,7 @@ function deedsOf(it) {
   });
   copy.disabled = !it.fixture.length;
   send.hidden = !can("send") || it.kind === "call";
-  rule.hidden = !can("faults") || it.kind === "bytes";
+  rule.hidden = !can("faults") || it.kind === "bytes" || it.type === "UNKNOWN";
   return element("div", null, element("div", { className: "buttons" }, copy, send, rule), area);
 }
 

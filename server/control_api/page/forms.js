@@ -74,7 +74,9 @@ class Field {
     const shown = value === undefined || value === null ? this.usual : value;
     if (this.kind === "boolean") this.input.checked = Boolean(shown);
     else if (shown === undefined || shown === null) this.input.value = "";
-    else if (this.kind === "object") this.input.value = Object.keys(shown).length ? JSON.stringify(shown) : "";
+    else if (this.kind === "object") {
+      this.input.value = this.isRequired || Object.keys(shown).length ? JSON.stringify(shown) : "";
+    }
     else this.input.value = Array.isArray(shown) ? shown.join(", ") : String(shown);
     this.complain("");
   }

@@ -13,6 +13,7 @@ const requestsForm = element("form", { role: "search", ariaLabel: "Requests" },
     element("button", { className: "main" }, "Filter"), button("Clear", () => filter("")),
     element("label", { className: "row" }, paused, " Pause")));
 let match = "";
+const LONGEST_ADDRESS = 4000;  // characters of a filter; the server refuses long addresses
 
 const requestsPanel = addPanel({
   id: "requests",
@@ -89,7 +90,7 @@ const streamFilter = (name) => nameFilter(name.includes("/") ? "stream" : "scope
 
 /** Puts the filter, and the request that is open, into the address. */
 function setAddress(opened, isNew) {
-  const parts = Object.entries({ match, request: opened ?? "" });
+  const parts = Object.entries({ match: match.length > LONGEST_ADDRESS ? "" : match, request: opened ?? "" });
   const query = new URLSearchParams(parts.filter(([, value]) => value !== ""));
   const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
   if (address === location.pathname + location.search + location.hash) return;

@@ -16,7 +16,7 @@ function element(name, properties, ...content) {
 
 /** Writes out what cannot be seen, so that no name looks like another. */
 function plain(value) {
-  const hidden = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
+  const hidden = /[\p{C}\p{DI}\p{Zl}\p{Zp}]/gu;
   return String(value).replace(hidden, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
 }
 const plainLines = (text) => text.replace(/[^\n\t]+/g, plain);

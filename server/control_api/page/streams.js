@@ -55,7 +55,8 @@ addContentsPanel({
 async function showStream(scope, stream, isWanted) {
   const parts = { scope, stream };
   const it = await ask("GET", "/v1/streams/{scope}/{stream}", { parts });
-  const first = fromEpoch.value === "" ? Math.max(0, it.epoch + 1 - EPOCHS) : Number(fromEpoch.value);
+  const wanted = fromEpoch.value === "" ? it.epoch + 1 - EPOCHS : Number(fromEpoch.value);
+  const first = Math.max(0, Math.min(wanted, it.epoch));
   const tailQuery = { limit: 5, segment: tailSegment ?? "" };
   const [page, open, tail, transactions] = await Promise.all([
     ask("GET", "/v1/streams/{scope}/{stream}/segments", { parts, query: { after: first * 2 ** 32 - 1, limit: 200 } }),

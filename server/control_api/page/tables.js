@@ -51,10 +51,10 @@ async function showTable(scope, table, isWanted) {
   laterEntries.disabled = page.next === null;
   laterEntries.dataset.after = page.next ?? "";
   put(tableNote, page.entries.length ? "By partition, then by key." : "There are none.");
-  const content = (each) => each.hex === undefined || each.hex === null ? oneLine(each.text ?? "") : `0x${each.hex}`;
+  const content = (each) => each.hex === undefined || each.hex === null ? each.text ?? "" : `0x${each.hex}`;
   fill(tableEntries, [
     ["Key", (each) => content(each.key), "w"],
-    ["Value", (each) => content(each.value), "w"],
+    ["Value", (each) => oneLine(content(each.value)), "w"],
     ["Version", (each) => number(each.version), "n x"],
   ], page.entries, (each) => content(each.key));
 }

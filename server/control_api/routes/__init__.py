@@ -6,6 +6,8 @@ from typing import Final
 
 from starlette.convertors import Convertor, IntegerConvertor, register_url_convertor
 
+__all__ = ["NAME", "NUMBER"]
+
 NAME: Final = "{name:name}"
 """A name with any characters. The library's own pattern ends at a line break, and ignores one at the end of the path:
 the path of one name would lead to another.
