@@ -240,6 +240,8 @@ def create_segment(server: RunningServer, name: str) -> None:
 
 def test_requests_are_waited_for_and_verified(run: Run, server: RunningServer) -> None:
     assert run("verify", "--exactly", "0").output == "count: 0\n"
+    unbound = run("verify", "type = READ_SEGMENT")
+    assert (unbound.exit_code, "one of --exactly, --at-least and --at-most is needed" in unbound.output) == (2, True)
     failed = run("verify", "type = READ_SEGMENT", "--at-least", "1")
     assert failed.exit_code == 1
     assert failed.output.startswith("segstore: 0 requests with type = READ_SEGMENT were received, not at least 1")

@@ -32,7 +32,7 @@ from segstore.wire import (
     UpdateTableEntries,
     encode,
 )
-from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace import Direction, FilterError, Record, RecordKind
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
 from tests.server.traffic import record
 
@@ -205,6 +205,17 @@ async def test_a_read_that_waits_at_the_tail_holds_nothing_up(answered: bool) ->
 async def test_a_client_that_does_not_leave_what_is_wanted_is_refused() -> None:
     with pytest.raises(ValueError, match=f"lost: {SEGMENT} has not the event b'event1' and 2 more"):
         await explore_command(f"{sys.executable} -c pass", requests())
+
+
+async def test_a_filter_is_refused_before_the_client_runs() -> None:
+    ran = []
+
+    async def client(mock: MockSegmentStore) -> None:
+        ran.append(mock)
+
+    with pytest.raises(FilterError, match="typ"):
+        await explore(client, match="typ = HELLO")
+    assert ran == []
 
 
 async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:

@@ -402,6 +402,8 @@ def wait(api: Api, match: str, **given: Any) -> None:
 @pass_api
 def verify(api: Api, match: str, **given: Any) -> None:
     """Verify the number of requests that match a filter."""
+    if all(given[bound] is None for bound in ("exactly", "at_least", "at_most")):
+        raise click.UsageError("one of --exactly, --at-least and --at-most is needed")
     api.show(api.ask("GET", "requests/verify", match=match, **given))
 
 

@@ -31,7 +31,7 @@ from segstore.traces import TraceClient, shortened
 from segstore.wire.blocks import Append
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.printable import printable
-from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
+from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, parse_filter, read_records
 
 Where = Literal["before", "after", "within"]
 Mock = Any
@@ -165,6 +165,7 @@ async def explore(
     Raises what the client raises in the fault-free run, TimeoutError if that does not end, ValueError if its results
     differ from `wanted`, and FilterError.
     """
+    parse_filter(match)
     good = await _run(client, None, match, timeout_s, make_store)
     if good.hung:
         raise TimeoutError(f"the client does not finish within {timeout_s:g} s, even without a fault")

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Response
 from segstore.server.config import PlainName
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.steering.models import NewSnapshot, Restored, SnapshotList
 from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
 
@@ -37,17 +38,17 @@ def router(controlled: Controlled) -> APIRouter:
         there = [] if controlled.snapshots is None else controlled.snapshots.infos()
         return SnapshotList(snapshots=[_described(each) for each in there])
 
-    @made.put("/snapshots/{name}", summary="Take a snapshot of all data, and replace one of this name")
+    @made.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace one of this name")
     async def take_snapshot(name: _NewName) -> NewSnapshot:
         async with controlled.one_at_a_time:
             return _described(await snapshots().take(name))
 
-    @made.delete("/snapshots/{name}", summary="Delete a snapshot", status_code=204)
+    @made.delete(f"/snapshots/{NAME}", summary="Delete a snapshot", status_code=204)
     async def delete_snapshot(name: _Name) -> Response:
         snapshots().delete(name)
         return Response(status_code=204)
 
-    @made.post("/snapshots/{name}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
+    @made.post(f"/snapshots/{NAME}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
     async def restore_snapshot(name: _Name) -> Restored:
         async with controlled.one_at_a_time:
             return replaced(await snapshots().restore(name))

@@ -89,6 +89,9 @@ async def test_a_stream_is_shown_with_its_history_its_last_events_and_transactio
         await page.until(f"{rows('streams', 'The last events')}.length === 3")
         await page.type("#streams input[name=epoch]", "1")
         await page.until("document.querySelectorAll('#streams svg rect').length === 3")
+        await page.fill("#streams input[name=epoch]", "99")
+        await page.until("document.querySelector('#streams .detail .note').textContent === 'Epochs 1 to 1.'")
+        assert float(await page.get("document.querySelector('#streams svg rect').getAttribute('width')")) > 0
 
         await page.get("[...document.querySelectorAll('#streams .heading button')][0].focus()")
         await page.press("Enter", "\r")
@@ -128,6 +131,20 @@ async def test_entries_of_a_table_are_turned_page_by_page(mock: MockCluster, tmp
         await page.get("[...document.querySelectorAll('#tables .part button')][1].click()")
         await page.until(f"{rows('tables', 'Entries of the table')}.length === 20")
         assert "<9>\t9" in (await page.get(rows("tables", "Entries of the table")))[-1]
+        assert page.complaints == []
+
+
+async def test_keys_that_differ_look_different(mock: MockCluster, tmp_path: Path) -> None:
+    keys = ["a\nbc", "a bc", "a  c", "a\u3164"]
+    async with client_of(mock) as http, Browser(tmp_path) as page:
+        await done(http, "PUT", "/v1/tables/shop/odd", {"primary_key_bytes": 4})
+        entries = [{"key": {"text": key}, "value": {"text": "v"}} for key in keys]
+        await done(http, "POST", "/v1/tables/shop/odd/entries", {"entries": entries})
+        await page.open(f"{mock.http_url}/")
+        await choose(page, "tables", "odd")
+        await page.until(f"{rows('tables', 'Entries of the table')}.length === 4")
+        shown = {each.split("\t")[0] for each in await page.get(rows("tables", "Entries of the table"))}
+        assert shown == {r"a\u{a}bc", "a bc", "a  c", r"a\u{3164}"}
         assert page.complaints == []
 
 

@@ -162,6 +162,12 @@ async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_pat
         await page.until("document.querySelector('#server dl')?.children.length > 4")
         assert await page.get("location.href + sessionStorage.length") == f"{mock.http_url}/1"
         assert await page.get("document.querySelector('#token').hidden")
+
+        await page.get("sessionStorage.clear()")
+        await page.open("about:blank")
+        await page.do("Page.navigate", url=f"{mock.http_url}/#token=100%")
+        await page.until("document.querySelector('#token')?.hidden === false")
+        assert await page.get("location.href + sessionStorage.getItem('token')") == f"{mock.http_url}/100%"
         assert [each for each in page.complaints if "401" not in each] == []
 
 

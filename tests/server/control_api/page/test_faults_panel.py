@@ -188,6 +188,19 @@ async def test_a_rule_is_edited_disabled_and_removed_and_what_it_holds_is_releas
         assert page.complaints == []
 
 
+async def test_a_rule_whose_answer_has_no_fields_is_edited(tmp_path: Path) -> None:
+    async with asking() as (mock, _), Browser(tmp_path) as page:
+        mock.faults.add("rpc = createScope", do={"answer": {}}, name="empty")
+        await page.open(f"{mock.http_url}/")
+        await page.click("#faults", "Edit")
+        await page.until("!ruleForm.root.hidden")
+        await page.fill(f"{FORM} [name=every]", "2")
+        await sent(page)
+        assert mock.faults.tallies()[0].rule.do == Rule(match="rpc = createScope", do={"answer": {}}).do  # type: ignore[arg-type]  # as JSON has it
+        assert mock.faults.tallies()[0].rule.every == 2
+        assert page.complaints == []
+
+
 async def test_a_function_as_an_action_cannot_be_edited_on_the_page(tmp_path: Path) -> None:
     async with asking() as (mock, _), Browser(tmp_path) as page:
         mock.faults.add("", lambda _: None, name="function")

@@ -146,6 +146,9 @@ async def test_the_filter_is_in_the_address_and_its_errors_are_pointed_at(tmp_pa
         await page.click("#requests", "Clear")
         await page.until(f"{ROWS} === 3")
         assert await page.get("location.search") == ""
+        await page.get(f"filter('segment = \"{'x' * 5_000}\"')")
+        await page.until(f"{ROWS} === 0")
+        assert await page.get("location.search") == ""
         assert unexpected(page, 422) == []
 
 
