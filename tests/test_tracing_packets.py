@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from segstore.traces import TraceFile, write_trace
 from segstore.wire import Hello, ReadSegment, SegmentRead, encode
 from segstore.wire.controller_api import messages
-from segstore.wire.trace import Call, Direction, Metadata, Record, RecordKind, event_data
+from segstore.wire.trace import Call, Direction, Metadata, Record, RecordKind, event_data, unpack_data
 
 HELLO = encode(Hello(17, 5))
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "traces"
@@ -99,7 +99,42 @@ def test_connections_without_addresses_or_of_the_same_ones_are_told_apart(tmp_pa
     write_trace(tmp_path / "a.pcapng", records, lambda: METADATA)
     found = read(tmp_path / "a.pcapng")
     assert [each.connection for each in found if each.kind is RecordKind.FRAME] == [1, 2, 3, 4, 5, 6]
-    assert len({each.data for each in found if each.kind is RecordKind.OPEN}) == 6
+    first, second, *named, without = [unpack_data(each.data) or {} for each in found if each.kind is RecordKind.OPEN]
+    assert first == {"peer": "controller", "store": "127.0.0.1:12345"}
+    assert named == [{"peer": "a:1", "store": "b:2"}, *[{"peer": ENDS[0][0], "store": ENDS[0][1]}] * 2]
+    assert second != without
+    assert [each["store"] for each in (second, without)] == ["127.0.0.1:12345"] * 2
+
+
+def test_facts_about_connections_are_kept(tmp_path: Path) -> None:
+    facts = {"peer": "controller", "role": "controller", "store": "pravega:12345", "ts_ns": "1", "self": "2", "by": "3"}
+    records = [
+        Record(0, 1, Direction.REQUEST, RecordKind.OPEN, event_data(**facts)),
+        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO),
+        Record(1, 1, Direction.REPLY, RecordKind.CLOSE, event_data(reason="fault rule 'cut'", connection="4")),
+    ]
+    write_trace(tmp_path / "a.pcapng", records, lambda: METADATA)
+    assert read(tmp_path / "a.pcapng") == records
+
+
+def test_a_connection_that_is_open_at_the_end_stays_open(tmp_path: Path) -> None:
+    records = [opened(1), Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO)]
+    records.append(Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(ReadSegment("s", 0, 9, "", 1))))
+    write_trace(tmp_path / "a.pcapng", records, lambda: METADATA)
+    assert read(tmp_path / "a.pcapng") == records
+
+
+@pytest.mark.parametrize("comment", ["[1]", "{", '{"peer": 7}', '"text"', "{" * 60_000, '{"a": "' + "x" * 5_000 + '"}'])
+def test_comments_of_others_are_no_facts(tmp_path: Path, comment: str) -> None:
+    records = [opened(1)._replace(data=comment.encode()), Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO)]
+    write_trace(tmp_path / "a.pcapng", records, lambda: METADATA)
+    (found, _) = read(tmp_path / "a.pcapng")
+    assert unpack_data(found.data) == {"peer": "127.0.0.1:49152", "store": "127.0.0.1:12345"}
+
+
+def test_metadata_that_utf8_cannot_carry_is_written_all_the_same(tmp_path: Path) -> None:
+    write_trace(tmp_path / "a.pcapng", [opened(1)], lambda: Metadata(17, "\ud800", {"\ud801": "\ud802"}))
+    assert b"?: ?" in (tmp_path / "a.pcapng").read_bytes()
 
 
 def test_connections_without_a_hello_are_counted_in_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

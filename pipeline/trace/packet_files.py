@@ -38,7 +38,7 @@ _PCAP: Final = {  # magic → byte order, nanoseconds per unit of the fraction
 }
 _SECTION, _INTERFACE, _OLD_PACKET, _PACKET = 0x0A0D0D0A, 1, 2, 6
 _ORDERS: Final = {bytes.fromhex("1a2b3c4d"): ">", bytes.fromhex("4d3c2b1a"): "<"}
-_RESOLUTION, _OFFSET = 9, 14
+_END, _COMMENT, _RESOLUTION, _OFFSET = 0, 1, 9, 14
 _SECOND_NS: Final = 1_000_000_000
 _INT64: Final = 1 << 63
 _IP, _IP6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8, 0x9100, 0x9200)
@@ -54,12 +54,13 @@ class BadPackets(ValueError):
 
 
 class Packet(NamedTuple):
-    """A packet: offset of its header, time (ns since 1970), link type, a view of its bytes."""
+    """A packet: offset of its header, time (ns since 1970), link type, a view of its bytes, the comment on it."""
 
     at: int
     ts_ns: int
     link: int
     data: memoryview
+    comment: bytes = b""
 
 
 class Segment(NamedTuple):
@@ -158,7 +159,7 @@ def _interface(body: memoryview, order: str) -> _Interface:
     at, ticks_per_s, offset_s = 8, 1_000_000, 0
     while at < len(body):
         code, size = struct.unpack_from(order + "HH", body, at)
-        if code == 0:
+        if code == _END:
             break
         if code == _RESOLUTION:
             (power,) = struct.unpack_from("B", body, at + 4)
@@ -179,7 +180,21 @@ def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface],
     ts_ns = (high << 32 | low) * _SECOND_NS // ticks_per_s + offset_s * _SECOND_NS
     if not -_INT64 <= ts_ns < _INT64:
         raise BadPackets(at, f"a time of {ts_ns // _SECOND_NS} s since 1970 exceeds 64 bits in nanoseconds")
-    return Packet(at, ts_ns, link, body[20 : 20 + size])
+    end = 20 + size + -size % 4
+    comment = _comment(body[end:], order) if len(body) > end and not old else b""
+    return Packet(at, ts_ns, link, body[20 : 20 + size], comment)
+
+
+def _comment(options: memoryview, order: str) -> bytes:
+    at = 0
+    while at + 4 <= len(options):
+        code, size = struct.unpack_from(order + "HH", options, at)
+        if code == _COMMENT:
+            return bytes(options[at + 4 : at + 4 + size])
+        if code == _END:
+            break
+        at += 4 + size + -size % 4
+    return b""
 
 
 # --- packets --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ with a Hello are read and others ignored. A connection ends when both sides have
 
 Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
 read any further, because the start of its next frame is unknown; the lost bytes are reported. Times are those of the
-packets. Controller calls are those that `segstore trace convert` wrote. Not read: TLS, HTTP/2, and whatever
-`segstore.pipeline.trace.packet_files` does not read.
+packets. Controller calls, and facts about connections, are those that `segstore trace convert` wrote. Not read: TLS,
+HTTP/2, and whatever `segstore.pipeline.trace.packet_files` does not read.
 
 Tasks share a capture by connection: each reads all packets, but reassembles only its part of the connections. Hosts and
 ports decide which of `GROUPS` groups a connection belongs to; controller calls are in the first. A group depends on its
@@ -64,6 +64,7 @@ from segstore.wire.trace import (
     make_mark,
     read_body,
     read_header,
+    unpack_data,
 )
 
 MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
@@ -73,6 +74,7 @@ MOST_CONNECTIONS: Final = 8_192
 _PIECE_BYTES: Final = 128
 """Estimated overhead of a queued piece, in addition to its data."""
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
+_MOST_FACTS_BYTES: Final = 4096
 PIECES_AT_ONCE: Final = 16_384
 """A chunk ends after this many pieces, however short they are."""
 HELLO_START: Final = struct.pack(">ii", -127, 8)
@@ -159,16 +161,22 @@ class Side:
 
 class _Connection:
     """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it is one to a store.
-    closed_by: the direction that finished first.
+    facts: those in the comment on its first packet. closed_by: the direction that finished first. closing: the facts in
+    the comment on that packet.
     """
 
-    __slots__ = ("client", "closed_by", "early", "early_bytes", "first", "known", "number", "other", "sides", "ts_ns")
+    __slots__ = (
+        *("client", "closed_by", "closing", "early", "early_bytes", "facts", "first", "known", "number", "other"),
+        *("sides", "ts_ns"),
+    )
 
-    def __init__(self, client: _End, number: int, ts_ns: int) -> None:
+    def __init__(self, client: _End, packet: Packet) -> None:
         self.client = client
-        self.ts_ns = ts_ns
+        self.ts_ns = packet.ts_ns
         self.closed_by: Direction | None = None
-        self.number = number
+        self.number = packet.at
+        self.facts = _facts_in(packet.comment)
+        self.closing: dict[str, str] = {}
         self.sides = (Side(), Side())
         self.known = False
         self.other = False
@@ -279,7 +287,7 @@ class Reassembly:
                 yield from self._evict()
             opened_by_source = found.flags & (SYN | ACK) != SYN | ACK and found.source[1] not in self.ports
             client = found.source if opened_by_source else found.target
-            connection = self.connections[key] = _Connection(client, packet.at, packet.ts_ns)
+            connection = self.connections[key] = _Connection(client, packet)
         else:
             self.connections.move_to_end(key)
         if not connection.other:
@@ -287,12 +295,12 @@ class Reassembly:
             sender = Direction(found.source != connection.client)
             self._take(connection, key, sender, sequence, bytes(found.data))
             if found.flags & (FIN | RST) and connection.closed_by is None:
-                connection.closed_by = sender
+                connection.closed_by, connection.closing = sender, _facts_in(packet.comment)
             if found.flags & FIN:
                 connection.sides[sender].end_at(sequence + len(found.data))
             if all(side.complete for side in connection.sides):
                 yield from self._end(key)
-                connection = self.connections[key] = _Connection(connection.client, packet.at, packet.ts_ns)
+                connection = self.connections[key] = _Connection(connection.client, packet)
                 connection.leave_alone()  # packets that are sent again open no connection
         if found.flags & RST:
             yield from self._end(key)
@@ -314,8 +322,8 @@ class Reassembly:
     def finish(self, now: int) -> Iterator[Chunk | Skipped]:
         """Ends all connections at the end of the capture; yields what is left."""
         self.now = now
-        for key in list(self.connections):
-            yield from self._end(key)
+        for key, connection in list(self.connections.items()):
+            yield from self._end(key, closes=connection.closed_by is not None)
         yield from self._chunk(self.writer.finish(self._moment(now)))
 
     def _take(self, connection: _Connection, key: _Key, direction: int, sequence: int, data: bytes) -> None:
@@ -360,7 +368,8 @@ class Reassembly:
         connection.known = True
         store = key[0] if key[1] == connection.client else key[1]
         opened = self._moment(connection.ts_ns)
-        self.writer.opened(opened, connection.number, peer=_named(connection.client), store=_named(store))
+        facts = {"peer": _named(connection.client), "store": _named(store), **connection.facts}
+        self.writer.opened(opened, connection.number, **facts)
         for now, direction, data in connection.early:
             self._add(now, connection.number, direction, data)
         connection.early.clear()
@@ -377,7 +386,8 @@ class Reassembly:
             )
             yield Skipped(self.path, self.at, 0, reason)
 
-    def _end(self, key: _Key) -> Iterator[Skipped]:
+    def _end(self, key: _Key, *, closes: bool = True) -> Iterator[Skipped]:
+        """Ends a connection. closes: whether it is closed; otherwise the capture ends before."""
         connection = self.connections.pop(key)
         self.waiting -= connection.waiting
         if not connection.known:
@@ -390,8 +400,10 @@ class Reassembly:
                     f"{side.lost} bytes after them are not read"
                 )
                 yield Skipped(self.path, connection.number, side.lost, reason)
-        closed_by = Direction.REQUEST if connection.closed_by is None else connection.closed_by
-        self.due = self.writer.closed(self._moment(self.now), connection.number, closed_by) or self.due
+        if closes:
+            by = Direction.REQUEST if connection.closed_by is None else connection.closed_by
+            is_due = self.writer.closed(self._moment(self.now), connection.number, by, **connection.closing)
+            self.due = is_due or self.due
 
     def _chunk(self, block: bytes) -> Iterator[Chunk]:
         if block:
@@ -403,6 +415,12 @@ class Reassembly:
             yield Chunk(self.path, packets[0], columns, packets=packets)
         self.due = False
         self._clear()
+
+
+def _facts_in(comment: bytes) -> dict[str, str]:
+    """The facts of a record in a comment, as `segstore trace convert` writes it; none in those of others."""
+    facts = unpack_data(comment) if 0 < len(comment) <= _MOST_FACTS_BYTES else None
+    return {name: value for name, value in (facts or {}).items() if isinstance(value, str)}
 
 
 def _named(end: _End) -> str:

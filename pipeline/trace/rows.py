@@ -200,7 +200,7 @@ class RowMaker:
 
 def _hidden(record: Record) -> bytes:
     """Returns a record's bytes with delegation tokens overwritten."""
-    if record.kind is RecordKind.BYTES:
+    if record.kind is RecordKind.BYTES and record.direction is Direction.REQUEST:
         return redact(record.data, whole=False)
     if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES and _HEADER(record.data)[0] in SECRET_CODES:
         return redact(record.data)

@@ -35,6 +35,7 @@ from segstore.wire.trace import (
     Block,
     Call,
     Damage,
+    Direction,
     FixtureHeader,
     Metadata,
     Record,
@@ -225,8 +226,9 @@ def is_trace(path: Path) -> bool:
 def redacted(records: Iterable[Record]) -> Iterator[Record]:
     """Yields the records with delegation tokens overwritten; lengths stay the same."""
     for record in records:
-        if record.kind is RecordKind.FRAME or record.kind is RecordKind.BYTES:
-            data = redact(record.data, record.kind is RecordKind.FRAME)
+        is_frame = record.kind is RecordKind.FRAME
+        if is_frame or (record.kind is RecordKind.BYTES and record.direction is Direction.REQUEST):
+            data = redact(record.data, is_frame)
             record = record if data is record.data else record._replace(data=data)
         elif record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
             record = record._replace(data=redacted_call(call).pack())

@@ -201,7 +201,7 @@ def _interface(link: int) -> bytes:
 
 
 def _options(code: int, text: str) -> tuple[bytes, ...]:
-    data = text.encode()[:0xFFFF]
+    data = text.encode("utf-8", "replace")[:0xFFFF]
     return (struct.pack("<HH", code, len(data)) + _padded(data),) if data else ()
 
 

@@ -118,8 +118,10 @@ class States:
             self._set(entity, _STATE, state)
             self._count(entity, fact)
 
-    def created(self, name: str) -> None:
-        self.segment(name, "yes", length=0, start=0, sealed=False)
+    def created(self, seen: Exchange, reply: c.SegmentCreated) -> None:
+        name, is_table = reply.segment, any(isinstance(each.command, c.CreateTableSegment) for each in seen.answers)
+        # How much entries of a table take is in no reply.
+        self.segment(name, "yes", length=-1 if is_table else 0, start=0, sealed=False)
         self._transaction(name, "open", _CREATED)
 
     def deleted(self, name: str) -> None:
@@ -180,7 +182,7 @@ _STEPS: Final[dict[type[Command], Callable[[States, Exchange, Any], object]]] = 
     c.DataAppended: States.acknowledged,
     c.SegmentRead: _read,
     c.AppendSetup: States.set_up,
-    c.SegmentCreated: lambda states, _, reply: states.created(reply.segment),
+    c.SegmentCreated: States.created,
     c.SegmentDeleted: lambda states, _, reply: states.deleted(reply.segment),
     c.SegmentSealed: lambda states, _, reply: states.segment(reply.segment, sealed=True),
     c.SegmentTruncated: lambda states, seen, reply: states.segment(

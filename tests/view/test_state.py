@@ -9,6 +9,7 @@ from segstore.view.state import FACTS, MOST_FACTS, WORDS, States
 from segstore.wire import (
     AppendSetup,
     Command,
+    CreateTableSegment,
     DataAppended,
     DeleteSegment,
     GetStreamSegmentInfo,
@@ -87,6 +88,11 @@ def test_a_segment_is_created_grows_is_truncated_sealed_and_deleted() -> None:
     assert state(states, ENTITY, 5) == {**new, "length": 100, "start offset": 40}
     assert state(states, ENTITY, 7) == {**new, "length": 100, "start offset": 40, "sealed": "yes"}
     assert state(states, ENTITY, last)["exists"] == "no"
+
+
+def test_the_length_of_a_table_segment_is_unknown() -> None:
+    states, last = states_after(CreateTableSegment(1, SEGMENT, False, 0, "", 0), SegmentCreated(1, SEGMENT))
+    assert state(states, ENTITY, last) == {"exists": "yes", "start offset": 0, "sealed": "no"}
 
 
 def test_other_replies_say_something_about_a_segment_too() -> None:

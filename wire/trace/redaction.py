@@ -56,8 +56,8 @@ class _Stop(Exception):
 def redact(frame: bytes, whole: bool = True) -> bytes:
     """Returns the frame with its delegation tokens overwritten; the length stays the same.
 
-    whole: False for bytes that form no frame. If they start like a partial frame they are treated as one, else all of
-    them are overwritten.
+    whole: False for bytes of requests that form no frame. If they start like a partial frame they are treated as one,
+    else all of them are overwritten. Replies have no tokens.
     """
     if len(frame) < HEADER_BYTES:
         return frame if whole else _STAR * len(frame)

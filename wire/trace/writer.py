@@ -349,11 +349,11 @@ class TraceWriter(WriterState):
             self._waits = True
             self._due_ns = ts_ns + self.flush_after_ns
 
-    def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
+    def opened(self, ts_ns: int, connection: int, /, **facts: Any) -> None:
         """Records that a connection started; facts such as peer="127.0.0.1:4711" are stored as JSON."""
         self._event(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
 
-    def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> bool:
+    def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, /, **facts: Any) -> bool:
         """Records that a connection ended; returns True if a block is due.
 
         by: REQUEST for the client's side, REPLY for the store's.
@@ -535,8 +535,9 @@ class TraceWriter(WriterState):
 
     def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
-            kept = data if self._redact is None else self._redact(bytes(data), False)
-            self._put(ts_ns, stream >> 1, stream & 1, RecordKind.BYTES, kept)
+            if self._redact is not None and stream & 1 == Direction.REQUEST:
+                data = self._redact(bytes(data), False)
+            self._put(ts_ns, stream >> 1, stream & 1, RecordKind.BYTES, data)
 
     def _end(self, ts_ns: int, connection: int) -> None:
         """Ends a connection: partial frames become BYTES, and its number may be reused."""

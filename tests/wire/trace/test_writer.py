@@ -376,6 +376,15 @@ def test_tokens_are_redacted_in_place() -> None:
     assert found.data == frame(28, bytes(8) + b"\0\x01s\0\x05*****")
 
 
+def test_bytes_of_replies_are_kept_as_they_are() -> None:
+    writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
+    oversized = b"\0\0\0\x4b\x7f\xff\xff\xff" + bytes(range(256))
+    for direction in (REQUEST, REPLY):
+        writer.add(1, 1, direction, oversized)
+    found = read(writer.start(), writer.finish(2))
+    assert {each.direction: each.data for each in found} == {REQUEST: b"*" * len(oversized), REPLY: oversized}
+
+
 def test_a_mark_takes_eight_bytes() -> None:
     with pytest.raises(ValueError, match="8 bytes, not 3"):
         make_mark(b"abc")
