@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.config import check_choice
-from segstore.server.faults.near import MOST_LOOKED_AT, check_types, near_misses
+from segstore.server.faults.near import MOST_LOOKED_AT, check_possible, check_types, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.printable import printable
@@ -241,7 +241,7 @@ class Observed:
     def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
         """Returns the matching requests that have reached a stage, oldest first.
 
-        Raises FilterError; ValueError for a type that no request has.
+        Raises FilterError; ValueError for a filter that no request can match.
         """
         holds, wanted = _of_requests(match), stage_of(stage)
         return [each for each in self._log._seen if each.reached(wanted) and holds(each)]
@@ -263,10 +263,10 @@ class Observed:
         """Waits until `count` matching requests have reached a stage, and returns the last of these.
 
         Requests that reached it before the call count too, unless discarded. since: only requests with a greater number
-        count. Raises NotSeen with the nearest requests, FilterError, and ValueError for a type that no request has, a
-        count or a time-out that is none.
+        count. Raises NotSeen with the nearest requests, FilterError, and ValueError for a filter that no request can
+        match, and a count, a time-out or a `since` that is none.
         """
-        check_wait(count, timeout_s)
+        check_wait(count, timeout_s, since)
         matches, wanted = _of_requests(match), stage_of(stage)
 
         def holds(seen: Any) -> bool:
@@ -349,9 +349,9 @@ class Observer(Observed):
     def near(self, match: str | Filter, stage: StageName | Stage, since: int = 0) -> tuple[str, ...]:
         """The requests nearest to those that match, have reached a stage and have a number greater than `since`.
 
-        One line each, with the parts that do not hold. Raises FilterError; ValueError for a type that no request has.
+        One line each, with the parts that do not hold. Raises as `latest`.
         """
-        holds, wanted = _of_requests(match), stage_of(stage)
+        holds, wanted = _of_requests(match, may_be_none=True), stage_of(stage)
         latest = islice(self.newest_first(), MOST_LOOKED_AT)
         others = (each for each in latest if not (each.number > since and each.reached(wanted) and holds(each)))
         missing = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
@@ -372,7 +372,7 @@ class Observer(Observed):
         Raises FilterError; ValueError for a type that no request has.
         """
         parsed = _parsed(match)
-        holds = _of_requests(match if parsed is None else parsed)
+        holds = _of_requests(match if parsed is None else parsed, may_be_none=True)
         slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
         async with self._looking:  # one slice per tick, however many callers there are
@@ -386,12 +386,14 @@ class Observer(Observed):
         return found
 
 
-def check_wait(count: object, timeout_s: object) -> None:
-    """Raises ValueError unless `count` is a number of requests, and `timeout_s` a time in seconds."""
+def check_wait(count: object, timeout_s: object, since: object = 0) -> None:
+    """Raises ValueError unless `count` is a number of requests, `timeout_s` a time in seconds, and `since` a mark."""
     if type(count) is not int or count < 1:
         raise ValueError(f"count must be a whole number of at least 1, not {_shown(count)}")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s < math.inf:
         raise ValueError(f"timeout_s must be a finite number of at least 0, not {_shown(timeout_s)}")
+    if type(since) is not int:
+        raise ValueError(f"since is a number, as from mark(), not {_shown(since)}")
 
 
 def _shown(given: object) -> str:
@@ -421,10 +423,16 @@ def _parsed(match: str | Filter) -> Filter | None:
     return parse_filter(match) if match.strip() else None
 
 
-def _of_requests(match: str | Filter) -> Callable[[Subject], bool]:
-    """Returns the predicate of a filter. Raises FilterError; ValueError for a type that no request has."""
+def _of_requests(match: str | Filter, *, may_be_none: bool = False) -> Callable[[Subject], bool]:
+    """Returns the predicate of a filter. may_be_none: a filter that no request can match is an answer, not a mistake.
+
+    Raises FilterError; ValueError for a filter that no request can match, or for a type that none has.
+    """
     parsed = _parsed(match)
     if parsed is None:
         return lambda _: True
-    check_types(parsed)
+    if may_be_none:
+        check_types(parsed)
+    else:
+        check_possible(parsed, "request", recorded=True)
     return parsed

@@ -19,7 +19,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
 
@@ -38,13 +37,12 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from segstore.server.config import PlainName
-from segstore.server.faults.near import check_types
+from segstore.server.faults.near import What, check_possible, possible
 from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
-from segstore.wire import COMMANDS, Hello, KeepAlive, WireError
+from segstore.wire import COMMANDS, WireError
 from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
-from segstore.wire.schema import Unknown
 from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
 
 if TYPE_CHECKING:
@@ -58,7 +56,6 @@ _MOST_SHOWN: Final = 100
 """Maximum number of characters that an error shows of a name or word."""
 
 At = Literal["before", "after"]
-What = Literal["request", "reply"]
 
 
 def _near(name: str, known: Iterable[str]) -> str:
@@ -417,63 +414,8 @@ class RuleOptions(TypedDict, total=False):
     times: int | None
 
 
-_OF_BOTH: Final = (Hello, KeepAlive)
-"""The commands that are requests and replies."""
 _parsed: Final = lru_cache(maxsize=1)(parse_filter)
 """A rule parses its filter when `match` is checked, and uses it when the whole rule is: long filters take long."""
-
-
-def _subjects(match: Filter, on: What) -> Iterable[SimpleNamespace]:
-    """What is true of all requests or replies of a type, or of all calls of a method; they have no other attributes."""
-    reply = on == "reply"
-    every: dict[str, Any] = {"direction": int(reply), "malformed": False}
-    if not reply:
-        every |= {"failure": False, "status": None, "latency_ns": None}
-    if match.about_calls:
-        from segstore.wire.controller_api import METHODS
-
-        every |= {"kind": "call", "code": None, "segments": (), "request_id": None, "writer_id": None}
-        for rpc in METHODS:
-            yield SimpleNamespace(**every, call=SimpleNamespace(rpc=rpc))
-        yield SimpleNamespace(**every, call=SimpleNamespace())  # a method that no controller has
-        return
-    every |= {"kind": "frame", "call": None, "status": None}
-    yield SimpleNamespace(**every, type_name=Unknown.type_name)
-    for cls in COMMANDS.values():
-        if cls.is_reply == reply or cls in _OF_BOTH:
-            failure = {"failure": cls.is_failure} if reply else {}
-            yield SimpleNamespace(**every, **failure, type_name=cls.type_name, code=cls.code)
-
-
-def _may_hold(holds: Callable[[Any], bool], subject: SimpleNamespace) -> bool:
-    try:
-        return holds(subject)
-    except AttributeError:  # it depends on the request
-        return True
-
-
-def _possible(match: Filter, on: What) -> list[SimpleNamespace]:
-    """The types, or methods, that a filter may match: all that no part of it excludes whatever the request."""
-    return [each for each in _subjects(match, on) if all(_may_hold(holds, each) for _, holds in match.parts)]
-
-
-def _check_possible(match: Filter, on: What) -> None:
-    """Raises ValueError for a filter that no request, or no reply, can match."""
-    if _possible(match, on):
-        return
-    subjects = list(_subjects(match, on))
-    never = [part for part in match.parts if not any(_may_hold(part[1], each) for each in subjects)] or match.parts
-    other: What = "reply" if on == "request" else "request"
-    others = _subjects(match, other)
-    hint = (
-        f"; with on: {other} one may"
-        if any(all(_may_hold(holds, each) for _, holds in never) for each in others)
-        else ""
-    )
-    what = f"{on} of a controller call" if match.about_calls else on
-    raise ValueError(
-        f"{printable(' and '.join(text for text, _ in never), _MOST_SHOWN)}: no {what} can match this{hint}"
-    )
 
 
 class Rule(BaseModel):
@@ -516,8 +458,7 @@ class Rule(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Rule:
         if self.filter is not None:
-            check_types(self.filter, replies=self.on == "reply")
-            _check_possible(self.filter, self.on)
+            check_possible(self.filter, self.on)
         if self.about_calls and self.store:
             raise ValueError("store: controller calls count as those of store 0")
         if self.nth and all(each <= self.skip or (each - self.skip) % self.every for each in self.nth):
@@ -534,7 +475,7 @@ class Rule(BaseModel):
         if (
             answers
             and self.filter is not None
-            and (rpcs := [each.call.rpc for each in _possible(self.filter, self.on) if vars(each.call)])
+            and (rpcs := [each.call.rpc for each in possible(self.filter, self.on) if vars(each.call)])
         ):
             for answer in answers:
                 answer.check(rpcs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -142,6 +143,12 @@ async def test_what_cannot_be_waited_for_is_refused_at_once() -> None:
         ({"timeout_s": float("nan")}, "timeout_s must be a finite number of at least 0, not nan"),
         ({"timeout_s": float("inf")}, "timeout_s must be a finite number of at least 0, not inf"),
         ({"timeout_s": -1}, "timeout_s must be a finite number of at least 0, not -1"),
+        ({"since": "1"}, "since is a number, as from mark\\(\\), not '1'"),
+        ({"since": True}, "since is a number, as from mark\\(\\), not True"),
+        ({"since": None}, "since is a number, as from mark\\(\\), not None"),
+        ({"since": 1.0}, "since is a number, as from mark\\(\\), not 1.0"),
+        ({"since": seen(1)}, "since is a number, as from mark\\(\\), not Seen\\(number=1, .*"),
+        ({"since": observer.mark}, "since is a number, as from mark\\(\\), not <bound method Observed.mark of .*"),
         ({"match": None}, "a filter is a text, not None"),
     )
     for given, said in unusable:
@@ -190,6 +197,42 @@ async def test_a_read_at_the_tail_is_applied_when_it_is_answered() -> None:
         applied = await mock.wait_for("type = READ_SEGMENT", stage="replied")
         assert applied is waiting
         assert applied.reply == "SEGMENT_READ"
+
+
+@pytest.mark.parametrize(
+    ("match", "said"),
+    [
+        (
+            "direction = reply",
+            "direction = reply: no request can match this; a fault rule matches replies with on: reply",
+        ),
+        ("kind = open", "kind = open: no request can match this"),
+        ("malformed", "malformed: no request can match this"),
+        (
+            "type = HELLO and type = READ_SEGMENT and size > 1",
+            "type = HELLO and type = READ_SEGMENT and size > 1: no request can match this",
+        ),
+        (
+            "status = OK and type = HELLO",
+            "status = OK and type = HELLO: no request of a controller call can match this",
+        ),
+    ],
+)
+async def test_a_filter_that_no_request_can_match_is_refused(match: str, said: str) -> None:
+    observer = Observer()
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        observer.requests(match)
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        await observer.wait_for(match)
+    assert await observer.latest(match, limit=1) == [], "that there is none can be verified"
+
+
+@pytest.mark.parametrize(
+    "match",
+    ["failure", "latency > 1ms", "kind = call", "not status = OK", "rpc = createScope and status = OK", "code = 5"],
+)
+async def test_a_filter_of_requests_may_be_about_how_they_ended(match: str) -> None:
+    assert Observer().requests(match) == []
 
 
 async def test_an_unwatched_store_raises_an_error_that_explains_it() -> None:
