@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
@@ -71,14 +71,17 @@ class Toxics:
         self._toxics: dict[str, Toxic] = {}
         self._wires: dict[End, _Wire] = {}
 
-    def add(self, toxic: str | Toxic, **fields: Unpack[ToxicOptions]) -> str:
+    def add(self, toxic: str | Toxic | dict[str, Any], **fields: Unpack[ToxicOptions]) -> str:
         """Adds a toxic and returns its name.
 
-        toxic: a type, with its fields as keyword arguments, or a whole toxic. Raises ValueError for invalid fields, if
-        its name is taken, or if there are too many.
+        toxic: a type, with its fields as keyword arguments, or a whole toxic, also as the object that files have.
+        Raises ValueError for invalid fields, fields beside a whole toxic, if its name is taken, or if there are too
+        many.
         """
+        if fields and not isinstance(toxic, str):
+            raise ValueError(f"{next(iter(fields))}: a whole toxic is given, which has its own fields")
         try:
-            made: Toxic = _TOXIC.validate_python({"type": toxic, **fields}) if isinstance(toxic, str) else toxic
+            made: Toxic = _TOXIC.validate_python({"type": toxic, **fields} if isinstance(toxic, str) else toxic)
         except ValidationError as error:
             raise ValueError(toxic_problem(error)) from error
         name = made.known_as

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from segstore.server.faults.file import FaultFileError, parse_faults
 from segstore.server.toxics import Toxics
+from segstore.server.toxics.models import Down
 from tests.server.support import FakeClock
 
 EVERY: list[dict[str, Any]] = [
@@ -22,6 +24,9 @@ EVERY: list[dict[str, Any]] = [
     {"type": "down", "toxicity": 0.5, "store": 1},
     {"type": "half_open"},
 ]
+
+UNNAMED = [each for each in EVERY if "name" not in each]
+"""One of each type."""
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "latencie"}, "", "'latencie': there is no such type of toxic (latency?)"),
@@ -60,6 +65,9 @@ def test_every_toxic_can_be_written_in_a_fault_file_and_in_python() -> None:
         assert read.model_dump(exclude_unset=True) == each
         name = toxics.add(**{"toxic" if key == "type" else key: value for key, value in each.items()})
         assert toxics.tallies()[-1].toxic == read
+        toxics.clear(name)
+        assert toxics.add(each) == name, "as an object"
+        assert toxics.tallies()[-1].toxic == read
         assert name == each.get("name", f"{each['type']}_downstream" if "stream" in type(read).model_fields else name)
 
 
@@ -78,6 +86,21 @@ def test_an_invalid_toxic_is_refused_with_its_field_and_the_reason(
             Toxics(FakeClock(), lambda: 0).add(**fields)
         assert str(in_python.value).startswith(field)
         assert reason in str(in_python.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"toxic": {"type": "latencie"}}, "'latencie': there is no such type of toxic (latency?)"),
+        ({"toxic": {"type": "latency", "latncy": 5}}, "latncy: there is no such key (latency?)"),
+        ({"toxic": {"type": "latency"}, "latency": 5}, "latency: a whole toxic is given, which has its own fields"),
+        ({"toxic": Down(type="down"), "store": 1}, "store: a whole toxic is given, which has its own fields"),
+        ({"toxic": b"latency"}, f"a toxic has a type, one of {', '.join(each['type'] for each in UNNAMED)}"),
+    ],
+)
+def test_a_whole_toxic_from_python_is_checked_too(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        Toxics(FakeClock(), lambda: 0).add(**given)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
