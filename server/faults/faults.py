@@ -224,14 +224,19 @@ class Faults(Decider):
 
         match: a filter, or a whole `Rule`. do: an action as a value, word, object or function, or a list of these (a
         stack).
-        Keyword arguments are the fields of `Rule`. Raises ValueError for an invalid rule or a name that is taken.
+        Keyword arguments are the fields of `Rule`. Raises ValueError for an invalid rule, a name that is taken, or
+        fields beside a whole rule.
         """
+        if isinstance(match, Rule):
+            if beside := [*(["do"] if do != () else []), *rest]:
+                raise ValueError(f"{beside[0]}: a whole rule is given, which has its own fields")
+            return super().add(match)
         try:
-            rule = (
-                match if isinstance(match, Rule) else Rule(match=match, do=do, **rest)  # type: ignore[arg-type]  # checked
-            )
+            rule = Rule(match=match, do=do, **rest)  # type: ignore[arg-type]  # checked
         except ValidationError as error:
             raise ValueError(rule_problem(error)) from error
+        if "nth" in rest and not rule.nth:
+            raise ValueError("nth: the list must not be empty")
         return super().add(rule)
 
     def replace(self, name: str, rule: Rule) -> str:
@@ -414,10 +419,20 @@ class Faults(Decider):
 
 
 def fault_decorator(add: Callable[..., str], match: str, rest: RuleOptions) -> Callable[[F], F]:
-    """Returns a decorator that adds a function as a rule. add: `Faults.add`, or a call of the same kind."""
+    """Returns a decorator that adds a function as a rule. add: `Faults.add`, or a call of the same kind.
+
+    Raises ValueError where the decorator itself was given the function, or an action beside it.
+    """
+    if callable(match):
+        raise ValueError('write @….fault() or @….fault("type = …"): without parentheses, no rule is made')
+    if "do" in rest:
+        raise ValueError("do: the action is the function that is decorated; faults.add takes others")
 
     def added(function: F) -> F:
-        add(match, function, **{"name": function.__name__, **rest})
+        if not callable(function):
+            raise ValueError(f"a function is decorated, not {printable(repr(function), _LONGEST)}")
+        name = getattr(function, "__name__", None)  # objects that are called have none
+        add(match, function, **({} if name is None else {"name": name}) | rest)
         return function
 
     return added

@@ -20,13 +20,13 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pydantic import ValidationError
 
 from segstore.server.faults.rules import Action, Close, Drop, Error
-from segstore.wire import AppendBlock, AppendBlockEnd, ConditionalBlockEnd, encode
+from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
 from segstore.wire.blocks import Append
 from segstore.wire.printable import printable
 from segstore.wire.validation import first_error, message_of
@@ -34,9 +34,10 @@ from segstore.wire.validation import first_error, message_of
 if TYPE_CHECKING:
     from segstore.server.faults.faults import Waiting
     from segstore.server.faults.observe import Seen
-    from segstore.wire import Command
 
 log = logging.getLogger(__name__)
+
+_MOST_SHOWN: Final = 100
 
 
 class FaultFunctionError(RuntimeError):
@@ -85,6 +86,8 @@ class FaultRequest:
         """
         if isinstance(reply, str):
             name = reply
+        elif not isinstance(reply, Command):
+            raise ValueError(f"an answer is a command, or the name of one such as 'WrongHost', not {_shown(reply)}")
         else:
             name, fields = reply.type_name, {**reply.to_dict(), **fields}
         try:
@@ -96,10 +99,15 @@ class FaultRequest:
         """Changes fields of the request before it is executed.
 
         Raises TypeError for an unknown field, WireError for a value that cannot be sent, and ValueError for the segment
-        of an append, which is that of its writer.
+        of an append, which is that of its writer, and for data or an event count that are none.
         """
-        if isinstance(self.command, Append) and "segment" in fields:
-            raise ValueError("the segment of an append is that of its writer, and cannot be changed")
+        if isinstance(self.command, Append):
+            if "segment" in fields:
+                raise ValueError("the segment of an append is that of its writer, and cannot be changed")
+            if not isinstance(fields.get("data", b""), bytes | bytearray | memoryview):
+                raise ValueError(f"the data of an append are bytes, not {_shown(fields['data'])}")
+            if not isinstance(fields.get("event_count", 0), int):  # a conditional append does not send it
+                raise ValueError(f"the event count of an append is a whole number, not {_shown(fields['event_count'])}")
         changed = msgspec.structs.replace(self.command, **fields)
         frames_of(changed)
         self.command, self._changed = changed, True
@@ -159,7 +167,7 @@ class FaultRequest:
         self._is_held = False
 
 
-Function = Callable[[FaultRequest], Awaitable[object] | None]
+Function = Callable[[FaultRequest], Awaitable[None] | None]
 
 
 class Functions:
@@ -180,6 +188,7 @@ class Functions:
             self._failed(request, error)
             return None
         if not inspect.isawaitable(found):
+            self._check_returned(found, request)
             return None
         task = asyncio.get_running_loop().create_task(self._run(found, request), name=f"segstore {request.rule}")
         self._tasks.add(task)
@@ -191,12 +200,18 @@ class Functions:
 
     async def _run(self, waiting: Awaitable[object], request: FaultRequest) -> None:
         try:
-            await waiting
+            self._check_returned(await waiting, request)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             request.failed()
             raise
         except BaseException as error:  # noqa: BLE001 — as above
             self._failed(request, error)
+
+    def _check_returned(self, found: object, request: FaultRequest) -> None:
+        """A function that returns something has failed: that decides nothing."""
+        if found is not None:
+            said = f"it returned {_shown(found)}, which decides nothing: call methods of the request, such as drop()"
+            self._failed(request, ValueError(said))
 
     def _failed(self, request: FaultRequest, cause: BaseException) -> None:
         request.failed()
@@ -213,6 +228,10 @@ class Functions:
         reported, self._reported = self._reported, len(self.errors)
         if reported < len(self.errors):
             raise self.errors[reported]
+
+
+def _shown(given: object) -> str:
+    return printable(repr(given), _MOST_SHOWN)
 
 
 def frames_of(command: Command | Append) -> bytes:

@@ -39,7 +39,7 @@ from pydantic.json_schema import SkipJsonSchema
 from segstore.server.config import PlainName
 from segstore.server.faults.near import What, check_possible, possible
 from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
-from segstore.wire import COMMANDS, WireError
+from segstore.wire import COMMANDS, WireError, encode
 from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
@@ -108,7 +108,7 @@ class Error(_Action):
     @model_validator(mode="after")
     def _check_fields(self) -> Error:
         try:
-            self.reply(request_id=0, segment="", writer_id=None, number=-1, message="")
+            encode(self.reply(request_id=0, segment="", writer_id=None, number=-1, message=""))
         except WireError as error:
             raise ValueError(str(error)) from error
         return self
@@ -297,6 +297,10 @@ class Answer(_Action):
         return with_fields(message, self.answer)
 
 
+def _generates(function: Any) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
 class Call(_Action):
     """Gives the request to a function (`segstore.server.faults.functions`). Made in Python only, from a function."""
 
@@ -308,7 +312,9 @@ class Call(_Action):
 
     @field_validator("call")
     @classmethod
-    def _check_arguments(cls, given: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _check_function(cls, given: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        if any(_generates(each) for each in (given, getattr(given, "__call__", None))):  # noqa: B004 — it is callable
+            raise ValueError("a generator does nothing when it is called: write `await` in place of `yield`")
         try:
             takes = inspect.signature(given)
         except ValueError:
@@ -436,8 +442,8 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    name: PlainName = Field(default="", max_length=_MOST_NAME)
-    match: str = ""
+    name: PlainName = Field(default="", max_length=_MOST_NAME, strict=True)
+    match: str = Field(default="", strict=True)
     on: What = "request"
     store: int | None = Field(default=None, ge=0, le=MAX_INT64, strict=True)
     each: Literal["connection", "segment", "writer", "flow"] | None = None

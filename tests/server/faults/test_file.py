@@ -374,6 +374,15 @@ def test_rules_are_bounded_one_by_one_too_and_what_is_taken_out_makes_room() -> 
         ({"do": "close", "nth": "third"}, r"nth\[0\]: a whole number is needed"),
         ({"do": {"delay_ms": -1}}, r"do\[0\]\.delay_ms: it must be greater than or equal to 0"),
         ({}, r"do: the list must not be empty"),
+        ({"do": "ok", "nth": []}, r"nth: the list must not be empty$"),
+        ({"do": "ok", "match": b"type = HELLO"}, r"match: text is needed$"),
+        ({"do": "ok", "name": b"x"}, r"name: text is needed$"),
+        ({"match": Rule(match="", do="ok"), "do": "drop"}, r"do: a whole rule is given, which has its own fields$"),
+        ({"match": Rule(match="", do="ok"), "nth": 3}, r"nth: a whole rule is given, which has its own fields$"),
+        (
+            {"do": {"error": "WrongHost", "fields": {"correct_host": "x" * 70_000}}},
+            r"do\[0\]: WRONG_HOST\.correct_host: 70000 bytes of modified UTF-8 exceed the 65535 that a string may",
+        ),
     ],
 )
 def test_a_rule_from_python_is_refused_in_one_sentence_too(given: dict[str, Any], says: str) -> None:

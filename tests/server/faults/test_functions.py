@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import threading
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -131,6 +134,8 @@ async def test_a_change_that_cannot_be_sent_is_refused() -> None:
             tried(request, {"segment": "another"})
             tried(request, {"event_number": "second"})
             tried(request, {"dta": b""})
+            tried(request, {"data": 7})
+            tried(request, {"event_count": "two"})
 
         @mock.fault("type = READ_SEGMENT")
         def of_reads(request: FaultRequest) -> None:
@@ -138,9 +143,17 @@ async def test_a_change_that_cannot_be_sent_is_refused() -> None:
 
         assert acknowledged(await peer.ask(append(1))) == [1]
         await peer.ask(read(0, 4))
-        assert [type(each) for each in found] == [ValueError, type(found[1]), TypeError, type(found[3])]
+        assert [type(each) for each in found] == [
+            ValueError,
+            type(found[1]),
+            TypeError,
+            *[ValueError] * 2,
+            type(found[5]),
+        ]
         assert isinstance(found[1], WireError)
-        assert isinstance(found[3], WireError)
+        assert str(found[3]) == "the data of an append are bytes, not 7"
+        assert str(found[4]) == "the event count of an append is a whole number, not 'two'"
+        assert isinstance(found[5], WireError)
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -407,6 +420,46 @@ async def test_an_answer_that_is_no_reply_is_an_error_of_the_function() -> None:
         await scenario()
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (NoSuchSegment, f"an answer is a command, or the name of one such as 'WrongHost', not {NoSuchSegment!r}"),
+        (None, "an answer is a command, or the name of one such as 'WrongHost', not None"),
+        ("NoSuchSegmnt", "'NoSuchSegmnt' is not a reply (NoSuchSegment?)"),
+    ],
+)
+async def test_an_answer_that_is_no_reply_is_named(answer: Any, said: str) -> None:
+    seen = request_seen(HELLO, 1, store=0, connection=1, now_s=0.0, started_s=0.0)
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        FaultRequest("wrong", seen, HELLO).answer(answer)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_that_returns_something_has_failed(kind: HostName, is_async: bool) -> None:
+    async def later(request: FaultRequest) -> str:
+        request.hold()
+        await asyncio.sleep(0)
+        return "drop"
+
+    def now(request: FaultRequest) -> str:
+        request.hold()
+        return "drop"
+
+    async def scenario() -> None:
+        async with hosted(kind) as mock, await writer_of(mock) as peer:
+            mock.faults.add(APPENDS, later if is_async else now, name="wrong")  # type: ignore[arg-type]  # a mistake
+            peer.send(append(1))
+            assert await peer.closed() == b""
+            assert stored(mock) == 0
+
+    with pytest.raises(FaultFunctionError) as caught:
+        await scenario()
+    assert str(caught.value) == (
+        f"the function of fault 'wrong' failed at request {caught.value.seen.number}, APPEND_BLOCK_END: ValueError: "
+        "it returned 'drop', which decides nothing: call methods of the request, such as drop()"
+    )
+
+
 def test_a_function_is_given_in_python_only_and_takes_requests() -> None:
     with pytest.raises(FaultFileError, match="an action has one of the keys ok, error"):
         parse_faults("rules: [{do: {call: print}}]")
@@ -416,6 +469,65 @@ def test_a_function_is_given_in_python_only_and_takes_requests() -> None:
 def test_a_function_that_cannot_be_called_with_a_request_is_refused(function: Any) -> None:
     with pytest.raises(ValueError, match=r"a function is called with the request alone, and takes \("):
         Rule(do=function)
+
+
+class Yielding:
+    def __call__(self, request: FaultRequest) -> Iterator[None]:
+        yield None
+
+
+def yields(request: FaultRequest) -> Iterator[None]:
+    yield None
+
+
+async def yields_later(request: FaultRequest) -> AsyncIterator[None]:
+    yield None
+
+
+@pytest.mark.parametrize("function", [yields, yields_later, partial(yields), Yielding()])
+async def test_a_generator_is_refused(function: Any) -> None:
+    async with hosted("store") as mock:
+        said = r"do\[0\]\.call: a generator does nothing when it is called: write `await` in place of `yield`"
+        with pytest.raises(ValueError, match=f"^{said}$"):
+            mock.faults.add("type = HELLO", function)
+        assert mock.faults.rules == []
+
+
+class Closing:
+    def __call__(self, request: FaultRequest) -> None:
+        request.close()
+
+
+async def test_what_is_called_without_a_name_of_its_own_is_decorated_too() -> None:
+    def closing(request: FaultRequest, *, reset: bool) -> None:
+        request.close(reset=reset)
+
+    async with hosted("store") as mock:
+        mock.fault("type = HELLO", nth=1)(partial(closing, reset=False))
+        mock.fault("type = HELLO", name="object")(Closing())
+        assert mock.faults.rules == ["rule 1", "object"]
+        for _ in range(2):
+            async with await Peer.connect(mock) as peer:
+                peer.send(HELLO)
+                assert await peer.closed() == b""
+        assert [each.action for each in mock.faults.decisions] == ["call partial", "call Closing"]
+
+
+async def test_a_decorator_that_makes_no_rule_of_the_function_is_refused() -> None:
+    def greeted(request: FaultRequest) -> None:
+        """Decides nothing."""
+
+    async with hosted("store") as mock:
+        decorator: Any = mock.fault
+        said = 'write @….fault() or @….fault("type = …"): without parentheses, no rule is made'
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+            decorator(greeted)
+        said = "do: the action is the function that is decorated; faults.add takes others"
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+            decorator("type = HELLO", do="drop")
+        with pytest.raises(ValueError, match=r"^a function is decorated, not 'drop'$"):
+            decorator("type = HELLO")("drop")
+        assert mock.faults.rules == []
 
 
 async def test_a_function_on_replies_and_a_name_that_is_taken_are_refused() -> None:
