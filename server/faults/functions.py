@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from segstore.server.faults.rules import Action, Close, Drop, Error
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
@@ -167,7 +167,7 @@ class FaultRequest:
         self._is_held = False
 
 
-Function = Callable[[FaultRequest], Awaitable[None] | None]
+Function = Callable[[FaultRequest], Awaitable[object] | None]
 
 
 class Functions:
@@ -208,8 +208,8 @@ class Functions:
             self._failed(request, error)
 
     def _check_returned(self, found: object, request: FaultRequest) -> None:
-        """A function that returns something has failed: that decides nothing."""
-        if found is not None:
+        """A function that returns what looks like an action has failed: that decides nothing."""
+        if isinstance(found, str | Mapping | Sequence | Command | BaseModel):
             said = f"it returned {_shown(found)}, which decides nothing: call methods of the request, such as drop()"
             self._failed(request, ValueError(said))
 

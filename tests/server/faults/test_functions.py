@@ -435,7 +435,7 @@ async def test_an_answer_that_is_no_reply_is_named(answer: Any, said: str) -> No
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_function_that_returns_something_has_failed(kind: HostName, is_async: bool) -> None:
+async def test_a_function_that_returns_an_action_has_failed(kind: HostName, is_async: bool) -> None:
     async def later(request: FaultRequest) -> str:
         request.hold()
         await asyncio.sleep(0)
@@ -458,6 +458,14 @@ async def test_a_function_that_returns_something_has_failed(kind: HostName, is_a
         f"the function of fault 'wrong' failed at request {caught.value.seen.number}, APPEND_BLOCK_END: ValueError: "
         "it returned 'drop', which decides nothing: call methods of the request, such as drop()"
     )
+
+
+async def test_other_results_of_functions_are_ignored(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, lambda request: request is None, name="curious")  # type: ignore[arg-type,return-value]
+        peer.send(append(1))
+        (reply,) = await peer.receive(1)
+        assert isinstance(reply, DataAppended)
 
 
 def test_a_function_is_given_in_python_only_and_takes_requests() -> None:
