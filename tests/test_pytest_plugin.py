@@ -82,8 +82,12 @@ def test_the_marker_gives_settings_and_the_nearest_holds(suite: pytest.Pytester)
         @pytest.mark.segstore(auth_key="secret")
         def test_tokens(segstore_server):
             assert talk(segstore_server, *BEGIN[:2])[-1] == "AUTH_TOKEN_CHECK_FAILED"
+
+        @pytest.mark.segstore(host="127.0.0.2")
+        def test_host(segstore_server):
+            assert segstore_server.host == "127.0.0.2"
     """)
-    passed(suite.runpytest_inprocess(*STRICT), 2)
+    passed(suite.runpytest_inprocess(*STRICT), 3)
 
 
 @pytest.mark.parametrize("process", ["yes", "no"])

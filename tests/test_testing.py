@@ -320,6 +320,15 @@ def test_an_admin_port_is_there_if_it_is_asked_for(servers: Servers) -> None:
         _ = servers.serve().admin_port
 
 
+def test_the_host_to_listen_on_can_be_chosen(servers: Servers) -> None:
+    server = servers.serve(host="127.0.0.2")
+    tap = servers.tap(store=f"127.0.0.2:{server.port}", host="127.0.0.2")
+    trace = servers.replay(TRACE, host="127.0.0.2")
+    assert [each.host for each in (server, tap, trace)] == ["127.0.0.2"] * 3
+    with Client(tap.address) as client:
+        assert client.ask(HELLO)[0].type_name == "HELLO"
+
+
 def test_a_setting_that_there_is_not_is_refused(servers: Servers) -> None:
     with pytest.raises(ValueError, match="container"):
         servers.serve(stores=9, containers=4)

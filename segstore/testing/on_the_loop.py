@@ -111,6 +111,7 @@ class Served(Watched):
     async def start(
         cls,
         host: ThreadHost,
+        /,
         *,
         stores: int = 1,
         controller: ControllerConfig | Mapping[str, Any] | None = None,
@@ -275,7 +276,7 @@ class ServedTap(Watched):
         self.observed = self.tap = tap
 
     @classmethod
-    async def start(cls, host: ThreadHost, controller: str | None, store: str | None, **options: Any) -> ServedTap:
+    async def start(cls, host: ThreadHost, /, controller: str | None, store: str | None, **options: Any) -> ServedTap:
         """As `segstore.testing.servers.ServerThread.tap`."""
         if controller is not None:
             await _hold_grpc(host)
@@ -346,7 +347,7 @@ class ServedTrace:
 
     @classmethod
     async def start(
-        cls, host: ThreadHost, *, trace: Path | Iterable[Record], announce: tuple[int, str] | None, **options: Any
+        cls, host: ThreadHost, /, *, trace: Path | Iterable[Record], announce: tuple[int, str] | None, **options: Any
     ) -> ServedTrace:
         """trace: a file, or its records. announce: a file descriptor to which the first problem is written when it
         happens, and its title. Raises OSError, TraceError, also for a damaged file.
