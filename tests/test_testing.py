@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.errors import AlreadyExists, TooMany
@@ -338,6 +339,13 @@ def test_a_setting_that_there_is_not_is_refused(servers: Servers) -> None:
         servers.replay([], mood="match")
     with pytest.raises(NoFaults):
         servers.serve(watched=False).faults.add("type = HELLO", do="drop")
+
+
+def test_a_key_may_be_secret_and_is_refused_if_it_is_no_text(thread: ServerThread) -> None:
+    server = thread.serve(auth_key=SecretStr("secret"))
+    assert server.call(lambda cluster: cluster.settings.store.signing_key) == "secret"
+    with pytest.raises(ValueError, match=r"^auth_key is text, not of the type int$"):
+        thread.serve(auth_key=3)  # type: ignore[arg-type]
 
 
 def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers) -> None:

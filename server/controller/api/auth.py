@@ -26,6 +26,8 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from pydantic import SecretStr
+
 from segstore.server.auth import any_key_length
 from segstore.server.controller.api.access import Entry, Permission, permission_of, read_entries
 from segstore.server.controller.errors import Closed, PermissionDenied, Unauthenticated
@@ -182,9 +184,21 @@ class Authority:
     """Checks callers and issues tokens. `accounts` None: everything is allowed. `key` None: tokens are ""."""
 
     def __init__(
-        self, accounts: Accounts | None = None, key: str | None = None, *, ttl_s: int = 600, now_s: Callable[[], float]
+        self,
+        accounts: Accounts | None = None,
+        key: SecretStr | str | None = None,
+        *,
+        ttl_s: int = 600,
+        now_s: Callable[[], float],
     ) -> None:
-        """ttl_s: lifetime of issued tokens (600, as in Pravega's `Config`); -1 for no expiry. now_s: since 1970."""
+        """ttl_s: lifetime of issued tokens (600, as in Pravega's `Config`); -1 for no expiry. now_s: since 1970.
+
+        Raises ValueError for a key that is no text.
+        """
+        if isinstance(key, SecretStr):
+            key = key.get_secret_value()
+        if not isinstance(key, str | None):
+            raise ValueError(f"auth_key is text, not of the type {type(key).__name__}")
         self._accounts = accounts
         self._key = None if key is None else key.encode()
         self._ttl_s = ttl_s
