@@ -62,7 +62,7 @@ class TapPorts(TypedDict, total=False):
 class TapOptions(TapPorts, total=False):
     """The keyword arguments of `Tap`."""
 
-    record: Path | None
+    record: Path | str | None
     record_tokens: bool
     record_values: Mapping[str, str] | None
     faults: FaultSettings | Path | str | None
@@ -91,7 +91,7 @@ class Tap(TapServer):
         controller: str | None = None,
         store: str | None = None,
         *,
-        record: Path | None = None,
+        record: Path | str | None = None,
         record_tokens: bool = False,
         record_values: Mapping[str, str] | None = None,
         faults: FaultSettings | Path | str | None = None,
@@ -99,8 +99,9 @@ class Tap(TapServer):
         watched: bool = True,
         **settings: Unpack[TapPorts],
     ) -> None:
-        if record is not None and record != STANDARD_OUTPUT:
-            check_suffix(record)
+        self._record: Path | None = None
+        if record is not None:
+            self._record = STANDARD_OUTPUT if str(record) == "-" else check_suffix(record)
         given = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
         if len({tls for _, tls in given}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
@@ -111,7 +112,6 @@ class Tap(TapServer):
             raise ValueError("tls: the addresses decide it: tls://HOST:PORT")
         options = {**dict(where for where, _ in given), **settings, "tls": any(tls for _, tls in given)}
         super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=made)
-        self._record = record
         self._record_tokens = record_tokens
         self._record_values = dict(record_values or {})
         self._recording: Recording | None = None

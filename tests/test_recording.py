@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import re
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +105,30 @@ def test_a_server_of_tests_follows_the_same_rule(tmp_path: Path) -> None:
         server.stop()
         with pytest.raises(UnknownSuffix):
             thread.serve(record=tmp_path / "run.txt")
+        thread.serve(record=f"{tmp_path}/text.jsonl").stop()
+        thread.tap(store="127.0.0.1:1", record=f"{tmp_path}/tap.jsonl").stop()
+    assert (tmp_path / "text.jsonl").read_text().startswith('{"segstore_trace"')
+    assert (tmp_path / "tap.jsonl").read_text().startswith('{"segstore_trace"')
     assert (tmp_path / "run.jsonl").read_text().startswith('{"segstore_trace"')
+
+
+@pytest.mark.parametrize("given", [3, "", b"run.jsonl"])
+def test_what_is_no_name_of_a_file_is_refused(given: Any) -> None:
+    said = f"a recording or trace is written to a file, given as text or a Path, not {given!r}"
+    with ServerThread() as thread:
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+            thread.serve(record=given)
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+            thread.tap(store="127.0.0.1:1", record=given)
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.wtrace"])
+@pytest.mark.parametrize(("folder", "why"), [("none", errno.ENOENT), ("file", errno.ENOTDIR)])
+def test_a_folder_in_which_no_file_can_be_made_is_named(tmp_path: Path, folder: str, why: int, name: str) -> None:
+    (tmp_path / "file").touch()
+    with ServerThread() as thread, pytest.raises(OSError, match=os.strerror(why)) as caught:
+        thread.serve(record=tmp_path / folder / name)
+    assert caught.value.filename == str(tmp_path / folder)
 
 
 def say_hello(port: int) -> None:

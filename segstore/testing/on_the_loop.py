@@ -31,7 +31,7 @@ from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
 from segstore.testing.hosts import Stoppable, ThreadHost
 from segstore.testing.reports import report_of, report_of_trace
-from segstore.traces import Recording, TraceFile
+from segstore.traces import STANDARD_OUTPUT, Recording, TraceFile, check_suffix
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Record, TraceError
@@ -117,7 +117,7 @@ class Served(Watched):
         controller: ControllerConfig | Mapping[str, Any] | None = None,
         users: Iterable[str] | None = None,
         faults: FaultSettings | Path | str | None = None,
-        record: Path | None = None,
+        record: Path | str | None = None,
         record_tokens: bool = False,
         record_values: Mapping[str, str] | None = None,
         **settings: Any,
@@ -139,7 +139,7 @@ class Served(Watched):
         recording = None
         if record is not None:
             recording = Recording(
-                record,
+                STANDARD_OUTPUT if str(record) == "-" else check_suffix(record),
                 recorder=f"segstore {__version__} test",
                 wire_version=WIRE_VERSION,
                 record_tokens=record_tokens,

@@ -82,7 +82,7 @@ class ServerOptions(StoreOptions, total=False):
     ownership: OwnershipSettings | None
     coordinator: Coordinator | None
     configuration: Coordinator | None
-    record: Path | None
+    record: Path | str | None
     record_tokens: bool
     record_values: Mapping[str, str] | None
 

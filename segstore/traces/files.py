@@ -206,10 +206,16 @@ class TraceFile:
             return contextlib.nullcontext(self._file.read())  # a pipe
 
 
-def check_suffix(path: Path) -> None:
-    """Raises UnknownSuffix unless the suffix names a form that can be written."""
+def check_suffix(given: Path | str) -> Path:
+    """Returns the path of a trace to write. Raises UnknownSuffix unless its suffix names a form, ValueError for others
+    than paths and text.
+    """
+    if not isinstance(given, str | Path) or not given:
+        raise ValueError(f"a recording or trace is written to a file, given as text or a Path, not {given!r}")
+    path = Path(given)
     if path.suffix not in _WRITERS:
         raise UnknownSuffix(path)
+    return path
 
 
 def is_trace(path: Path) -> bool:
@@ -352,7 +358,8 @@ class FileRecorder(TraceRecorder):
     at least once per `FLUSH_AFTER_NS`, so that old data is written without further traffic. If the disk fails, the
     recording ends with a log line and sets `failure`; the server continues.
 
-    Raises OSError, and FileExistsError for an existing file, which a recording never replaces.
+    Raises OSError, which names the folder if no file can be created there, and FileExistsError for an existing file,
+    which a recording never replaces.
     """
 
     def __init__(
@@ -387,6 +394,8 @@ class FileRecorder(TraceRecorder):
         except FileExistsError as cause:
             said = "the file exists, and a recording never overwrites a file"
             raise FileExistsError(cause.errno, said, str(path)) from cause
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as cause:
+            raise of_file(cause, path.parent) from cause  # the file is new, and perhaps a capture beside the one given
         self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure
