@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from operator import attrgetter, methodcaller
 from pathlib import Path
 
@@ -356,6 +358,60 @@ def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers)
     with pytest.raises(ConnectionRefusedError):
         Client(server.address)
     assert server.events(SEGMENT) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda server: server.create_stream("a", "b"),
+        lambda server: server.snapshot("a"),
+        lambda server: server.restore("a"),
+        lambda server: server.reset(),
+        lambda server: server.wait_for(),
+        lambda server: server.faults.add("type = HELLO", do="drop"),
+        lambda server: server.faults.load("faults.yaml"),
+        lambda server: server.faults.enable("a"),
+        lambda server: server.faults.disable("a"),
+        lambda server: server.faults.wait_held("a"),
+        lambda server: setattr(server.faults, "round_trip_ms", 1),
+        lambda server: server.faults.toxics.add("latency", latency=1),
+        lambda server: asyncio.run(server.aio.wait_for()),
+        lambda server: asyncio.run(server.aio.wait_held("a")),
+    ],
+)
+def test_what_needs_a_running_server_is_refused_by_a_stopped_one(
+    thread: ServerThread, call: Callable[[RunningServer], object]
+) -> None:
+    server = thread.serve()
+    server.stop()
+    with pytest.raises(RuntimeError, match=r"^this server was stopped$"):
+        call(server)
+
+
+def test_a_stopped_server_starts_no_controller_and_keeps_the_address_of_one(servers: Servers) -> None:
+    server = servers.serve()
+    server.stop()
+    with pytest.raises(RuntimeError, match=r"^this server was stopped, and its controller had not been started$"):
+        _ = server.controller_uri
+    server = servers.serve()
+    uri = server.controller_uri
+    server.stop()
+    assert server.controller_uri == uri
+
+
+def test_several_stores_that_are_stopped_no_longer_say_what_they_held(servers: Servers) -> None:
+    server = servers.serve(stores=2)
+    server.create_stream("scope", "stream")
+    with Client(server.address) as client:
+        client.ask(HELLO)
+    server.stop()
+    let_go = "^this server was stopped, and its stores have let go of their segments: look at these before$"
+    for call in (server.segments, partial(server.read, SEGMENT), partial(server.events, SEGMENT)):
+        with pytest.raises(RuntimeError, match=let_go):
+            call()
+    assert len(server.requests("type = HELLO")) == 1
+    assert "HELLO" in server.report()
+    assert server.faults.decisions == []
 
 
 def test_a_thread_stops_its_servers_and_can_be_stopped_again() -> None:

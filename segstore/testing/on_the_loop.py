@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8
 _NAMES_SHOWN: Final = 3
+_LET_GO: Final = "this server was stopped, and its stores have let go of their segments: look at these before"
 
 
 def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
@@ -187,9 +188,12 @@ class Served(Watched):
         return self.cluster.rest_url
 
     async def controller_uri(self) -> str:
-        """Starts the controller, if it does not run."""
-        await _hold_grpc(self._host)
-        await self.cluster.start_controller()
+        """Starts the controller, if it does not run. Raises RuntimeError if it never ran and the stores are stopped."""
+        if self._stopped and self.cluster.controller_address is None:
+            raise RuntimeError("this server was stopped, and its controller had not been started")
+        if not self._stopped:
+            await _hold_grpc(self._host)
+            await self.cluster.start_controller()
         return self.cluster.controller_uri
 
     async def create_stream(self, scope: str, stream: str, segments: int) -> None:
@@ -220,6 +224,8 @@ class Served(Watched):
 
     def segments(self, with_indexes: bool) -> list[str]:
         containers = [container for each in self.cluster.stores for container in each.store.containers.values()]
+        if self._stopped and not containers:
+            raise RuntimeError(_LET_GO)
         names = (name for container in containers for name in container.segments)
         return sorted(name for name in names if with_indexes or not is_index(name))
 
@@ -266,6 +272,8 @@ class Served(Watched):
         for each in self.cluster.stores:
             if container in each.store.containers:
                 return each.store
+        if self._stopped:
+            raise RuntimeError(_LET_GO)
         raise NotOwner(segment, container=container)
 
 

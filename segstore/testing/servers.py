@@ -209,6 +209,11 @@ class _Hosted(ABC):
     def _do(self, function: Callable[..., Any], *given: Any, timeout_s: float = PATIENCE_S) -> Any:
         return self._host.run(function, self._key, *given, timeout_s=timeout_s)
 
+    def _check_runs(self) -> None:
+        """Raises RuntimeError if the server was stopped."""
+        if self._stopped:
+            raise RuntimeError("this server was stopped")
+
     @property
     @abstractmethod
     def address(self) -> tuple[str, int]: ...
@@ -226,9 +231,10 @@ class _Hosted(ABC):
         """The last requests, the decisions of fault rules and the open connections, as text."""
 
     def stop(self) -> None:
-        """Closes all connections and stops listening; what was recorded stays readable. May be called twice.
+        """Closes all connections and stops listening. May be called twice.
 
-        Raises FaultFunctionError if a function of a fault rule has failed.
+        What was recorded stays readable, and what a single store holds; calls that need a running server raise
+        RuntimeError. Raises FaultFunctionError if a function of a fault rule has failed.
         """
         try:
             self._do(end)
@@ -293,8 +299,9 @@ class Running(_Hosted):
     ) -> Seen:
         """Waits until `count` matching requests have reached a stage; returns the last of them.
 
-        Raises NotSeen, FilterError; WouldBlock in a coroutine.
+        Raises NotSeen, FilterError; WouldBlock in a coroutine; RuntimeError if the server was stopped.
         """
+        self._check_runs()
         WouldBlock.check("wait_for", "server.aio.wait_for(…)")
         check_wait(count, timeout_s)
         given = match, count, stage, timeout_s, since
@@ -336,15 +343,17 @@ class RunningServer(Running):
 
     @property
     def controller_uri(self) -> str:
-        """host:port of the controller, which the first access starts."""
+        """host:port of the controller, which the first access starts. Raises RuntimeError if it comes after `stop`."""
         return self._do(Served.controller_uri)
 
     def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
         """Creates a stream, and its scope if needed, through the controller. Raises ControllerError."""
+        self._check_runs()
         self._do(Served.create_stream, scope, stream, segments)
 
     def snapshot(self, name: str) -> None:
         """Takes a snapshot of all data, and replaces one of this name. Raises SnapshotRefused with a data directory."""
+        self._check_runs()
         self._do(Served.snapshot, name)
 
     def restore(self, name: str) -> None:
@@ -352,10 +361,12 @@ class RunningServer(Running):
 
         Raises NoSuchSnapshot, SnapshotRefused.
         """
+        self._check_runs()
         self._do(Served.restore, name)
 
     def reset(self) -> None:
         """As `restore`, to an empty server. Raises SnapshotRefused."""
+        self._check_runs()
         self._do(Served.reset)
 
     # --- what it holds ----------------------------------------------------------------------------------------------
@@ -420,10 +431,12 @@ class Waits:
         self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
     ) -> Seen:
         """As `Running.wait_for`."""
+        self._server._check_runs()
         return await self._await(Watched.wait_for, match, count, stage, timeout_s, since)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """As `RunningFaults.wait_held`."""
+        self._server._check_runs()
         await self._await(Watched.faults, "wait_held", name, count, timeout_s)
 
     async def _await(self, function: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
@@ -457,11 +470,13 @@ class RunningFaults:
         **rest: Unpack[RuleOptions],
     ) -> str:
         """As `Faults.add`: appends a rule and returns its name."""
+        self._server._check_runs()
         name: str = self._server._do(Watched.add_fault, match, do, rest)
         return name
 
     def load(self, source: Path | str | FaultSettings) -> None:
         """As `Faults.load`: loads the rules of a file. Raises FaultFileError."""
+        self._server._check_runs()
         self._do("load", source)
 
     def clear(self, name: str | None = None) -> None:
@@ -475,10 +490,12 @@ class RunningFaults:
 
     def disable(self, name: str) -> None:
         """As `Faults.disable`: disables a rule; its counts stay. Raises NoSuchRule."""
+        self._server._check_runs()
         self._do("disable", name)
 
     def enable(self, name: str) -> None:
         """As `Faults.enable`: enables a disabled rule. Raises NoSuchRule."""
+        self._server._check_runs()
         self._do("enable", name)
 
     def held(self, name: str) -> int:
@@ -488,6 +505,7 @@ class RunningFaults:
 
     def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """Waits until a rule holds `count` items. Raises TimeoutError; WouldBlock in a coroutine."""
+        self._server._check_runs()
         WouldBlock.check("wait_held", "server.aio.wait_held(…)")
         check_wait(count, timeout_s)
         given = "wait_held", name, count, timeout_s
@@ -513,6 +531,7 @@ class RunningFaults:
 
     @round_trip_ms.setter
     def round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+        self._server._check_runs()
         self._server._do(Watched.set_round_trip_ms, given)
 
     def unmatched(self) -> list[str]:
@@ -534,6 +553,7 @@ class RunningToxics:
 
     def add(self, toxic: str | Toxic, **fields: Unpack[ToxicOptions]) -> str:
         """As `Toxics.add`: adds a toxic and returns its name. Raises ValueError."""
+        self._server._check_runs()
         name: str = self._server._do(Watched.add_toxic, toxic, fields)
         return name
 
