@@ -250,6 +250,19 @@ def test_rules_are_added_looked_at_and_cleared(servers: Servers, tmp_path: Path)
     assert from_start.faults.rules == ["second"]
 
 
+def test_the_seed_is_set_where_the_rules_are_and_an_unknown_attribute_is_refused(servers: Servers) -> None:
+    faults = servers.serve().faults
+    assert faults.seed == 0
+    faults.seed = 7
+    assert faults.seed == 7
+    with pytest.raises(ValueError, match=r"^seed: a whole number is needed$"):
+        faults.seed = "x"  # type: ignore[assignment]
+    with pytest.raises(AttributeError, match="roundtrip_ms"):
+        faults.roundtrip_ms = 2000  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="rate"):
+        faults.toxics.rate = 1  # type: ignore[attr-defined]
+
+
 def test_all_connections_are_cut_at_once(servers: Servers) -> None:
     server = servers.serve()
     with Client(server.address) as one, Client(server.address) as two:
@@ -436,6 +449,12 @@ def test_the_servers_own_thread_cannot_wait_for_itself(thread: ServerThread) -> 
     server = thread.serve()
     with pytest.raises(RuntimeError, match="cannot wait for itself"):
         server.call(lambda _: server.segments())
+
+
+def test_a_thread_or_process_that_does_not_answer_is_named(servers: Servers) -> None:
+    server, kind = servers.serve(), "thread" if servers.in_process else "process"
+    with pytest.raises(TimeoutError, match=rf"^the servers' {kind} did not answer within 0\.1 s$"):
+        server.run(MockCluster.wait_for, timeout_s=0.1)
 
 
 def test_a_coroutine_is_run_on_the_servers_thread(thread: ServerThread) -> None:

@@ -74,6 +74,10 @@ class Host(abc.ABC):
     def _wait(self, done: concurrent.futures.Future[Any], timeout_s: float | None) -> Any:
         try:
             error = done.exception(timeout_s)
+        except TimeoutError:
+            done.cancel()
+            where = "thread" if self.in_process else "process"
+            raise TimeoutError(f"the servers' {where} did not answer within {timeout_s:g} s") from None
         except BaseException:
             done.cancel()
             raise

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from segstore import __version__
 from segstore.server.cluster import MockCluster
-from segstore.server.config import unknown_name
+from segstore.server.config import settings_of, unknown_name
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, Seen, StageName
@@ -97,6 +97,9 @@ class Watched(ABC):
 
     def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
         self.observed.faults.round_trip_ms = given
+
+    def set_seed(self, given: int) -> None:
+        self.observed.faults.seed = settings_of(FaultSettings, {"seed": given}).seed
 
 
 class Served(Watched):

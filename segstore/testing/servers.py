@@ -456,6 +456,8 @@ class AsyncView(Waits):
 class RunningFaults:
     """The `Faults` of a running server: the same calls, executed where it runs. toxics: its toxics."""
 
+    __slots__ = ("_server", "toxics")  # so that a misspelt attribute is not set here without effect
+
     def __init__(self, server: Running) -> None:
         self._server = server
         self.toxics = RunningToxics(server)
@@ -534,6 +536,17 @@ class RunningFaults:
         self._server._check_runs()
         self._server._do(Watched.set_round_trip_ms, given)
 
+    @property
+    def seed(self) -> int:
+        """The seed of all random choices. Setting it raises ValueError for what a fault file could not have."""
+        found: int = self._do("seed")
+        return found
+
+    @seed.setter
+    def seed(self, given: int) -> None:
+        self._server._check_runs()
+        self._server._do(Watched.set_seed, given)
+
     def unmatched(self) -> list[str]:
         """One line for each rule that has never matched, or has matched and not fired."""
         lines: list[str] = self._do("unmatched")
@@ -547,6 +560,8 @@ class RunningFaults:
 
 class RunningToxics:
     """The `Toxics` of a running server: the same calls, executed where it runs."""
+
+    __slots__ = ("_server",)
 
     def __init__(self, server: Running) -> None:
         self._server = server

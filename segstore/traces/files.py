@@ -206,7 +206,7 @@ class TraceFile:
             return contextlib.nullcontext(self._file.read())  # a pipe
 
 
-def check_suffix(given: Path | str) -> Path:
+def check_suffix(given: object) -> Path:
     """Returns the path of a trace to write. Raises UnknownSuffix unless its suffix names a form, ValueError for others
     than paths and text.
     """
