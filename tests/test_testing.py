@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import attrgetter, methodcaller
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -493,6 +495,30 @@ def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(servers: Servers
         client.ask(ReadSegment("scope/other/0.#epoch.0", 0, 8, "", 8))
     assert trace.problems[-1].request == "READ_SEGMENT"
     assert (trace.host, trace.port) == trace.address
+
+
+def test_a_trace_is_a_file_or_records_and_nothing_else(servers: Servers) -> None:
+    assert servers.replay(str(TRACE)).unused() == servers.replay(TRACE).unused()
+    given: Any
+    for given in (None, 3, b"write.jsonl", [3]):
+        said = f"a trace is a file, given as text or a Path, or records, not {3 if given == [3] else given!r}"
+        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+            servers.replay(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"host": 3}, "host is text, not 3"),
+        ({"port": "9"}, "port is a number, not '9'"),
+        ({"tell": 3}, "tell is a function, not 3"),
+    ],
+)
+def test_an_option_of_a_trace_of_another_type_is_refused(
+    thread: ServerThread, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        thread.replay(TRACE, **options)
 
 
 def test_a_function_of_a_rule_runs_on_the_servers_thread_and_its_error_is_raised_by_stop() -> None:

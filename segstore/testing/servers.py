@@ -116,6 +116,12 @@ def _check_options(given: Collection[str], known: Collection[str]) -> None:
 
 def _check_trace_options(given: Mapping[str, Any]) -> None:
     """Raises ValueError for an option of the wrong type; `TraceServer` checks the values of the others."""
+    if not isinstance(given.get("host", ""), str):
+        raise ValueError(f"host is text, not {given['host']!r}")
+    if not isinstance(given.get("port", 0), int):
+        raise ValueError(f"port is a number, not {given['port']!r}")
+    if given.get("tell") is not None and not callable(given["tell"]):
+        raise ValueError(f"tell is a function, not {given['tell']!r}")
     for name in ("pace", "timeout_s"):
         if not isinstance(given.get(name), int | float | None):
             raise ValueError(f"{name} is a number, not {given[name]!r}")
@@ -125,6 +131,17 @@ def _check_trace_options(given: Mapping[str, Any]) -> None:
                 continue
             case other:
                 raise ValueError(f"{name} is (HOST, PORT), not {other!r}")
+
+
+def _trace(given: object) -> Path | list[Record]:
+    """The file of a trace, given as text or a path, or its records. Raises ValueError for others."""
+    if isinstance(given, str | Path):
+        return Path(given)
+    records = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
+    for each in records:
+        if not isinstance(each, Record):
+            raise ValueError(f"a trace is a file, given as text or a Path, or records, not {each!r}")
+    return records
 
 
 async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
@@ -159,7 +176,7 @@ class Servers(Host):
 
     def replay(
         self,
-        trace: Path | Iterable[Record],
+        trace: Path | str | Iterable[Record],
         *,
         announce: tuple[int, str] | None = None,
         **options: Unpack[TraceOptions],
@@ -172,8 +189,8 @@ class Servers(Host):
         """
         _check_options(options, TraceOptions.__annotations__)
         _check_trace_options(options)
-        trace = trace if isinstance(trace, Path) else list(trace)
-        return RunningTrace(self, self.create(ServedTrace.start, trace=trace, announce=announce, **options))
+        key = self.create(ServedTrace.start, trace=_trace(trace), announce=announce, **options)
+        return RunningTrace(self, key)
 
     def tap(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> RunningTap:
         """Starts a tap before a controller, a store or both; options are those of `segstore.tap.Tap`.

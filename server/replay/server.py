@@ -25,6 +25,7 @@ served fairly, in slices.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -85,6 +86,7 @@ _STEP: Final = 64
 _RECENT: Final = 20
 _NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
+_HIGHEST_PORT: Final = 65535
 
 
 def check_pace(pace: float | None) -> None:
@@ -158,13 +160,20 @@ class TraceServer:
     ) -> None:
         check_choice("mode", mode, get_args(Mode))
         check_choice("missing", missing, get_args(Missing))
-        if (missing == "pass") != (upstream is not None):
-            raise ValueError("upstream goes with missing='pass'")
+        if missing == "pass" and upstream is None:
+            raise ValueError("upstream goes with missing='pass': give the (HOST, PORT) of a store that has the rest")
+        if upstream is not None and missing != "pass":
+            raise ValueError(f"upstream is only asked with missing='pass', and this is missing={missing!r}")
         if upstream_controller is not None and missing != "pass":
             raise ValueError("upstream_controller goes with missing='pass'")
+        for name, where in (("upstream", upstream), ("upstream_controller", upstream_controller)):
+            if where is not None and not 0 < where[1] <= _HIGHEST_PORT:
+                raise ValueError(f"{name}: the port must be from 1 to {_HIGHEST_PORT}, not {where[1]}")
+        if not 0 <= port <= _HIGHEST_PORT:
+            raise ValueError(f"port must be from 0 to {_HIGHEST_PORT}, not {port}")
         check_pace(pace)
-        if timeout_s is not None and timeout_s <= 0:
-            raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
+        if timeout_s is not None and not 0 < timeout_s < math.inf:
+            raise ValueError(f"timeout_s must be above 0 and finite, not {timeout_s}")
         self.replay = Replay(records, mode)
         self.calls: CallReplay | None = None
         self.left_out_calls: Sequence[LeftOut] = ()

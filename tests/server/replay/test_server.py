@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -566,12 +567,32 @@ async def test_problems_are_reported_as_they_occur(recorded: list[Record]) -> No
 
 
 async def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ValueError, match="upstream goes with missing='pass'"):
+    with pytest.raises(ValueError, match=r"upstream goes with missing='pass': give the \(HOST, PORT\) of a store"):
         TraceServer([], missing="pass")
+    with pytest.raises(ValueError, match="upstream is only asked with missing='pass', and this is missing='error'"):
+        TraceServer([], upstream=("localhost", 1))
     with pytest.raises(ValueError, match=r"pace must be from 0\.001"):
         TraceServer([], pace=0)
     with pytest.raises(ValueError, match="timeout_s must be above 0"):
         TraceServer([], timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout_s": math.nan}, "timeout_s must be above 0 and finite, not nan"),
+        ({"timeout_s": math.inf}, "timeout_s must be above 0 and finite, not inf"),
+        ({"port": 99999}, "port must be from 0 to 65535, not 99999"),
+        ({"missing": "pass", "upstream": ("a", 99999)}, "upstream: the port must be from 1 to 65535, not 99999"),
+        (
+            {"missing": "pass", "upstream": ("a", 1), "upstream_controller": ("a", 0)},
+            "upstream_controller: the port must be from 1 to 65535, not 0",
+        ),
+    ],
+)
+async def test_numbers_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        TraceServer([], **options)
 
 
 async def test_a_connection_number_that_comes_again_is_another_connection() -> None:
