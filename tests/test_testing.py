@@ -365,6 +365,28 @@ def test_a_key_may_be_secret_and_is_refused_if_it_is_no_text(thread: ServerThrea
         thread.serve(auth_key=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"users": "alice:pw"}, "users are lines of a password file, in a list"),
+        ({"users": 3}, "users are lines of a password file, in a list"),
+        ({"users": [3]}, "line 1 of the users is text, not of the type int"),
+        ({"users": ["# people", "alice"]}, "line 2 of the users is not user:password:entries"),
+        ({"controller": "x"}, "controller: an object is needed"),
+        ({"controller": {"lease_cap": 1}}, "lease_cap: there is no such option (lease_cap_ms?)"),
+        ({"controller": {"lease_cap_ms": "x"}}, "lease_cap_ms: a whole number is needed"),
+        ({"stores": 0}, "stores: it must be greater than or equal to 1"),
+        ({"stores": "2"}, "stores is a number, not '2'"),
+        ({"memory_bytes": 1 << 30}, "memory_bytes needs data: without a directory everything is in memory"),
+    ],
+)
+def test_a_setting_of_another_form_is_refused_in_one_sentence(
+    thread: ServerThread, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        thread.serve(**settings)
+
+
 def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers) -> None:
     server = servers.serve()
     write(server, b"a")

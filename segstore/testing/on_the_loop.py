@@ -18,11 +18,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import ValidationError
-
 from segstore import __version__
 from segstore.server.cluster import MockCluster
-from segstore.server.config import settings_of, unknown_name
+from segstore.server.config import settings_of
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, Seen, StageName
@@ -35,7 +33,6 @@ from segstore.traces import STANDARD_OUTPUT, Recording, TraceFile, check_suffix
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Record, TraceError
-from segstore.wire.validation import first_error, message_of
 
 if TYPE_CHECKING:
     from segstore.tap import Tap
@@ -127,19 +124,11 @@ class Served(Watched):
         **settings: Any,
     ) -> Served:
         """As `segstore.testing.servers.ServerThread.serve`."""
-        accounts = None if users is None else Accounts(users)
+        accounts = None if users is None else Accounts(users, strict=True)
         settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
-        try:
-            if controller is not None and not isinstance(controller, ControllerConfig):
-                controller = ControllerConfig(**controller)
-            cluster = MockCluster(stores, controller=controller, faults=faults, **settings)
-        except ValidationError as error:
-            first = first_error(error)
-            *groups, field = map(str, first["loc"] or ("settings",))
-            why = message_of(first)
-            if first["type"] == "extra_forbidden":
-                why = unknown_name("option", field, ControllerConfig.model_fields)
-            raise ValueError(f"{'.'.join((*groups, field))}: {why}") from None
+        if isinstance(controller, Mapping):
+            controller = settings_of(ControllerConfig, controller)
+        cluster = MockCluster(stores, controller=controller, faults=faults, **settings)
         recording = None
         if record is not None:
             recording = Recording(

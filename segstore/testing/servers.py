@@ -137,7 +137,7 @@ def _trace(given: object) -> Path | list[Record]:
     """The file of a trace, given as text or a path, or its records. Raises ValueError for others."""
     if isinstance(given, str | Path):
         return Path(given)
-    records = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
+    records: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
     for each in records:
         if not isinstance(each, Record):
             raise ValueError(f"a trace is a file, given as text or a Path, or records, not {each!r}")

@@ -277,7 +277,7 @@ class MockCluster(Cluster):
     continues from there. `ownership` sets how several stores own their containers and what they do when a session
     expires. `coordinator` and `configuration` are the services with which they have sessions, such as a
     `ZooKeeperCoordinator`; by default these are in this process.
-    Other keyword arguments are the fields of `StoreSettings`.
+    Other keyword arguments are the fields of `StoreSettings`. Raises ValueError for an invalid one, FaultFileError.
 
     With several stores, a test moves containers, stops stores and breaks sessions with these calls:
 
@@ -308,25 +308,27 @@ class MockCluster(Cluster):
         configuration: Coordinator | None = None,
         **store: Unpack[StoreOptions],
     ) -> None:
-        if not isinstance(stores, int):
+        if isinstance(stores, bool) or not isinstance(stores, int):
             raise ValueError(f"stores is a number, not {stores!r}")
-        settings = ClusterSettings(
-            store=settings_of(
-                StoreSettings,
-                {"port": 0, "containers": max(4, stores), **store},
-                ("stores", *(MockCluster.__init__.__kwdefaults__ or ())),
-            ),
-            stores=stores,
-            controller_port=0,
-            controller=controller or ControllerConfig(),
-            published_host=published_host,
-            rest_port=rest_port,
-            http_port=http_port,
-            http_token_file=http_token_file,
-            data=data,
-            memory_bytes=memory_bytes,
-            ownership=ownership or _PROMPT,
+        store_settings = settings_of(
+            StoreSettings,
+            {"port": 0, "containers": max(4, stores), **store},
+            ("stores", *(MockCluster.__init__.__kwdefaults__ or ())),
         )
+        given = {
+            "store": store_settings,
+            "stores": stores,
+            "controller_port": 0,
+            "controller": controller or ControllerConfig(),
+            "published_host": published_host,
+            "rest_port": rest_port,
+            "http_port": http_port,
+            "http_token_file": http_token_file,
+            "data": data,
+            "memory_bytes": memory_bytes,
+            "ownership": ownership or _PROMPT,
+        }
+        settings = settings_of(ClusterSettings, given)
         clock = clock or LoopClock()
         super().__init__(
             settings,

@@ -75,19 +75,28 @@ class _Check:
 class Accounts:
     """The users of a password file."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        """lines: the lines of a password file; empty lines and lines that begin with # are ignored."""
+    def __init__(self, lines: Iterable[str], *, strict: bool = False) -> None:
+        """lines: the lines of a password file; empty lines and lines that begin with # are ignored.
+
+        strict: refuse a line without a password. Raises ValueError, also for lines that are no text.
+        """
+        if isinstance(lines, str) or not hasattr(lines, "__iter__"):
+            raise ValueError("users are lines of a password file, in a list")
         self._accounts: dict[str, _Account] = {}
         self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
         self._checks: dict[tuple[str, bytes], _Check] = {}
         self._turns = Shares(1)
         for number, line in enumerate(lines, 1):
+            if not isinstance(line, str):
+                raise ValueError(f"line {number} of the users is text, not of the type {type(line).__name__}")
             text = line.strip(" \t\r\n")
             if not text or text.startswith("#"):
                 continue
             user, *rest = text.split(":", 2)
             problems = ["skipped, because it is not user:password:entries"]
+            if strict and not (user and rest):
+                raise ValueError(f"line {number} of the users is not user:password:entries")
             if user and rest:
                 account = self._accounts[user] = _Account(rest[0])
                 if len(rest) < 2 and account.hash is None:

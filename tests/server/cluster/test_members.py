@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,21 @@ async def test_with_reconnect_a_store_keeps_what_it_had() -> None:
         await until(lambda: shares(mock) == before)
         assert heard[0] is SessionState.LOST
         assert mock.members.session(0) is not session
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"stores": 0}, "stores: it must be greater than or equal to 1"),
+        ({"stores": True}, "stores is a number, not True"),
+        ({"controller": 3}, "controller: an object is needed"),
+        ({"controller": {"lease_cap": 1}}, r"controller\.lease_cap: there is no such option \(lease_cap_ms\?\)"),
+        ({"rest_port": 70000}, "rest_port: it must be less than or equal to 65535"),
+    ],
+)
+def test_a_setting_that_no_cluster_has_is_refused_in_one_sentence(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        MockCluster(**given)
 
 
 async def test_what_is_asked_of_one_store_or_without_a_session_is_refused_in_words() -> None:
