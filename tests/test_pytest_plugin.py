@@ -152,9 +152,15 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
 
         @pytest.mark.segstore(controller={"lease_cap": 1})
         def test_of_the_controller(segstore_server): ...
+
+        @pytest.mark.segstore(record=3)
+        def test_of_a_recording(segstore_server): ...
+
+        @pytest.mark.segstore(users="alice:pw")
+        def test_of_users(segstore_server): ...
     """)
     result = suite.runpytest_inprocess(*STRICT, "-rN")
-    passed(result, 0, errors=5)
+    passed(result, 0, errors=7)
     start = "the settings of the marker segstore,"
     result.stdout.fnmatch_lines(
         [
@@ -163,6 +169,8 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
             "*missing.yaml*",
             f"{start} {{'containers': -1}}, are invalid: containers: it must be greater than 0",
             f"{start} {{'controller': {{'lease_cap': 1}}}}, are invalid: lease_cap: *(lease_cap_ms[?])",
+            f"{start} {{'record': 3}}, are invalid: a recording is a file, given as text or a Path, not 3",
+            f"{start} {{'users': 'alice:pw'}}, are invalid: users are lines of a password file, in a list",
         ]
     )
     assert result.stdout.str().count("auth_key") == 1

@@ -114,7 +114,7 @@ def test_a_server_of_tests_follows_the_same_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [3, "", b"run.jsonl"])
 def test_what_is_no_name_of_a_file_is_refused(given: Any) -> None:
-    said = f"a recording or trace is written to a file, given as text or a Path, not {given!r}"
+    said = f"a recording is a file, given as text or a Path, not {given!r}"
     with ServerThread() as thread:
         with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
             thread.serve(record=given)

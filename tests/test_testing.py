@@ -425,6 +425,26 @@ def test_what_needs_a_running_server_is_refused_by_a_stopped_one(
         call(server)
 
 
+@pytest.mark.parametrize(
+    ("call", "given", "said"),
+    [
+        ("create_stream", (1, "b"), "scope is text, not 1"),
+        ("create_stream", ("a", None), "stream is text, not None"),
+        ("create_stream", ("a", "b", "2"), "segments is a number, not '2'"),
+        ("create_stream", ("a", "b", True), "segments is a number, not True"),
+        ("snapshot", (None,), "name is text, not None"),
+        ("restore", (3,), "name is text, not 3"),
+        ("read", (b"a",), "segment is text, not b'a'"),
+        ("events", (None,), "segment is text, not None"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_by_its_name(
+    thread: ServerThread, call: str, given: tuple[object, ...], said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        getattr(thread.serve(), call)(*given)
+
+
 def test_a_stopped_server_starts_no_controller_and_keeps_the_address_of_one(servers: Servers) -> None:
     server = servers.serve()
     server.stop()

@@ -116,8 +116,7 @@ def _check_options(given: Collection[str], known: Collection[str]) -> None:
 
 def _check_trace_options(given: Mapping[str, Any]) -> None:
     """Raises ValueError for an option of the wrong type; `TraceServer` checks the values of the others."""
-    if not isinstance(given.get("host", ""), str):
-        raise ValueError(f"host is text, not {given['host']!r}")
+    _check_text(host=given.get("host", ""))
     if not isinstance(given.get("port", 0), int):
         raise ValueError(f"port is a number, not {given['port']!r}")
     if given.get("tell") is not None and not callable(given["tell"]):
@@ -131,6 +130,13 @@ def _check_trace_options(given: Mapping[str, Any]) -> None:
                 continue
             case other:
                 raise ValueError(f"{name} is (HOST, PORT), not {other!r}")
+
+
+def _check_text(**given: object) -> None:
+    """Raises ValueError for an argument that is not text."""
+    for name, each in given.items():
+        if not isinstance(each, str):
+            raise ValueError(f"{name} is text, not {each!r}")
 
 
 def _trace(given: object) -> Path | list[Record]:
@@ -364,13 +370,17 @@ class RunningServer(Running):
         return self._do(Served.controller_uri)
 
     def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
-        """Creates a stream, and its scope if needed, through the controller. Raises ControllerError."""
+        """Creates a stream, and its scope if needed, through the controller. Raises ControllerError, ValueError."""
         self._check_runs()
+        _check_text(scope=scope, stream=stream)
+        if isinstance(segments, bool) or not isinstance(segments, int):
+            raise ValueError(f"segments is a number, not {segments!r}")
         self._do(Served.create_stream, scope, stream, segments)
 
     def snapshot(self, name: str) -> None:
         """Takes a snapshot of all data, and replaces one of this name. Raises SnapshotRefused with a data directory."""
         self._check_runs()
+        _check_text(name=name)
         self._do(Served.snapshot, name)
 
     def restore(self, name: str) -> None:
@@ -379,6 +389,7 @@ class RunningServer(Running):
         Raises NoSuchSnapshot, SnapshotRefused.
         """
         self._check_runs()
+        _check_text(name=name)
         self._do(Served.restore, name)
 
     def reset(self) -> None:
@@ -408,10 +419,12 @@ class RunningServer(Running):
 
     def read(self, segment: str) -> bytes:
         """All that a segment holds, from its start offset. Raises NoSuchSegment."""
+        _check_text(segment=segment)
         return self._do(Served.read, segment)
 
     def events(self, segment: str) -> list[bytes]:
         """The events of a segment, in order. Raises NoSuchSegment; ValueError, with the offset, for other bytes."""
+        _check_text(segment=segment)
         return self._do(Served.events, segment)
 
 

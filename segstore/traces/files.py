@@ -211,7 +211,7 @@ def check_suffix(given: object) -> Path:
     than paths and text.
     """
     if not isinstance(given, str | Path) or not given:
-        raise ValueError(f"a recording or trace is written to a file, given as text or a Path, not {given!r}")
+        raise ValueError(f"a recording is a file, given as text or a Path, not {given!r}")
     path = Path(given)
     if path.suffix not in _WRITERS:
         raise UnknownSuffix(path)
