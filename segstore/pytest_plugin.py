@@ -267,7 +267,9 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
     def start(*, process: bool | None = None, **settings: Unpack[testing.ServerOptions]) -> testing.RunningServer:
         __tracebackhide__ = True
         settings["faults"] = _beside(request, settings.get("faults"))
-        running.append(segstore_hosts.get(process).serve(**recordings.new(), **settings))
+        if settings.get("record") is None:  # a store has one recording, and that of the test comes first
+            settings.update(recordings.new())  # type: ignore[typeddict-item]
+        running.append(segstore_hosts.get(process).serve(**settings))
         _reported(request.node, running[-1])
         return running[-1]
 

@@ -308,6 +308,19 @@ def test_calls_that_a_trace_lacks_are_forwarded_to_the_controller_of_the_mock(su
     suite.runpytest_subprocess(*options, "test_replays.py").assert_outcomes(passed=1)
 
 
+def test_a_recording_of_the_test_itself_takes_precedence(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        from talk import *
+
+        def test_own(segstore_cluster):
+            talk(segstore_cluster(record="own.jsonl"), *BEGIN)
+            talk(segstore_cluster(record=None), *BEGIN)
+    """)
+    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record=kept"), 1)
+    assert recorded(suite.path / "kept") == ["test_own.jsonl"]
+    assert (suite.path / "own.jsonl").read_text().startswith('{"segstore_trace"')
+
+
 def test_recordings_have_names_of_their_own_and_those_without_traffic_are_none(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         test_a="""
