@@ -326,7 +326,7 @@ class Running(_Hosted):
         """
         self._check_runs()
         WouldBlock.check("wait_for", "server.aio.wait_for(…)")
-        check_wait(count, timeout_s)
+        check_wait(count, timeout_s, since)
         given = match, count, stage, timeout_s, since
         return self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
 
@@ -596,7 +596,7 @@ class RunningToxics:
     def __init__(self, server: Running) -> None:
         self._server = server
 
-    def add(self, toxic: str | Toxic, **fields: Unpack[ToxicOptions]) -> str:
+    def add(self, toxic: str | Toxic | Mapping[str, Any], **fields: Unpack[ToxicOptions]) -> str:
         """As `Toxics.add`: adds a toxic and returns its name. Raises ValueError."""
         self._server._check_runs()
         name: str = self._server._do(Watched.add_toxic, toxic, fields)
