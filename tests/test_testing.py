@@ -462,7 +462,7 @@ def test_several_stores_that_are_stopped_no_longer_say_what_they_held(servers: S
     with Client(server.address) as client:
         client.ask(HELLO)
     server.stop()
-    let_go = "^this server was stopped, and its stores have let go of their segments: look at these before$"
+    let_go = "^this server was stopped, and its stores released their segments: read them before stop\\(\\)$"
     for call in (server.segments, partial(server.read, SEGMENT), partial(server.events, SEGMENT)):
         with pytest.raises(RuntimeError, match=let_go):
             call()

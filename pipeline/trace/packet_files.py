@@ -38,6 +38,7 @@ _PCAP: Final = {  # magic → byte order, nanoseconds per unit of the fraction
 }
 _SECTION, _INTERFACE, _OLD_PACKET, _PACKET = 0x0A0D0D0A, 1, 2, 6
 _ORDERS: Final = {bytes.fromhex("1a2b3c4d"): ">", bytes.fromhex("4d3c2b1a"): "<"}
+_MOST_COMMENT_BYTES = 4096
 _END, _COMMENT, _RESOLUTION, _OFFSET = 0, 1, 9, 14
 _SECOND_NS: Final = 1_000_000_000
 _INT64: Final = 1 << 63
@@ -186,11 +187,12 @@ def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface],
 
 
 def _comment(options: memoryview, order: str) -> bytes:
+    """The first comment of a packet, if it is not too long to be one about a connection."""
     at = 0
     while at + 4 <= len(options):
         code, size = struct.unpack_from(order + "HH", options, at)
         if code == _COMMENT:
-            return bytes(options[at + 4 : at + 4 + size])
+            return bytes(options[at + 4 : at + 4 + size]) if size <= _MOST_COMMENT_BYTES else b""
         if code == _END:
             break
         at += 4 + size + -size % 4

@@ -74,7 +74,6 @@ MOST_CONNECTIONS: Final = 8_192
 _PIECE_BYTES: Final = 128
 """Estimated overhead of a queued piece, in addition to its data."""
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
-_MOST_FACTS_BYTES: Final = 4096
 PIECES_AT_ONCE: Final = 16_384
 """A chunk ends after this many pieces, however short they are."""
 HELLO_START: Final = struct.pack(">ii", -127, 8)
@@ -161,12 +160,12 @@ class Side:
 
 class _Connection:
     """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it is one to a store.
-    facts: those in the comment on its first packet. closed_by: the direction that finished first. closing: the facts in
-    the comment on that packet.
+    comment: that on its first packet. closed_by: the direction that finished first. closing: the comment on the packet
+    with which it did.
     """
 
     __slots__ = (
-        *("client", "closed_by", "closing", "early", "early_bytes", "facts", "first", "known", "number", "other"),
+        *("client", "closed_by", "closing", "comment", "early", "early_bytes", "first", "known", "number", "other"),
         *("sides", "ts_ns"),
     )
 
@@ -175,8 +174,8 @@ class _Connection:
         self.ts_ns = packet.ts_ns
         self.closed_by: Direction | None = None
         self.number = packet.at
-        self.facts = _facts_in(packet.comment)
-        self.closing: dict[str, str] = {}
+        self.comment = packet.comment
+        self.closing = b""
         self.sides = (Side(), Side())
         self.known = False
         self.other = False
@@ -192,6 +191,7 @@ class _Connection:
     def leave_alone(self) -> None:
         """Marks this as not a connection to a store, and drops its data."""
         self.other = True
+        self.comment = self.closing = b""
         self.early.clear()
         self.early_bytes = 0
         self.sides = (Side(), Side())
@@ -295,7 +295,7 @@ class Reassembly:
             sender = Direction(found.source != connection.client)
             self._take(connection, key, sender, sequence, bytes(found.data))
             if found.flags & (FIN | RST) and connection.closed_by is None:
-                connection.closed_by, connection.closing = sender, _facts_in(packet.comment)
+                connection.closed_by, connection.closing = sender, packet.comment
             if found.flags & FIN:
                 connection.sides[sender].end_at(sequence + len(found.data))
             if all(side.complete for side in connection.sides):
@@ -368,7 +368,8 @@ class Reassembly:
         connection.known = True
         store = key[0] if key[1] == connection.client else key[1]
         opened = self._moment(connection.ts_ns)
-        facts = {"peer": _named(connection.client), "store": _named(store), **connection.facts}
+        facts = {"peer": _named(connection.client), "store": _named(store), **_facts_in(connection.comment)}
+        connection.comment = b""
         self.writer.opened(opened, connection.number, **facts)
         for now, direction, data in connection.early:
             self._add(now, connection.number, direction, data)
@@ -402,7 +403,7 @@ class Reassembly:
                 yield Skipped(self.path, connection.number, side.lost, reason)
         if closes:
             by = Direction.REQUEST if connection.closed_by is None else connection.closed_by
-            is_due = self.writer.closed(self._moment(self.now), connection.number, by, **connection.closing)
+            is_due = self.writer.closed(self._moment(self.now), connection.number, by, **_facts_in(connection.closing))
             self.due = is_due or self.due
 
     def _chunk(self, block: bytes) -> Iterator[Chunk]:
@@ -419,7 +420,7 @@ class Reassembly:
 
 def _facts_in(comment: bytes) -> dict[str, str]:
     """The facts of a record in a comment, as `segstore trace convert` writes it; none in those of others."""
-    facts = unpack_data(comment) if 0 < len(comment) <= _MOST_FACTS_BYTES else None
+    facts = unpack_data(comment) if comment else None
     return {name: value for name, value in (facts or {}).items() if isinstance(value, str)}
 
 

@@ -200,8 +200,8 @@ class RowMaker:
 
 def _hidden(record: Record) -> bytes:
     """Returns a record's bytes with delegation tokens overwritten."""
-    if record.kind is RecordKind.BYTES and record.direction is Direction.REQUEST:
-        return redact(record.data, whole=False)
+    if record.kind is RecordKind.BYTES:
+        return redact(record.data, record.direction is Direction.REPLY)
     if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES and _HEADER(record.data)[0] in SECRET_CODES:
         return redact(record.data)
     if record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:

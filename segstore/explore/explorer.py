@@ -165,7 +165,8 @@ async def explore(
     Raises what the client raises in the fault-free run, TimeoutError if that does not end, ValueError if its results
     differ from `wanted`, and FilterError.
     """
-    parse_filter(match)
+    if match.strip():
+        parse_filter(match)
     good = await _run(client, None, match, timeout_s, make_store)
     if good.hung:
         raise TimeoutError(f"the client does not finish within {timeout_s:g} s, even without a fault")

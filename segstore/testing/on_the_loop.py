@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8
 _NAMES_SHOWN: Final = 3
-_LET_GO: Final = "this server was stopped, and its stores have let go of their segments: look at these before"
+_LET_GO: Final = "this server was stopped, and its stores released their segments: read them before stop()"
 
 
 def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:

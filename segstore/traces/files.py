@@ -232,9 +232,8 @@ def is_trace(path: Path) -> bool:
 def redacted(records: Iterable[Record]) -> Iterator[Record]:
     """Yields the records with delegation tokens overwritten; lengths stay the same."""
     for record in records:
-        is_frame = record.kind is RecordKind.FRAME
-        if is_frame or (record.kind is RecordKind.BYTES and record.direction is Direction.REQUEST):
-            data = redact(record.data, is_frame)
+        if record.kind is RecordKind.FRAME or record.kind is RecordKind.BYTES:
+            data = redact(record.data, record.kind is RecordKind.FRAME or record.direction is Direction.REPLY)
             record = record if data is record.data else record._replace(data=data)
         elif record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
             record = record._replace(data=redacted_call(call).pack())

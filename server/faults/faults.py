@@ -235,7 +235,7 @@ class Faults(Decider):
             rule = Rule(match=match, do=do, **rest)  # type: ignore[arg-type]  # checked
         except ValidationError as error:
             raise ValueError(rule_problem(error)) from error
-        if "nth" in rest and not rule.nth:
+        if rest.get("nth") == []:
             raise ValueError("nth: the list must not be empty")
         return super().add(rule)
 
@@ -290,7 +290,7 @@ class Faults(Decider):
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """Waits until a rule holds `count` requests or replies. Raises TimeoutError; NoSuchRule, at once if the rule
-        is removed meanwhile; ValueError for a rule that holds nothing, a count or a time-out that is none.
+        is removed meanwhile; ValueError for a rule that holds nothing, an invalid count or time-out.
         """
         check_wait(count, timeout_s)
         rule = self._rule(name).rule

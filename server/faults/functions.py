@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -99,7 +99,7 @@ class FaultRequest:
         """Changes fields of the request before it is executed.
 
         Raises TypeError for an unknown field, WireError for a value that cannot be sent, and ValueError for the segment
-        of an append, which is that of its writer, and for data or an event count that are none.
+        of an append, which is that of its writer, data that is not bytes or an event count that is not an integer.
         """
         if isinstance(self.command, Append):
             if "segment" in fields:
@@ -209,7 +209,8 @@ class Functions:
 
     def _check_returned(self, found: object, request: FaultRequest) -> None:
         """A function that returns what looks like an action has failed: that decides nothing."""
-        if isinstance(found, str | Mapping | Sequence | Command | BaseModel):
+        each = found if isinstance(found, list | tuple) else (found,)
+        if any(isinstance(one, str | Mapping | Command | BaseModel) and one for one in each):
             said = f"it returned {_shown(found)}, which decides nothing: call methods of the request, such as drop()"
             self._failed(request, ValueError(said))
 

@@ -264,7 +264,7 @@ class Observed:
 
         Requests that reached it before the call count too, unless discarded. since: only requests with a greater number
         count. Raises NotSeen with the nearest requests, FilterError, and ValueError for a filter that no request can
-        match, and a count, a time-out or a `since` that is none.
+        match, and an invalid count, time-out or `since`.
         """
         check_wait(count, timeout_s, since)
         matches, wanted = _of_requests(match), stage_of(stage)

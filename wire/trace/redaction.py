@@ -57,7 +57,8 @@ def redact(frame: bytes, whole: bool = True) -> bytes:
     """Returns the frame with its delegation tokens overwritten; the length stays the same.
 
     whole: False for bytes of requests that form no frame. If they start like a partial frame they are treated as one,
-    else all of them are overwritten. Replies have no tokens.
+    else all of them are overwritten. True for those of replies, too, which have no tokens: they are overwritten only if
+    they start like a request that has one, because a capture may have taken one side for the other.
     """
     if len(frame) < HEADER_BYTES:
         return frame if whole else _STAR * len(frame)

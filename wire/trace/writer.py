@@ -535,8 +535,8 @@ class TraceWriter(WriterState):
 
     def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
-            if self._redact is not None and stream & 1 == Direction.REQUEST:
-                data = self._redact(bytes(data), False)
+            if self._redact is not None:
+                data = self._redact(bytes(data), stream & 1 == Direction.REPLY)
             self._put(ts_ns, stream >> 1, stream & 1, RecordKind.BYTES, data)
 
     def _end(self, ts_ns: int, connection: int) -> None:

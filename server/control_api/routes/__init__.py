@@ -9,8 +9,8 @@ from starlette.convertors import Convertor, IntegerConvertor, register_url_conve
 __all__ = ["NAME", "NUMBER"]
 
 NAME: Final = "{name:name}"
-"""A name with any characters. The library's own pattern ends at a line break, and ignores one at the end of the path:
-the path of one name would lead to another.
+"""A name with any characters. The library's own pattern ends at a line break, and ignores one at the end of the name:
+its path would lead to another resource.
 """
 NUMBER: Final = "{number:number}"
 """The number of a record. Python refuses to read integers of thousands of digits."""

@@ -43,8 +43,8 @@ def router(controlled: Controlled) -> APIRouter:
         indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
     ) -> AllSegments:
         page: First[str] = First(limit)
-        names: dict[str, str] = {}
-        """The names on the page that are shown differently from what they are, by what is shown."""
+        escaped: dict[str, list[str]] = {}
+        """Names that are shown escaped, by what is shown."""
         total = done = 0
         for store in controlled.stores:
             for container in list(store.store.containers.values()):
@@ -55,16 +55,17 @@ def router(controlled: Controlled) -> APIRouter:
                         if listed > after:
                             page.add(listed)
                             if listed != name:
-                                names[listed] = name
+                                escaped.setdefault(listed, []).append(name)
                     done += 1 + len(name) // _COMPARED_CHARACTERS
                     if done > _AT_ONCE:
                         done = 0
                         await asyncio.sleep(0)
         found = []
-        for name in page.names:
-            segment = _find(controlled, names.get(name, name))
-            if segment is not None:  # it may have been deleted meanwhile
-                found.append(segment)
+        for listed in dict.fromkeys(page.names):
+            for name in (listed, *escaped.get(listed, ())):
+                segment = _find(controlled, name)
+                if segment is not None:  # it may have been deleted meanwhile
+                    found.append(segment)
         return AllSegments(
             total=total,
             segments=[_summary(number, container, segment) for number, container, segment in found],

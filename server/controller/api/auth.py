@@ -78,7 +78,7 @@ class Accounts:
     def __init__(self, lines: Iterable[str], *, strict: bool = False) -> None:
         """lines: the lines of a password file; empty lines and lines that begin with # are ignored.
 
-        strict: refuse a line without a password. Raises ValueError, also for lines that are no text.
+        strict: refuse a line without a password. Raises ValueError, also for lines that are not text.
         """
         if isinstance(lines, str) or not hasattr(lines, "__iter__"):
             raise ValueError("users are lines of a password file, in a list")
@@ -202,7 +202,7 @@ class Authority:
     ) -> None:
         """ttl_s: lifetime of issued tokens (600, as in Pravega's `Config`); -1 for no expiry. now_s: since 1970.
 
-        Raises ValueError for a key that is no text.
+        Raises ValueError for a key that is not text.
         """
         if isinstance(key, SecretStr):
             key = key.get_secret_value()

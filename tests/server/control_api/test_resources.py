@@ -140,6 +140,8 @@ async def test_pages_have_every_name_once_where_utf8_cannot_carry_some() -> None
         assert after is None
         assert found == sorted(name.encode("utf-8", "backslashreplace").decode() for name in names)
         assert (await get(http, "/v1/segments", contains="ud80", prefix="s/"))["total"] == 7
+        mock.store.create_segment("s/\\ud800", now_ms=0)  # looks as another does
+        assert len((await get(http, "/v1/segments", contains="ud800"))["segments"]) == 2
 
 
 async def test_connections_show_their_writers() -> None:

@@ -460,9 +460,10 @@ async def test_a_function_that_returns_an_action_has_failed(kind: HostName, is_a
     )
 
 
-async def test_other_results_of_functions_are_ignored(kind: HostName) -> None:
+@pytest.mark.parametrize("result", [False, 3, "", (), [None, None], (None,), {}, b"data"])
+async def test_other_results_of_functions_are_ignored(kind: HostName, result: Any) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, lambda request: request is None, name="curious")  # type: ignore[arg-type,return-value]
+        mock.faults.add(APPENDS, lambda _: result, name="curious")
         peer.send(append(1))
         (reply,) = await peer.receive(1)
         assert isinstance(reply, DataAppended)

@@ -385,6 +385,14 @@ def test_bytes_of_replies_are_kept_as_they_are() -> None:
     assert {each.direction: each.data for each in found} == {REQUEST: b"*" * len(oversized), REPLY: oversized}
 
 
+def test_the_start_of_a_request_has_no_token_in_the_wrong_direction_either() -> None:
+    writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
+    whole = frame(28, bytes(8) + b"\0\x01s\0\x05token")
+    writer.add(1, 1, REPLY, whole[:-2])
+    (found,) = read(writer.start(), writer.finish(2))
+    assert found.data == whole[:-5] + b"***"
+
+
 def test_a_mark_takes_eight_bytes() -> None:
     with pytest.raises(ValueError, match="8 bytes, not 3"):
         make_mark(b"abc")
