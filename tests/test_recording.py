@@ -124,11 +124,11 @@ def test_what_is_no_name_of_a_file_is_refused(given: Any) -> None:
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.wtrace"])
 @pytest.mark.parametrize(("folder", "why"), [("none", errno.ENOENT), ("file", errno.ENOTDIR)])
-def test_a_folder_in_which_no_file_can_be_made_is_named(tmp_path: Path, folder: str, why: int, name: str) -> None:
+def test_the_file_that_was_given_is_named_if_none_can_be_made(tmp_path: Path, folder: str, why: int, name: str) -> None:
     (tmp_path / "file").touch()
     with ServerThread() as thread, pytest.raises(OSError, match=os.strerror(why)) as caught:
         thread.serve(record=tmp_path / folder / name)
-    assert caught.value.filename == str(tmp_path / folder)
+    assert caught.value.filename == str(tmp_path / folder / name)
 
 
 def say_hello(port: int) -> None:

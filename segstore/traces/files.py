@@ -357,8 +357,7 @@ class FileRecorder(TraceRecorder):
     at least once per `FLUSH_AFTER_NS`, so that old data is written without further traffic. If the disk fails, the
     recording ends with a log line and sets `failure`; the server continues.
 
-    Raises OSError, which names the folder if no file can be created there, and FileExistsError for an existing file,
-    which a recording never replaces.
+    Raises OSError, and FileExistsError for an existing file, which a recording never replaces.
     """
 
     def __init__(
@@ -393,8 +392,6 @@ class FileRecorder(TraceRecorder):
         except FileExistsError as cause:
             said = "the file exists, and a recording never overwrites a file"
             raise FileExistsError(cause.errno, said, str(path)) from cause
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as cause:
-            raise of_file(cause, path.parent) from cause  # the file is new, and perhaps a capture beside the one given
         self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure

@@ -81,14 +81,22 @@ class Recording:
         if path == STANDARD_OUTPUT:
             self.recorder = LineRecorder(Metadata(wire_version, recorder, values or {}), record_tokens=record_tokens)
             return
-        self.recorder = FileRecorder(
-            capture_for(path),
-            recorder=recorder,
-            wire_version=wire_version,
-            record_tokens=record_tokens,
-            max_frame_bytes=max_frame_bytes,
-            values=values,
-        )
+        capture = capture_for(path)
+        try:
+            self.recorder = FileRecorder(
+                capture,
+                recorder=recorder,
+                wire_version=wire_version,
+                record_tokens=record_tokens,
+                max_frame_bytes=max_frame_bytes,
+                values=values,
+            )
+        except FileExistsError:
+            raise
+        except OSError as error:
+            if str(error.filename) != str(capture):
+                raise
+            raise of_file(error, path) from error
 
     def close(self, *, keep_empty: bool = True) -> None:
         """Writes pending data, and the file in its form. Can be called twice. Raises OSError if it cannot be written.
