@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from segstore.cli.commands import main
 from segstore.server.durable import DataError, DirectoryUnusable, journal, sqlite_journal, verify
 from segstore.server.store import DataDamaged
-from tests.server.durable.support import make, running, write
+from tests.server.durable.support import RANDOM, make, running, write
 
 NAME = "scope/stream/0.#epoch.0"
 FORMAT_1 = Path(__file__).parents[3] / "fixtures" / "data-directories" / "format-1.tar.xz"
@@ -47,10 +47,10 @@ def crashed(tmp_path_factory: pytest.TempPathFactory, written: int) -> Path:
     async def fill() -> None:
         async with running(path, crash=True) as (durability, store):
             store.create_segment(NAME, now_ms=1)
-            write(store, NAME, os.urandom(100_000))
+            write(store, NAME, RANDOM.randbytes(100_000))
             await durability.checkpoint()
             for _ in range(5):
-                write(store, NAME, os.urandom(3_000))
+                write(store, NAME, RANDOM.randbytes(3_000))
                 await durability.committer.settled()
 
     asyncio.run(fill())
