@@ -36,9 +36,7 @@ OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session
 	-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sync serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
-	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-large-trace bench-planning bench-matching bench-stream-lag \
-	bench-ownership bench-tap bench-toxics bench-trace-view conformance fuzz fuzz-native mutants wheels release-check binary image footprint docs page-picture cert proto soak spark-cluster clean
+.PHONY: help setup sync serve test test-quick test-lowest test-spark audit lint bench conformance fuzz fuzz-native mutants wheels release-check binary image footprint docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -85,61 +83,8 @@ lint: $(DEV) ## ruff, and mypy --strict over all that ships
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: $(DEV) ## run the benchmarks; they print ratios and write JSON
+bench: $(DEV) ## run the benchmarks, or some: make bench ARGS="codec server --quick"; the page: ARGS=--write-docs
 	$(PY) -m bench $(ARGS)
-
-bench-all: $(DEV) ## every benchmark in turn, all of docs/project/performance.md: ARGS=--write-docs; to see that they work: ARGS=--quick
-	$(PY) -m bench.every $(ARGS)
-
-bench-official-client: $(DEV) ## speed with the official client, and who limits it
-	$(PY) -m bench.official_client $(ARGS)
-
-bench-client: $(DEV) ## speed of this client beside the official one, and its memory
-	$(PY) -m bench.client $(ARGS)
-
-bench-pooling: $(DEV) ## sockets and speed of a thousand segment writers, pooled and not
-	$(PY) -m bench.pooling $(ARGS)
-
-bench-pipeline: $(DEV) ## traces as rows: in one process and on Spark; the trace's size: ARGS="--megabytes 1000"
-	$(PY) -m bench.pipeline $(ARGS)
-
-bench-tap: $(DEV) ## a connection through a tap beside the same one without it
-	$(PY) -m bench.tap $(ARGS)
-
-bench-toxics: $(DEV) ## toxics: delays, rates and sizes measured beside those set, and their cost
-	$(PY) -m bench.toxics $(ARGS)
-bench-trace-view: $(DEV) ## the page of a trace of a million records in a browser: size, first paint, stalls
-	$(PY) -m bench.trace_view $(ARGS)
-
-bench-durable: $(DEV) ## what durability costs, how soon 1 GB is open again, memory under --memory-bytes
-	$(PY) -m bench.durable $(ARGS)
-
-bench-setup-timeout: $(DEV) ## how soon a client is served when one node never answers
-	$(PY) -m bench.setup_timeout $(ARGS)
-
-bench-capacity: $(DEV) ## memory of segments, entries and connections; latency under a thousand writers
-	$(PY) -m bench.capacity $(ARGS)
-
-bench-lazy-producers: $(DEV) ## what many writers cost that write little: eager, lazy, connected to a few segments
-	$(PY) -m bench.lazy_producers $(ARGS)
-
-bench-matching: $(DEV) ## matching on Spark beside DuckDB, and from which size of a trace on a report pays
-	$(PY) -m bench.matching $(ARGS)
-
-bench-large-trace: $(DEV) ## the analysis of a trace of 5 GB, on local[2] and on a master with two workers: ARGS="--megabytes 500"
-	$(PY) -m bench.large_trace $(ARGS)
-
-bench-planning: $(DEV) ## what planning and the driver hold for 1 TB on 100 nodes, and where it breaks first
-	$(PY) -m bench.planning $(ARGS)
-
-bench-large-events: $(DEV) ## events of 24 to 256 MiB, against the same bytes as events of 1 MB
-	$(PY) -m bench.large_events $(ARGS)
-
-bench-stream-lag: $(DEV) ## how far a streaming query on Spark is behind a stream that is written steadily
-	$(PY) -m bench.stream_lag $(ARGS)
-
-bench-ownership: $(DEV) ## containers that change owner and the write gap when a session expires, for both policies
-	$(PY) -m bench.ownership $(ARGS)
 
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
 	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)

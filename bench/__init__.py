@@ -1,7 +1,1 @@
-"""Benchmarks: one module a question. Each prints ratios beside its goals and gives them back as plain values.
-
-    python -m bench [NAME ...] [--quick] [--json FILE] [--write-docs]
-
-Absolute times belong to one machine on one day; a ratio between things that ran in turns does not, so ratios are what
-goals speak of.
-"""
+"""Benchmarks, run by `make bench`: `bench/__main__.py` lists them. Goals are ratios between contenders of one run."""

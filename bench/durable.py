@@ -1,7 +1,7 @@
 """What does durability cost, and what does a store that keeps its data need to start and to hold?
 
 Appends of 1 KB, each sent when the one before it is acknowledged, from one writer and from 64. Compared with a bare
-log behind the same sockets (`bench.bare_log`): group commit with `fdatasync`, and nothing else. Both run in processes
+log behind the same sockets (`bench.processes`): group commit with `fdatasync`, and nothing else. Both run in processes
 of their own and write to one disk, in turns. Then a store is filled with 1 GB, killed, and started again; and a store
 that may keep 64 MiB in memory takes ten times as much, of which its process may hold so much more than when it was
 empty. Needs Linux's /proc.
@@ -10,24 +10,18 @@ empty. Needs Linux's /proc.
 from __future__ import annotations
 
 import selectors
-import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import pages
-from bench.harness import Effort, Figure, Report, take_turns
-from bench.pictures import Bars
-from bench.processes import ROOT, Serving, serving
+from bench.harness import Effort, Report, take_turns
+from bench.processes import ROOT, Serving, baseline, serving
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -63,21 +57,11 @@ REQUEST_BYTES: Final = len(_append(uuid.UUID(int=1), 1, APPEND_BYTES))
 
 
 def run(effort: Effort) -> Report:
-    report = Report(
-        "Durable stores",
-        question="What does durability cost, compared with a bare log with `fdatasync`, and how fast does a "
-        "store open again?",
-    )
+    report = Report("Durable stores")
     with tempfile.TemporaryDirectory(prefix="segstore-bench-", dir=ROOT / "bench") as folder:
         _rates(report, effort, Path(folder))
         _reopening(report, effort, Path(folder))
         _memory(report, effort, Path(folder))
-    alone, many, killed, _, grown = (figure.value for figure in report.figures)
-    report.says = (
-        f"Appends are acknowledged at {alone:.2f} of the bare log's rate with one writer and {many:.2f} with 64; "
-        f"after `kill -9` the store opens {max(killed, 0):.2f} s later than an empty one, and it grows by {grown:.2f} "
-        "of the limit that --memory-bytes sets."
-    )
     report.notes.append("both write to one disk, each append is acknowledged when it is on disk; group commit in both")
     return report
 
@@ -85,18 +69,17 @@ def run(effort: Effort) -> Report:
 def _rates(report: Report, effort: Effort, folder: Path) -> None:
     rows = []
     (folder / "bare").mkdir()
-    with serving("--data", str(folder / "data")) as store, _bare(folder / "bare") as bare_port:
+    sizes = str(REQUEST_BYTES), str(ACK_BYTES)
+    with serving("--data", str(folder / "data")) as store, baseline("log", str(folder / "bare"), *sizes) as bare:
         for writers, goal in GOALS.items():
             count = max(200, round(3000 * effort.scale)) * (1 if writers == 1 else 8)
-            with _Load(store.port, writers, store=True) as on_store, _Load(bare_port, writers, store=False) as on_bare:
+            with _Load(store.port, writers, store=True) as on_store, _Load(bare.port, writers, store=False) as on_bare:
                 times = take_turns(
                     {"store": partial(on_store.run, count), "bare": partial(on_bare.run, count)}, 2 * effort.rounds + 1
                 )
             ratio = times.ratio("bare", "store")
             name = "one writer" if writers == 1 else f"{writers} writers"
-            report.figures.append(
-                Figure(f"1 KB appends, {name}: rate, of a bare log with fdatasync", ratio, goal, at_most=False)
-            )
+            report.add(f"1 KB appends, {name}: rate, of a bare log with fdatasync", ratio, goal, at_most=False)
             rows.append(
                 (
                     name,
@@ -106,11 +89,6 @@ def _rates(report: Report, effort: Effort, folder: Path) -> None:
                     f"{ratio:.2f}",
                 )
             )
-    shown = {name: [float(row[at].replace(",", "")) for row in rows] for at, name in ((1, "store"), (2, "bare log"))}
-    title = "1 KB appends, one in flight each, on disk before they are acknowledged"
-    report.pictures.append(
-        Bars("durable-rates", title, "", "appends/s", shown, log=True, groups=[row[0] for row in rows], decimals=0)
-    )
     heading = ("1 KB appends, one in flight each", "appends/s", "bare log, appends/s", "µs from send to ack", "rate")
     report.tables.append((heading, rows))
 
@@ -132,8 +110,8 @@ def _reopening(report: Report, effort: Effort, folder: Path) -> None:
     with serving():
         empty_s = time.perf_counter() - began
     for after, spent in opened.items():
-        name = f"opening {size >> 20:,} MiB of segments after {after}, beyond the start of an empty store in memory"
-        report.figures.append(Figure(name, spent - empty_s, OPEN_WITHIN_S, at_most=True, unit="s"))
+        name = f"opening {size >> 20:,} MiB of segments after {after}, beyond the start of an empty store"
+        report.add(name, spent - empty_s, OPEN_WITHIN_S, at_most=True, unit="s")
 
 
 def _memory(report: Report, effort: Effort, folder: Path) -> None:
@@ -143,37 +121,11 @@ def _memory(report: Report, effort: Effort, folder: Path) -> None:
         highest = _fill(store.port, size, segments=16, watched=store)
         _check(store.port, size, segments=16)
         highest = max(highest, store.memory_bytes())
-    report.figures.append(
-        Figure(
-            f"{size >> 20} MiB under --memory-bytes of {MEMORY_BYTES >> 20} MiB: growth of the process",
-            (highest - before) / MEMORY_BYTES,
-            1.0,
-            at_most=True,
-        )
-    )
+    name = f"{size >> 20} MiB under --memory-bytes of {MEMORY_BYTES >> 20} MiB: growth of the process"
+    report.add(name, (highest - before) / MEMORY_BYTES, 1.0, at_most=True)
 
 
-# --- the bare log -------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _bare(folder: Path) -> Iterator[int]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.bare_log", str(folder), str(REQUEST_BYTES), str(ACK_BYTES)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(WAIT_S)
-        process.stdout.close()
-
-
-# --- who writes ---------------------------------------------------------------------------------------------------
+# --- the writers ---------------------------------------------------------------------------------------------------
 
 
 class _Load:
@@ -291,7 +243,3 @@ def _check(port: int, size: int, *, segments: int) -> None:
                     break
         if read < size:
             raise RuntimeError(f"{read} bytes are there, {size} were written")
-
-
-if __name__ == "__main__":
-    sys.exit(pages.main("durable", run))

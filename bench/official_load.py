@@ -1,4 +1,4 @@
-"""The official client's side of `bench.official_client`, in a process of its own: a line of JSON asks, one answers.
+"""The official client's side of `bench.client`, in a process of its own: a line of JSON asks, one answers.
 
 The process needs the package `pravega` and nothing of this project. What a line asks is measured around the client's
 own calls, CPU time of all its threads included.
@@ -82,26 +82,8 @@ def delete(uri: str, stream: str) -> dict[str, float]:
     return {}
 
 
-def first_event(uri: str) -> dict[str, float]:
-    """Scope, stream and one event, until it is acknowledged."""
-    start = time.perf_counter()
-    made = StreamManager(uri)
-    made.create_scope("bench")
-    made.create_stream("bench", "first", 1)
-    writer = made.create_writer("bench", "first")
-    writer.write_event("x")
-    writer.flush()
-    return {"s": time.perf_counter() - start}
-
-
 def main() -> None:
-    does: dict[str, Any] = {
-        "write": write,
-        "read": read,
-        "latency": latency,
-        "delete": delete,
-        "first_event": first_event,
-    }
+    does: dict[str, Any] = {"write": write, "read": read, "latency": latency, "delete": delete}
     print("{}", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

@@ -1,279 +1,212 @@
-"""How fast do traces become rows: by column or one by one, in one process or on Spark, and in how much memory?
+"""Are traces read and analysed faster on Spark than in one process, and by column than one record at a time?
 
-    python -m bench.pipeline [--megabytes N] [--quick] [--write-docs]
-
-The trace is made up (`bench.traffic`), of the size that is asked for. Decoding in one process is compared by CPU time,
-on a part of the trace, with its reading and its checksums. What Spark does is compared by the clock, on two cores, over
-the whole of it: all default columns are made and thrown away by Spark's `noop` sink. Memory is that of the largest
-Python worker, as the system counts it at its peak, for a trace and for one a quarter as long. The reports are those of
-`segstore pipeline report`, of either engine in turn, by the clock, from the start of its process to its end; not with
-`--quick`.
+The trace is made up by `write_traffic`: rounds of appends of many writers, with reads, set-ups and keep-alives between.
+Nothing in it is random but what `seed` decides: the same arguments make the same file. Decoding in one process is
+compared by CPU time; Spark, in local[2], is compared by the clock, warm, with the analysis of the whole trace (each
+exchange, each broken rule). All ways must find the same.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import random
 import tempfile
-import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.harness import Effort, Figure, Report, Times, take_turns
-from bench.pages import main
-from bench.pictures import Bars
-from bench.processes import ROOT
-from bench.traffic import write_traffic
-from segstore.pipeline.session import session
-from segstore.pipeline.trace.batches import BatchMaker
-from segstore.pipeline.trace.columns import select
-from segstore.pipeline.trace.files import plan
-from segstore.pipeline.trace.reading import read_piece
-from segstore.pipeline.trace.rows import RowMaker, trace_rows
+from bench.harness import Effort, Report, Times, take_turns
+from segstore.wire import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    Command,
+    DataAppended,
+    Hello,
+    KeepAlive,
+    ReadSegment,
+    SegmentRead,
+    SetupAppend,
+    encode,
+)
+from segstore.wire.request_id import pack
+from segstore.wire.trace import Direction, Metadata, Record, RecordKind, RecordWriter, event_data, make_mark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["run", "watching"]
+__all__ = ["run", "write_traffic"]
 
-MEGABYTES: Final = 400
-QUICK_MEGABYTES: Final = 24
-REPORT_MEGABYTES: Final = 45
-REPORT_GOAL_S: Final = 10.0
-REPORT_GOAL: Final = 3.0
-REPORT_ROUNDS: Final = 2
-ONE_PROCESS_BYTES: Final = 64_000_000
-"""The part of the trace that is decoded in one process to compare CPU times."""
+MEGABYTES: Final = 512
+QUICK_MEGABYTES: Final = 9
+DECODED_MEGABYTES: Final = 64
 ROUNDS: Final = 3
-LOOK_S: Final = 0.02
-_KINDS: Final = {
-    b"pyspark.daemon": "python",
-    b"CoarseGrainedExecutorBackend": "java",
-    b"org.apache.spark.deploy.SparkSubmit": "java",
-}
-"""What stands in the command line of a process that runs tasks."""
+START_NS: Final = 1_760_000_000_000_000_000
+TOKEN: Final = "eyJhbGciOiJIUzUxMiJ9." + "c2VnbWVudHN0b3Jl" * 6 + ".c2ln"
 
-PLAIN, TOGETHER = "one by one", "by column"
-SPARK, TUPLES, ALONE = "Spark, batches", "Spark, tuples", "one process, plain Python"
+PLAIN, BY_COLUMN, SPARK = "one by one", "by column", "Spark, local[2]"
+Found = tuple[int, int]
+"""The number of exchanges and of broken rules."""
 
 
-def run(effort: Effort, megabytes: int = MEGABYTES) -> Report:
-    """Makes a trace and measures."""
-    full = effort.scale == 1
-    size = round((megabytes if full else min(megabytes, QUICK_MEGABYTES)) * 1_000_000)
-    report = Report(
-        "Traces as rows",
-        question="How fast do traces become rows, by column or one by one, in one process or on Spark?",
-    )
+def run(effort: Effort) -> Report:
+    from segstore.pipeline.session import session
+
+    report = Report("Traces as rows")
+    megabytes = MEGABYTES if effort.is_full else QUICK_MEGABYTES
     with tempfile.TemporaryDirectory(prefix="segstore-bench-") as folder:
-        trace = Path(folder, "trace.wtrace")
-        count = write_traffic(trace, size)
-        part = Path(folder, "part.wtrace")
-        part_count = write_traffic(part, min(size, ONE_PROCESS_BYTES))
-        quarter = Path(folder, "quarter.wtrace")
-        write_traffic(quarter, size // 4)
-        decoded = _one_process(part, effort)
-        ratio = decoded.ratio(PLAIN, TOGETHER)
-        report.figures.append(Figure("decoding by column, of plain Python, one process", ratio, 5, at_most=False))
-        planning = _planning(trace)
-        report.figures.append(Figure("planning a GB", planning, 10, at_most=True, unit="ms"))
-        spark = session("local[2]", app="bench", conf={"spark.log.level": "ERROR"})
+        part, trace = str(Path(folder, "part.wtrace")), str(Path(folder, "trace.wtrace"))
+        part_count = write_traffic(Path(part), min(megabytes, DECODED_MEGABYTES) * 1_000_000)
+        decoded = _decoding(part, effort)
+        name = "decoding by column, of one by one, in one process"
+        report.add(name, decoded.ratio(PLAIN, BY_COLUMN), 5, at_most=False)
+        count = write_traffic(Path(trace), megabytes * 1_000_000, writers=200, connections=40)
+        spark = session("local[2]", app="bench", conf={"spark.log.level": "ERROR", "spark.driver.memory": "2g"})
         try:
-            small, large = _worker_peak(spark, quarter), _worker_peak(spark, trace)  # in this order: workers stay
-            times = _spark(spark, trace, ROUNDS if full else 1)
+            analysed = _analysis(spark, trace, ROUNDS if effort.is_full else 1)
         finally:
             spark.stop()
-        report.figures += [
-            Figure("Spark with batches, of Spark with tuples", times.ratio(TUPLES, SPARK), 6, at_most=False),
-            Figure("Spark on two cores, of one process", times.ratio(ALONE, SPARK), 1.5, at_most=False),
-            Figure("memory of a worker, trace four times as long", large / small, 1.2, at_most=True),
-        ]
-        rows = [(f"{PLAIN}, one process", _rate(part_count, decoded.median(PLAIN)), "CPU")]
-        rows.append((f"{TOGETHER}, one process", _rate(part_count, decoded.median(TOGETHER)), "CPU"))
-        rows += [(name, _rate(count, times.median(name)), "clock") for name in (ALONE, TUPLES, SPARK)]
-        _say(report, times, count)
-        if full:
-            reports = _reports(Path(folder))
-            local = reports.median("local")
-            name = f"a report of {REPORT_MEGABYTES} MB, local engine"
-            report.figures += [
-                Figure(name, local, REPORT_GOAL_S, at_most=True, unit="s"),
-                Figure("that report on Spark in local[2]", reports.ratio("spark", "local"), REPORT_GOAL, at_most=False),
-            ]
-        report.tables.append((("way", "records/s", "time"), rows))
-        report.notes += [
-            f"a trace of {trace.stat().st_size / 1e6:,.0f} MB, {count:,} records; {len(select())} columns",
-            f"the largest Python worker had {large / 1e6:,.0f} MB, with a quarter of the trace {small / 1e6:,.0f} MB",
-            "Spark's own start (seconds) is not in these times: a job has to be longer than that to be worth it",
-        ]
+    rows = [(f"decoding {way}", f"{part_count / decoded.median(way):,.0f}", "CPU") for way in (PLAIN, BY_COLUMN)]
+    rows += [(f"analysis, {way}", f"{count / analysed.median(way):,.0f}", "clock") for way in (PLAIN, SPARK)]
+    ratio = analysed.ratio(SPARK, PLAIN)
+    report.add(f"analysis of {megabytes} MB: time on Spark in local[2], of one process", ratio, 0.6, at_most=True)
+    report.tables.append((("way", "records/s", "time"), rows))
+    report.notes.append("Spark's own start (seconds) is not in these times: a job has to be longer than the start")
     return report
 
 
-def _say(report: Report, times: Times, count: int) -> None:
-    by_column, _, tuples, alone, memory = (figure.value for figure in report.figures)
-    report.says = (
-        f"In one process, decoding by column is {by_column:.1f} times as fast as decoding one by one. Spark on two "
-        f"cores is {alone:.1f} times as fast as one process of plain Python, and {tuples:.1f} times as fast with "
-        f"batches as with single rows. For a trace four times as long, a worker needs {memory:.2f} times as much "
-        "memory."
-    )
-    report.pictures.append(
-        Bars(
-            "pipeline-rates",
-            "Traces as rows",
-            "",
-            "thousand records a second",
-            {"by the clock": [count / times.median(name) / 1000 for name in (ALONE, TUPLES, SPARK)]},
-            groups=(ALONE, TUPLES, f"{SPARK}, local[2]"),
-            decimals=0,
-        )
-    )
+def _decoding(trace: str, effort: Effort) -> Times:
+    from segstore.pipeline.trace.batches import BatchMaker
+    from segstore.pipeline.trace.columns import select
+    from segstore.pipeline.trace.files import plan
+    from segstore.pipeline.trace.reading import read_piece
+    from segstore.pipeline.trace.rows import RowMaker
+
+    pieces = plan([trace])
+
+    def plain() -> None:
+        maker = RowMaker(select())
+        _drain(row for piece in pieces for found in read_piece(piece) for row in maker.rows(found))
+
+    def by_column() -> None:
+        maker = BatchMaker(RowMaker(select()))
+        _drain(batch for piece in pieces for found in read_piece(piece) for batch in maker.batches(found))
+
+    clock = time.process_time
+    by_column()
+    contenders = {PLAIN: partial(_timed, plain, clock), BY_COLUMN: partial(_timed, by_column, clock)}
+    return take_turns(contenders, max(2, effort.rounds // 2))
 
 
-def _rate(count: int, seconds: float) -> str:
-    return f"{count / seconds:,.0f}"
+def _analysis(spark: SparkSession, trace: str, rounds: int) -> Times:
+    from segstore.pipeline.report.analysis import analyse_traces
+    from segstore.pipeline.report.reference import reference
+    from segstore.pipeline.spark_engine import SparkEngine
+
+    def alone() -> Found:
+        found = reference(trace)
+        return len(found.exchanges), len(found.violations)
+
+    def on_spark() -> Found:
+        with analyse_traces(SparkEngine(spark), [trace]) as found:
+            return _counted(found.exchanges), _counted(found.violations)
+
+    expected = on_spark()  # warms up
+
+    def timed(work: Callable[[], Found]) -> float:
+        start = time.perf_counter()
+        if (found := work()) != expected:
+            raise RuntimeError(f"{found} was found, {expected} expected")
+        return time.perf_counter() - start
+
+    return take_turns({PLAIN: partial(timed, alone), SPARK: partial(timed, on_spark)}, rounds)
+
+
+def _counted(table: DataFrame) -> int:
+    """Makes all of a table and throws it away; `count` would leave out the columns that it does not need."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    table.observe(seen, f.count(f.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
 
 
 def _drain(items: Iterator[object]) -> None:
     deque(items, maxlen=0)
 
 
-def _timed(work: Callable[[], None], clock: Callable[[], float]) -> Callable[[], float]:
-    def once() -> float:
-        start = clock()
-        work()
-        return clock() - start
-
-    return once
+def _timed(work: Callable[[], None], clock: Callable[[], float]) -> float:
+    start = clock()
+    work()
+    return clock() - start
 
 
-def _one_process(path: Path, effort: Effort) -> Times:
-    pieces = plan([str(path)])
-
-    def plain() -> None:
-        maker = RowMaker(select())
-        _drain(row for piece in pieces for found in read_piece(piece) for row in maker.rows(found))
-
-    def together() -> None:
-        maker = BatchMaker(RowMaker(select()))
-        _drain(batch for piece in pieces for found in read_piece(piece) for batch in maker.batches(found))
-
-    together()
-    clock = time.process_time
-    return take_turns({PLAIN: _timed(plain, clock), TOGETHER: _timed(together, clock)}, max(2, effort.rounds // 2))
+# --- the trace ----------------------------------------------------------------------------------------------------
 
 
-def _planning(path: Path) -> float:
-    """Milliseconds for a GB."""
-    took = min(_timed(lambda: _drain(iter(plan([str(path)]))), time.perf_counter)() for _ in range(5))
-    return took * 1e3 / (path.stat().st_size / 1e9)
+def write_traffic(
+    path: Path, size: int, *, seed: int = 1, writers: int = 64, payload: int = 300, connections: int = 8
+) -> int:
+    """Writes a capture of about `size` bytes; how many records it has."""
+    writer = RecordWriter(make_mark(seed.to_bytes(8, "big")), Metadata(17, "bench", {}))
+    count = written = 0
+    with path.open("wb") as file:
+        written += file.write(writer.start())
+        for record in records(seed=seed, writers=writers, payload=payload, connections=connections):
+            count += 1
+            block = writer.add(record)
+            if block:
+                written += file.write(block)
+                if written >= size:
+                    break
+        file.write(writer.take())
+    return count
 
 
-def _spark(spark: SparkSession, path: Path, rounds: int) -> Times:
-    def job(vectorised: bool) -> None:
-        reader = spark.read.format("segstore.trace").option("vectorised", str(vectorised).lower())
-        reader.load(str(path)).write.format("noop").mode("overwrite").save()
+def records(*, seed: int = 1, writers: int = 64, payload: int = 300, connections: int = 8) -> Iterator[Record]:
+    """Records without end."""
+    chance = random.Random(seed)
+    ids = [uuid.UUID(int=chance.getrandbits(128)) for _ in range(writers)]
+    segments = [f"examples/orders/{number}.#epoch.0" for number in range(writers)]
+    data = chance.randbytes(payload + 64)
+    now = START_NS
 
-    job(True)
-    clock = time.perf_counter
-    contenders = {
-        SPARK: _timed(partial(job, True), clock),
-        TUPLES: _timed(partial(job, False), clock),
-        ALONE: _timed(lambda: _drain(trace_rows(str(path))), clock),
-    }
-    return take_turns(contenders, rounds)
+    def record(connection: int, reply: bool, command: Command) -> Record:
+        nonlocal now
+        now += chance.randrange(1_000, 30_000)
+        return Record(now, connection, Direction(int(reply)), RecordKind.FRAME, encode(command))
 
-
-def _reports(folder: Path) -> Times:
-    """Seconds of the command that makes a report, by engine."""
-    trace = folder / "report.wtrace"
-    write_traffic(trace, REPORT_MEGABYTES * 1_000_000)
-
-    def report(*engine: str) -> None:
-        command = ["pipeline", "report", str(trace), "-o", str(folder / "report"), "--replace", *engine]
-        subprocess.run(
-            [sys.executable, "-c", "from segstore.cli.commands import main; main()", *command],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
-
-    clock = time.perf_counter
-    contenders = {
-        "local": _timed(partial(report, "--engine", "local"), clock),
-        "spark": _timed(partial(report, "--master", "local[2]"), clock),
-    }
-    return take_turns(contenders, REPORT_ROUNDS)
-
-
-# --- memory -----------------------------------------------------------------------------------------------------
-
-
-def _worker_peak(spark: SparkSession, path: Path) -> float:
-    """Bytes of the largest Python worker that reads a trace, at its peak."""
-    with watching() as peaks:
-        spark.read.format("segstore.trace").load(str(path)).write.format("noop").mode("overwrite").save()
-    workers = [most for (_, kind), most in peaks.items() if kind == "python"]
-    if not workers:
-        raise RuntimeError("no worker was seen: the trace is too short")
-    return max(workers)
-
-
-@contextmanager
-def watching() -> Iterator[dict[tuple[int, str], int]]:
-    """Looks at what runs Spark's tasks below this process until the block ends.
-
-    Gives (process, "java" or "python") → most memory so far. Java is executors, and the driver of a local master.
-    """
-    peaks: dict[tuple[int, str], int] = {}
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(LOOK_S):
-            for process in Path("/proc").iterdir():
-                if process.name.isdigit() and (seen := _peak_of(process)) is not None:
-                    key = int(process.name), seen[0]
-                    peaks[key] = max(seen[1], peaks.get(key, 0))
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield peaks
-    finally:
-        over.set()
-        watcher.join()
-
-
-def _peak_of(process: Path) -> tuple[str, int] | None:
-    """The kind of a process and the most memory that it had, if it runs tasks of Spark and this process started it."""
-    try:
-        line = (process / "cmdline").read_bytes()
-        kind = next((kind for mark, kind in _KINDS.items() if mark in line), None)
-        if kind is None or not _is_ours(process):
-            return None
-        for line in (process / "status").read_bytes().splitlines():
-            if line.startswith(b"VmHWM:"):
-                return kind, int(line.split()[1]) * 1024
-    except OSError:
-        return None  # it has ended since
-    return None
-
-
-def _is_ours(process: Path) -> bool:
-    """Whether this process started it, directly or through others. Raises OSError."""
-    while process.name != "0":
-        if int(process.name) == os.getpid():
-            return True
-        process = process.with_name((process / "stat").read_text().rpartition(") ")[2].split()[1])
-    return False
-
-
-if __name__ == "__main__":
-    sys.exit(main("pipeline", run, megabytes=MEGABYTES))
+    for connection in range(1, connections + 1):
+        yield Record(now, connection, Direction.REQUEST, RecordKind.OPEN, event_data(peer=f"127.0.0.1:{connection}"))
+        yield record(connection, False, Hello(17, 5))
+        yield record(connection, True, Hello(17, 5))
+    for flow in range(writers):
+        connection = flow % connections + 1
+        first = pack(flow + 1, 0)
+        yield record(connection, False, SetupAppend(first, ids[flow], segments[flow], TOKEN))
+        yield record(connection, True, AppendSetup(first, segments[flow], ids[flow], -(1 << 63)))
+    events, offsets, turn = [0] * writers, [0] * writers, 0
+    while True:
+        turn += 1
+        for flow in range(writers):
+            connection = flow % connections + 1
+            size = chance.randrange(payload // 2, payload)
+            before, events[flow] = events[flow] or -1, events[flow] + chance.randrange(1, 5)
+            offsets[flow] += size
+            request = pack(flow + 1, turn % (1 << 31))
+            yield record(connection, False, AppendBlock(ids[flow], data[:size]))
+            yield record(
+                connection, False, AppendBlockEnd(ids[flow], size, b"", events[flow] - before, events[flow], request)
+            )
+            yield record(connection, True, DataAppended(request, ids[flow], events[flow], before, offsets[flow]))
+            if flow % 8 == turn % 8:
+                request = pack(writers + flow + 1, turn % (1 << 31))
+                offset = offsets[flow] - size
+                yield record(connection, False, ReadSegment(segments[flow], offset, 1 << 20, "", request))
+                yield record(connection, True, SegmentRead(segments[flow], offset, True, False, data[:size], request))
+        if turn % 100 == 0:
+            yield record(turn // 100 % connections + 1, False, KeepAlive())

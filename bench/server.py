@@ -1,26 +1,28 @@
-"""What does an append cost the store, and how near does it come to a server that only sends bytes back?
+"""What does an append cost the store, and what do taps and recordings add to it?
 
-The store and a uvloop echo server run in processes of their own; this one sends them the same bytes, frames encoded
-beforehand, as fast as they take them, and reads what they answer: all of it back from the echo, the acknowledgement of
-the last append from the store. Compared are the times until then. The CPU time of the store is what the kernel says
-that its process ran (`/proc/<pid>/task/*/schedstat`), so this benchmark needs Linux.
+The store, taps and a uvloop echo server run in processes of their own; this process sends all of them the same bytes,
+frames encoded beforehand: as fast as they are taken, or one append at a time. Compared are times until the last append
+is acknowledged (from the echo, until all bytes are back), or the CPU time that the kernel counts for the server
+(`/proc/<pid>/task/*/schedstat`, system calls included), so this benchmark needs Linux.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import struct
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from bench.harness import Effort, Figure, Report, take_turns
-from bench.pictures import Bars
-from bench.processes import Serving, announced, serving
+from bench.harness import Effort, Report, Times, take_turns
+from bench.processes import ROOT, Serving, baseline, serving, tapping
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -37,7 +39,7 @@ from segstore.wire import (
     encode,
 )
 
-__all__ = ["Load", "one_at_a_time", "pipelined", "returned", "run", "writer"]
+__all__ = ["recording", "run", "tap"]
 
 WAIT_S: Final = 30.0
 CPU_GOAL_US: Final = 0.6
@@ -60,7 +62,6 @@ class Load:
     count: int
     size: int
     events: int
-    goal: float | None
 
     def frames(self, effort: Effort) -> tuple[bytes, int, int]:
         """The bytes, how many appends they are, and the number of the last event."""
@@ -73,23 +74,26 @@ class Load:
         return b"".join(pairs), count, count * self.events
 
 
-LOADS: Final = (
-    Load("single appends of 100 bytes", 30_000, 100, 1, None),
-    Load("single appends of 1 KB", 20_000, 1024, 1, 0.60),
-    Load("blocks of 64 KB", 1_500, 65_536, 64, 0.80),
-)
+SINGLE: Final = Load("appends of 100 bytes, one at a time", 2_000, 100, 1)
+SMALL: Final = Load("single appends of 100 bytes", 30_000, 100, 1)
+KILOBYTE: Final = Load("single appends of 1 KB", 20_000, 1024, 1)
+TEN_KILOBYTES: Final = Load("single appends of 10 KB", 4_000, 10_240, 1)
+BLOCKS: Final = Load("blocks of 64 KB", 1_500, 65_536, 64)
+LARGE_BLOCKS: Final = Load("blocks of 1 MB", 60, 1_000_000, 1_000)
+RESULTS: Final = ROOT / "bench" / "results"
+RULES: Final = "rules:\n  - {match: type = SEAL_SEGMENT, do: close, name: never}\n"
+RULES_ON_APPENDS: Final = "rules:\n  - {match: type = APPEND_BLOCK_END and segment = none, do: close, name: never}\n"
+NOTHING_KEPT: Final = ("--http-port", "0", "--history-bytes", "0")
+KEPT: Final = ("--http-port", "0")
 
 
 def run(effort: Effort) -> Report:
-    report = Report(
-        "Server", question="What does an append cost the store, compared with a server that only echoes the bytes?"
-    )
+    """Measures the cost of an append, and its rate beside a uvloop echo of the same bytes."""
+    report = Report("Server")
     rows = []
-    shown = {"store": list[float](), "uvloop echo": list[float]()}
-    spent_us: dict[str, float] = {}
     rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
-    with serving() as store, _echo() as echo:
-        for load in LOADS:
+    with serving() as store, baseline("echo") as echo:
+        for load, goal in ((SMALL, None), (KILOBYTE, 0.6), (BLOCKS, 0.8)):
             data, count, last = load.frames(effort)
             cpu_s = {"store": 0.0, "echo": 0.0}
 
@@ -103,51 +107,141 @@ def run(effort: Effort) -> Report:
 
             times = take_turns({"store": on_store, "echo": on_echo}, rounds)
             ratio = times.ratio("echo", "store")
-            if load.goal is not None:
-                report.figures.append(
-                    Figure(f"{load.name}: rate, of a uvloop echo of the same bytes", ratio, load.goal, at_most=False)
-                )
-            for name, by in (("store", "store"), ("uvloop echo", "echo")):
-                shown[name].append(len(data) / times.median(by) / 1e6)
-            per_append = {name: spent / rounds / count * 1e6 for name, spent in cpu_s.items()}
-            spent_us[load.name] = per_append["store"]
-            rows.append(
-                (
-                    load.name,
-                    f"{per_append['store']:.2f}",
-                    f"{per_append['echo']:.2f}",
-                    f"{count / times.median('store'):,.0f}",
-                    f"{len(data) / times.median('store') / 1e6:,.0f}",
-                    f"{ratio:.2f}",
-                )
-            )
+            cpu_us = {name: spent / rounds / count * 1e6 for name, spent in cpu_s.items()}
+            if goal is None:
+                report.add(f"{load.name}: CPU of the store", cpu_us["store"], CPU_GOAL_US, at_most=True, unit="µs")
+            else:
+                report.add(f"{load.name}: rate, of a uvloop echo of the same bytes", ratio, goal, at_most=False)
+            rates = f"{count / times.median('store'):,.0f}", f"{len(data) / times.median('store') / 1e6:,.0f}"
+            rows.append((load.name, f"{cpu_us['store']:.2f}", f"{cpu_us['echo']:.2f}", *rates, f"{ratio:.2f}"))
     heading = ("load", "store CPU µs an append", "echo CPU µs", "appends/s", "MB/s", "rate, of echo")
     report.tables.append((heading, rows))
-    report.says = (
-        "The store takes blocks of 64 KB at {:.2f} times, and single appends of 1 KB at {:.2f} times, the rate of a "
-        "uvloop echo server."
-    ).format(*(figure.value for figure in reversed(report.figures)))
-    report.figures.append(
-        Figure(f"{LOADS[0].name}: CPU of the store", spent_us[LOADS[0].name], CPU_GOAL_US, at_most=True, unit=" µs")
-    )
-    names = [load.name for load in LOADS]
-    title = "Bytes of appends taken, by the store and by a uvloop echo"
-    report.pictures.append(Bars("server-rates", title, "", "MB/s", shown, groups=names, decimals=0))
-    report.notes.append(
-        "both in processes of their own, given the same bytes as fast as they take them; an exchange ends "
-        "when all bytes "
-        "are back, or the last append is acknowledged; CPU time is the kernel's count for the process"
-    )
     return report
 
 
-# --- processes ----------------------------------------------------------------------------------------------------
+def tap(effort: Effort) -> Report:
+    """Measures appends through taps beside the same appends to the store directly.
+
+    A plain tap, one that records, one with rules that name another type, one whose rules are asked about each append.
+    Sender, tap and store share the machine's cores.
+    """
+    report = Report("A tap")
+    rows = []
+    ways = ("direct", "through a tap", "with a recording", "with rules", "with rules on appends")
+    with _folder() as folder, serving() as store:
+        rules, on_appends = folder / "faults.yaml", folder / "on_appends.yaml"
+        rules.write_text(RULES, "utf-8")
+        on_appends.write_text(RULES_ON_APPENDS, "utf-8")
+        for load, goal, goal_with_rules in ((SINGLE, 3.0, None), (SMALL, 2.5, 3.0), (TEN_KILOBYTES, None, None)):
+            trace = folder / f"{load.size}-{load.count}.wtrace"
+            with (
+                tapping(store.port) as plain,
+                tapping(store.port, "--record", str(trace)) as recording,
+                tapping(store.port, "--faults", str(rules)) as ruled,
+                tapping(store.port, "--faults", str(on_appends)) as asked,
+            ):
+                ports = dict(zip(ways, (store.port, plain.port, recording.port, ruled.port, asked.port), strict=True))
+                count, send = (one_at_a_time if load is SINGLE else pipelined)(load, effort)
+                times = _warm_turns({name: _seconds(port, send) for name, port in ports.items()}, effort)
+            trace.unlink()
+            ratios = {name: times.ratio(name, "direct") for name in ways[1:]}
+            if goal is not None:
+                report.add(f"{load.name}: time through a tap, of direct", ratios[ways[1]], goal, at_most=True)
+            if goal_with_rules is not None:
+                name = f"{load.name}: time through a tap with rules, of direct"
+                report.add(name, ratios["with rules"], goal_with_rules, at_most=True)
+            cells = (f"{times.median(name) / count * 1e6:.1f}" for name in ways)
+            rows.append((load.name, *cells, *(f"{ratio:.2f}" for ratio in ratios.values())))
+    heading = ("load", *(f"{name}, µs an append" for name in ways), *(f"{name}, ×" for name in ways[1:]))
+    report.tables.append((heading, rows))
+    return report
+
+
+def recording(effort: Effort) -> Report:
+    """Measures the CPU time of servers that record, or keep the latest traffic, beside servers that do neither.
+
+    Both servers of a pair are pinned to one processor and this process to another. Traces go to a folder beside the
+    results, so that the file system is that of the working copy and no memory disk.
+    """
+    report = Report("Recording")
+    rows = []
+    with _folder() as folder:
+        for load in (SINGLE, SMALL, KILOBYTE, BLOCKS, LARGE_BLOCKS):
+            count, send = (one_at_a_time if load is SINGLE else pipelined)(load, effort)
+            file = folder / f"{load.size}-{load.count}.wtrace"
+            with serving() as plain, serving("--record", str(file)) as recorded:
+                of_recording = _cpu_in_turns(plain, recorded, send, effort)
+            with serving(*NOTHING_KEPT) as plain, serving(*KEPT) as keeping:
+                of_keeping = _cpu_in_turns(plain, keeping, send, effort)
+            with serving() as store, tapping(store.port, *NOTHING_KEPT) as plain, tapping(store.port, *KEPT) as keeping:
+                of_tap = _cpu_in_turns(plain, keeping, send, effort)
+            cells = [load.name, f"{file.stat().st_size / (len(of_recording.seconds['with']) + 1) / count:,.0f}"]
+            for what, times, goal in (
+                ("CPU of a store with a recording", of_recording, 1.3),
+                ("CPU of a store with the latest traffic kept", of_keeping, 1.1),
+                ("CPU of a tap with the latest traffic kept", of_tap, 1.1),
+            ):
+                ratio = times.ratio("with", "without")
+                if load is SINGLE:
+                    report.add(f"{load.name}: {what}, of without", ratio, goal, at_most=True)
+                cells.append(f"{ratio:.2f}")
+                cells += [f"{times.median(way) / count * 1e6:.2f}" for way in ("without", "with")]
+            rows.append(tuple(cells))
+            file.unlink()
+    heading = ["load", "bytes of the trace an append"]
+    for what in ("store", "store with an HTTP port", "tap with an HTTP port"):
+        heading += [
+            f"{what}: ratio",
+            "CPU µs an append",
+            "recording" if what == "store" else "keeping the latest traffic",
+        ]
+    report.tables.append((heading, rows))
+    return report
 
 
 @contextmanager
-def _echo() -> Iterator[Serving]:
-    with announced("-m", "bench.echo") as (pid, line):
-        yield Serving(pid, int(line), "")
+def _folder() -> Iterator[Path]:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=RESULTS) as name:
+        yield Path(name)
+
+
+def _warm_turns(contenders: dict[str, Callable[[], float]], effort: Effort, rounds: int = 2) -> Times:
+    for run_once in contenders.values():
+        run_once()  # the first round pays for what later rounds use again
+    return take_turns(contenders, rounds * effort.rounds + 1)
+
+
+def _seconds(port: int, send: Callable[[socket.socket], None]) -> Callable[[], float]:
+    def measured() -> float:
+        with writer(port) as peer:
+            start = time.perf_counter()
+            send(peer)
+            return time.perf_counter() - start
+
+    return measured
+
+
+def _cpu_in_turns(plain: Serving, other: Serving, send: Callable[[socket.socket], None], effort: Effort) -> Times:
+    def cpu_s(server: Serving) -> Callable[[], float]:
+        def measured() -> float:
+            with writer(server.port) as peer:
+                before = server.cpu_s()
+                send(peer)
+                return server.cpu_s() - before
+
+        return measured
+
+    # The kernel otherwise moves a server between the processor of its client and another one, which halves or doubles
+    # its CPU time.
+    usable = os.sched_getaffinity(0)
+    for server in (plain, other):
+        server.run_on({max(usable)})
+    os.sched_setaffinity(0, usable - {max(usable)} or usable)
+    try:
+        return _warm_turns({"without": cpu_s(plain), "with": cpu_s(other)}, effort, rounds=4)
+    finally:
+        os.sched_setaffinity(0, usable)
 
 
 # --- traffic ------------------------------------------------------------------------------------------------------

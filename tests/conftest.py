@@ -24,7 +24,7 @@ import tomllib
 from collections import Counter
 from datetime import UTC, datetime
 from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,14 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.pytest_suites")
 
 ROOT = Path(__file__).parent.parent
+
+# `bench` is run from the checkout and not installed. It is loaded by its path: the root stays out of `sys.path`.
+_bench = spec_from_file_location("bench", ROOT / "bench" / "__init__.py")
+assert _bench is not None
+assert _bench.loader is not None
+sys.modules["bench"] = module_from_spec(_bench)
+_bench.loader.exec_module(sys.modules["bench"])
+
 TYPESCRIPT = Path(sys.prefix) / "typescript"
 """Where `make test` installs npm's packages for TypeScript."""
 JUNIT = [

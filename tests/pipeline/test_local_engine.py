@@ -52,7 +52,7 @@ def libraries_run() -> None:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from bench.traffic import write_traffic
+    from bench.pipeline import write_traffic
 
     trace = tmp_path_factory.mktemp("busy") / "busy.wtrace"
     write_traffic(trace, 1_000_000, writers=12, connections=5)

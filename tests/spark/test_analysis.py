@@ -116,3 +116,23 @@ def test_appends_have_the_segment_of_their_writer_however_a_trace_is_cut(spark: 
         assert expected.items() <= named.items()
         own = found.where("file LIKE '%moved.wtrace' AND command = 'APPEND_BLOCK_END'").orderBy("block")
         assert [row.segment for row in own.collect()] == [None, "s/first", "s/second"]
+
+
+def test_what_is_kept_of_a_table_stays_kept_when_a_statement_names_it(spark: SparkSession) -> None:
+    from pyspark import StorageLevel
+
+    from segstore.pipeline.spark_engine import SparkEngine
+
+    engine = SparkEngine(spark)
+    kept = spark.range(10).selectExpr("id", "id % 2 AS odd").persist(StorageLevel.DISK_ONLY)
+    try:
+        before = len(spark.catalog.listTables())
+        found = engine.statement("SELECT odd, count(*) AS times FROM {kept} GROUP BY odd", kept=kept)
+        with pytest.raises(Exception, match="nowhere"):
+            engine.statement("SELECT nowhere FROM {kept}", kept=kept)
+        assert {tuple(row) for row in found.collect()} == {(0, 5), (1, 5)}
+        assert kept.storageLevel == StorageLevel.DISK_ONLY
+        assert len(spark.catalog.listTables()) == before
+        assert "InMemoryTableScan" in found._jdf.queryExecution().executedPlan().toString()
+    finally:
+        kept.unpersist()

@@ -327,7 +327,7 @@ def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made) -> 
 def test_both_engines_give_the_same_of_damaged_compressed_and_captured_traces(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from bench.traffic import write_traffic
+    from bench.pipeline import write_traffic
     from tests.pipeline.trace.test_packets import mixed, written
 
     traces = tmp_path / "traces"
