@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
@@ -28,19 +26,7 @@ def broken(page: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    assert broken(page) == []
-
-
-def test_a_link_to_no_file_or_no_heading_is_seen(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# Here `it` is\n[a](#here-it-is) [b](#not-here) [c](none.md) [d](page.md#here-it-is) [e](https://x)\n"
-    )
-    assert broken(page) == ["](#not-here)", "](none.md)"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_has_no_unresolved_merge(page: Path) -> None:
-    assert re.findall(r"(?m)^(?:<{7}|>{7}) .*", page.read_text()) == []
+def test_links_lead_somewhere_and_no_page_has_an_unresolved_merge() -> None:
+    for page in PAGES:
+        assert broken(page) == [], page
+        assert re.findall(r"(?m)^(?:<{7}|>{7}) .*", page.read_text()) == [], page

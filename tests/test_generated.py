@@ -1,0 +1,16 @@
+"""The generated files are current: the synchronous client and the generated pages."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_synchronous_client_is_what_make_sync_writes() -> None:
+    assert runpy.run_path(str(ROOT / "tools" / "make_sync.py"))["main"](["--check"]) == 0
+
+
+def test_the_pages_are_what_make_docs_writes() -> None:
+    assert runpy.run_path(str(ROOT / "tools" / "make_docs.py"))["main"](["--check"]) == 0
