@@ -21,7 +21,6 @@ import pytest
 from click.testing import CliRunner
 from fsspec.asyn import get_loop
 
-import tests.bench.conftest  # noqa: F401 — finds `bench`, which is not installed
 from segstore.cli.commands import main
 from segstore.pipeline import local_engine, session
 from segstore.pipeline.local_engine import LocalEngine, LocalTable, ProcessDied

@@ -17,7 +17,6 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-import tests.bench.conftest  # noqa: F401 — finds `bench`, which is not installed
 from segstore.cli import pipeline as pipeline_cli
 from segstore.cli.commands import main
 from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
