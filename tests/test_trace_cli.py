@@ -144,6 +144,14 @@ def test_stats_are_also_json(trace: Path) -> None:
     assert (hello["frames"], hello["size"]) == (1, 16)
 
 
+def test_stats_count_a_read_that_its_client_gave_up_apart(tmp_path: Path) -> None:
+    close = Record(2 * MS, 1, Direction.REQUEST, RecordKind.CLOSE, b"{}")
+    (tmp_path / "a.wtrace").write_bytes(capture([record(ReadSegment("a/b/0", 0, 100, "", 7)), close]))
+    assert "given up by the client, waiting for data: READ_SEGMENT 1" in run("stats", tmp_path / "a.wtrace").stdout
+    found = json.loads(run("stats", tmp_path / "a.wtrace", "--json").stdout)
+    assert (found["unanswered"], found["given_up"]) == ({}, {"READ_SEGMENT": 1})
+
+
 def test_stats_of_what_a_filter_chooses(trace: Path) -> None:
     found = json.loads(run("stats", trace, "--json", "-f", "type = HELLO").stdout)
     assert {each["command"] for each in found["traffic"]} == {"HELLO"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -59,6 +60,20 @@ async def test_requests_come_newest_first_with_what_has_become_of_them() -> None
         assert (hello["type"], hello["store"], hello["role"]) == ("HELLO", 0, "")
         (connection,) = (await http.get("/v1/connections")).json()["connections"]
         assert stored["connection"] == connection["number"]
+
+
+async def test_a_read_at_the_tail_is_given_up_by_closing_the_connection() -> None:
+    async with asking() as (mock, http):
+        async with peer_of(mock) as peer:
+            await peer.ask(create())
+            peer.send(ReadSegment(SEGMENT, 0, 100, "", 9))
+            await mock.wait_for("type = READ_SEGMENT", stage="received")
+            waiting = (await http.get("/v1/requests?match=type%3DREAD_SEGMENT")).json()["requests"]
+        while (found := (await http.get("/v1/requests?match=type%3DREAD_SEGMENT")).json()["requests"]) == waiting:
+            await asyncio.sleep(0.01)
+        assert [each["stage"] for each in (*waiting, *found)] == ["received", "given up"]
+        detail = (await http.get(f"/v1/requests/{found[0]['number']}")).json()
+        assert detail["timeline"][-1]["what"] == "given up: the client closed the connection"
 
 
 @pytest.mark.usefixtures("grpc_runs")
