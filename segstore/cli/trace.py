@@ -302,9 +302,7 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
             yield f"  {field.field}: the tokens differ"
             continue
         places = list(field.places())
-        for path, *sides in places[:_MOST_PLACES]:
-            left, right = ("nothing" if side is None else side for side in sides)
-            yield f"  {path or 'bytes not read'}: {left} in A, {right} in B"
+        yield from (f"  {place.text('in A', 'in B')}" for place in places[:_MOST_PLACES])
         if len(places) > _MOST_PLACES:
             yield f"  and {len(places) - _MOST_PLACES} more differences in {field.field}"
     for name, record in (("A", found.left), ("B", found.right)):

@@ -213,7 +213,7 @@ class Latest:
 
         Raises FilterError; ValueError if nothing matches and the filter names a type that no request has.
         """
-        holds = parse_filter(match) if match.strip() else None
+        holds = parse_filter(match, "request") if match.strip() else None
         async with self._looking:
             last = self.traffic.flush()
             decided = 0 if self._faults is None else sum(each.fired for each in self._faults.tallies())

@@ -109,10 +109,17 @@ const filterLink = (text, wanted) => link(text, () => {
   filter(wanted);
 });
 
-/** The filter that matches requests like this one: its type, and its segment, stream or scope. */
+const DERIVED = /^(.*?)#(?:transaction|transient)\.[^]{32}/, OF_STREAM = /^((?:[^/]+\/)?[^/]+)\/\d+(?:\.#epoch\.\d+)?$/;
+
+/** The filter that matches requests like this one: its type, and its segment, stream or scope.
+ *
+ * The segment of a transaction, or a transient one, never comes again, so the filter has its stream, if it has one.
+ */
 function filterOf(it) {
-  const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`];
-  if (it.segments.length) parts.push(nameFilter("segment", it.segments[0]));
+  const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`], [segment] = it.segments;
+  const parent = DERIVED.exec(segment)?.[1], stream = OF_STREAM.exec(parent)?.[1];
+  if (stream) parts.push(nameFilter("stream", stream));
+  else if (segment && parent === undefined) parts.push(nameFilter("segment", segment));
   if (it.streams.length) parts.push(streamFilter(it.streams[0]));
   return parts.join(" and ");
 }
