@@ -346,8 +346,8 @@ def from_the_middle(scene: Scene) -> None:
 
 FAULTS: tuple[Callable[[Scene], None], ...] = (
     own_ack_dropped, ack_lost, ack_not_come_yet, told_by_set_up, made_twice, refused, one_id_for_all, read_unanswered,
-    read_given_up, orphan, other_kind, id_used_again, flow_taken, never_set_up, block_without_end, block_of_another, block_wrong,
-    numbers_wrong, no_hello, not_of_the_protocol, number_given_again, from_the_middle,
+    read_given_up, orphan, other_kind, id_used_again, flow_taken, never_set_up, block_without_end, block_of_another,
+    block_wrong, numbers_wrong, no_hello, not_of_the_protocol, number_given_again, from_the_middle,
 )  # fmt: skip
 
 
