@@ -86,7 +86,7 @@ def test_a_recording_alone_answers_the_program_with_its_controller_calls(suite: 
     result.assert_outcomes(passed=2, failed=1, errors=1)
     result.stdout.fnmatch_lines(
         [
-            "test_runs.jsonl: controller: createScope differs from the trace: scope: 'shops' here, 'shop' in the trace; *",
+            "test_runs.jsonl: controller: createScope differs from the trace: scope: 'shops' here, 'shop' in the *",
             "*: createScope of shops to the controller: a problem, missing='fail'",
         ]
     )

@@ -150,9 +150,11 @@ class Batches:
         found = _fitted(run, bytes(item.data), item.event_number - item.event_count, item.event_number)
         if found is None:
             return None
-        run.made(found.last, item.event_number, found.left)
-        for _ in found.finished:
+        for each in found.finished:
+            run.made(each, _append(each).event_number, 0)
             run.steps.popleft()
+        if found.left:
+            run.made(found.last, item.event_number, found.left)
         if found.left:
             run.done_bytes = len(_append(found.last).data) - found.left
             run.done_number = item.event_number
@@ -202,7 +204,7 @@ def _replies(step: Step) -> Iterator[Command | None]:
 
 def _is_acknowledged(step: Step) -> bool:
     """Whether all its replies are acknowledgements. It may have none, as a later one, or a set-up, acknowledges it."""
-    return (not step.closes or step.cut is not None) and all(isinstance(each, DataAppended) for each in _replies(step))
+    return all(isinstance(each, DataAppended) for each in _replies(step))
 
 
 def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], bytes]) -> list[tuple[bytes, int]]:

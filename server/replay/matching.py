@@ -227,7 +227,8 @@ class Replay:
         if batch.last.is_lost:
             return self._stored(item, batch.last)
         frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
-        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), False)
+        closes = any(each.closes and each.cut is None for each in batch.finished)
+        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), closes)
 
     def _stored(self, item: Append, step: Step) -> Answer:
         """Acknowledges events that the trace has stored, if their connection was cut before."""

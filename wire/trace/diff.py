@@ -86,10 +86,10 @@ class Difference(NamedTuple):
 
     connection: from 1, in order of appearance; `CONTROLLER` for a call. number: from 1, within the stream; of a call,
     its place among the calls of the trace that has it, the left one if both have. left, right: None if the record or
-    call is missing on that side. more: which records the left and the right trace have more, counted by name: those
-    that are missing here on the other side, else of the rest of the stream. fields: differing fields. left_over, right_over: number of records that
-    follow; of calls, of those of the method that differ, too. places: the numbers of both records in their traces, from
-    1; 0 where there is none.
+    call is missing on that side. fields: differing fields. left_over, right_over: number of records that follow; of
+    calls, of those of the method that differ, too. places: the numbers of both records in their traces, from 1; 0 where
+    there is none. more: the records, counted by name, that the left and the right trace have more: those that are
+    missing here on the other side, else in the rest of the stream.
     """
 
     connection: int

@@ -46,13 +46,13 @@ class Exchange:
     Attributes:
         record: as it came. time_ns: since the first record.
         answers: of a reply, the requests that it answers, oldest first; empty where replies are not followed.
-        given_up: of the client's close of a connection, the reads that waited for data; they need no reply.
+        pending: of the close of a connection, the requests that had no reply.
     """
 
     record: Record
     time_ns: int
     answers: tuple[Exchange, ...] = ()
-    given_up: tuple[Exchange, ...] = ()
+    pending: tuple[Exchange, ...] = ()
     error: WireError | None = None
     _from_context: tuple[str, ...] = ()
 
@@ -90,6 +90,12 @@ class Exchange:
         if code is None:
             return None
         return COMMANDS[code].type_name if code in COMMANDS else Unknown.type_name
+
+    @property
+    def given_up(self) -> tuple[Exchange, ...]:
+        """Of the client's close of a connection, the reads that waited for data; they need no reply."""
+        by_store = self.record.direction is Direction.REPLY
+        return () if by_store else tuple(each for each in self.pending if isinstance(each.command, ReadSegment))
 
     @property
     def name(self) -> str:
@@ -220,7 +226,7 @@ class Exchanges:
 
     def unanswered(self) -> Unanswered:
         """The unmatched commands so far, including pending requests, without reads that were given up."""
-        requests = Counter(self._unanswered.requests)
+        requests = +self._unanswered.requests
         for connection in self._connections.values():
             requests.update(str(each.type_name) for each in connection.requests)
         requests.update(each.call.rpc for each in self._calls.values() if each.call is not None)
@@ -230,12 +236,9 @@ class Exchanges:
         connection = self._connections.pop(seen.record.connection, None)
         if connection is None:
             return
-        may_wait = (ReadSegment,) if seen.record.direction is Direction.REQUEST else ()
-        pending = tuple(connection.requests)
-        seen.given_up = tuple(each for each in pending if isinstance(each.command, may_wait))
-        self._unanswered.requests.update(
-            str(each.type_name) for each in pending if not isinstance(each.command, may_wait)
-        )
+        seen.pending = tuple(connection.requests)
+        self._unanswered.requests.update(str(each.type_name) for each in seen.pending)
+        self._unanswered.requests.subtract(str(each.type_name) for each in seen.given_up)
 
     def _call(self, seen: Exchange, call: Call) -> None:
         if seen.record.direction is Direction.REQUEST:
