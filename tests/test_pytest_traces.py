@@ -86,7 +86,7 @@ def test_a_recording_alone_answers_the_program_with_its_controller_calls(suite: 
     result.assert_outcomes(passed=2, failed=1, errors=1)
     result.stdout.fnmatch_lines(
         [
-            "test_runs.jsonl: controller: createScope differs from the trace: scope is 'shops' and not 'shop'; --mode*",
+            "test_runs.jsonl: controller: createScope differs from the trace: scope: 'shops' here, 'shop' in the *",
             "*: createScope of shops to the controller: a problem, missing='fail'",
         ]
     )
@@ -255,7 +255,7 @@ def test_the_official_client_gives_up_at_the_first_problem_and_at_the_deadline(s
     # This client retries for 120 s what is refused in another way: three tests would take longer than this.
     result = suite.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S)
     result.assert_outcomes(failed=3, errors=3)
-    near = "near: request * of the trace (connection *): data[[]0[]] is 'wrong' and not 'event 3'"
+    near = "near: request * of the trace (connection *): data[[]0[]]: 'wrong' here, 'event 3' in the trace"
     for name in ("first_problem", "deadline"):
         announced = f"*::test_{name}: write.jsonl: connection *: APPEND_BLOCK_END is not in the trace"
         result.stderr.fnmatch_lines([announced, f"  {near}"])

@@ -154,7 +154,7 @@ def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Pa
     assert process.returncode == 1
     assert out.splitlines() == [
         "controller: createScope is not in the trace",
-        "  near: call 1 of the trace, answered before: scope is 'b' and not 'a'",
+        "  near: call 1 of the trace, answered before: scope: 'b' here, 'a' in the trace",
     ]
     assert "records of controller calls left out: 1; record 8: the controller has no method 'makeTea'" in said
     assert "1 × listScopes of the trace was not requested" in said
@@ -239,7 +239,7 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
     assert listed.output.splitlines() == [
         "1: connection 1: SETUP_APPEND is not in the trace",
         "2: connection 2: CREATE_SEGMENT is not in the trace",
-        f"  near: request 2 of the trace (connection 1): segment is 'scope/stream/1' and not '{SEGMENT}'",
+        f"  near: request 2 of the trace (connection 1): segment: 'scope/stream/1' here, '{SEGMENT}' in the trace",
     ]
 
 

@@ -144,6 +144,14 @@ def test_stats_are_also_json(trace: Path) -> None:
     assert (hello["frames"], hello["size"]) == (1, 16)
 
 
+def test_stats_count_a_read_that_its_client_gave_up_apart(tmp_path: Path) -> None:
+    close = Record(2 * MS, 1, Direction.REQUEST, RecordKind.CLOSE, b"{}")
+    (tmp_path / "a.wtrace").write_bytes(capture([record(ReadSegment("a/b/0", 0, 100, "", 7)), close]))
+    assert "given up by the client, waiting for data: READ_SEGMENT 1" in run("stats", tmp_path / "a.wtrace").stdout
+    found = json.loads(run("stats", tmp_path / "a.wtrace", "--json").stdout)
+    assert (found["unanswered"], found["given_up"]) == ({}, {"READ_SEGMENT": 1})
+
+
 def test_stats_of_what_a_filter_chooses(trace: Path) -> None:
     found = json.loads(run("stats", trace, "--json", "-f", "type = HELLO").stdout)
     assert {each["command"] for each in found["traffic"]} == {"HELLO"}
@@ -377,7 +385,7 @@ def test_diff_prints_calls_and_withholds_their_tokens(tmp_path: Path) -> None:
     assert lines == [
         "controller call 1, reply:",
         "  grpc-status: 'OK' in A, 'UNAVAILABLE' in B",
-        "  grpc-message: nothing in A, 'later' in B",
+        "  grpc-message: only in B ('later')",
         "  A: createScope OK",
         "  B: createScope UNAVAILABLE later",
         "controller call 2, reply:",
@@ -453,11 +461,12 @@ def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> 
     changed[3] = record(ReadSegment("scope/stream/0", 64, 100, "secret", 7))
     (tmp_path / "b.wtrace").write_bytes(capture(changed[:-3]))
     lines = run("diff", trace, tmp_path / "b.wtrace", status=1).stdout.splitlines()
-    assert lines[:2] == ["connection #1, request 2:", "  offset: 0 in A, 64 in B"]
-    assert lines[2].startswith("  A: ")
+    more = "  A has one more SEAL_SEGMENT, one more BYTES"
+    assert lines[:3] == ["connection #1, request 2:", more, "  offset: 0 in A, 64 in B"]
+    assert lines[3].startswith("  A: ")
     assert any("00 00 00 00 00 00 00 40" in line and "offset" in line for line in lines)
     (tmp_path / "b.wtrace").write_bytes(capture(DIALOGUE[:-3]))
-    assert "  only A goes on, with 2 more" in run("diff", trace, tmp_path / "b.wtrace", status=1).stdout
+    assert f"{more}\n" in run("diff", trace, tmp_path / "b.wtrace", status=1).stdout
 
 
 def test_what_readers_of_packets_do_not_find_is_said_on_writing_and_on_reading(

@@ -271,6 +271,7 @@ _ENDS: Final = {
     Status.REFUSED: "a failure",
     Status.WAITING: "no reply, but the connection was open at the end of the trace",
     Status.UNANSWERED: "no reply before the connection was closed",
+    Status.GIVEN_UP: "a read that waited for data when its client closed the connection",
     Status.ORPHAN: "a reply without a request",
     Status.REPEATED: "an append of events that were acknowledged before",
     Status.COVERED: "an append without an ack, of which a later set-up or ack says that it is stored",

@@ -317,6 +317,8 @@ def _compared(found: Drive, left: str, right: str) -> int:
     """Prints the differences of a run; left, right: whose replies they are. Returns the exit status."""
     from segstore.traces import report
 
+    for cut in found.cuts:
+        echo(cut, err=True)
     for difference in found.differences:
         for line in report(difference, left=left, right=right):
             echo(line)

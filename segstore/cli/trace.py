@@ -293,18 +293,16 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
         there, count = ("B", found.right_over) if found.left is None else ("A", found.left_over)
         if is_call:
             yield f"  only {there} has it" + (f", and {count} more of its method" if count else "")
-        else:
-            yield f"  only {there} goes on, with {count} more"
     elif is_call and found.left_over:
         yield f"  {found.left_over} more of its method differ"
+    if found.more_text:
+        yield f"  {found.more_text}"
     for field in found.fields:
         if field.secret and not show_tokens:
             yield f"  {field.field}: the tokens differ"
             continue
         places = list(field.places())
-        for path, *sides in places[:_MOST_PLACES]:
-            left, right = ("nothing" if side is None else side for side in sides)
-            yield f"  {path or 'bytes not read'}: {left} in A, {right} in B"
+        yield from (f"  {place.text('in A', 'in B')}" for place in places[:_MOST_PLACES])
         if len(places) > _MOST_PLACES:
             yield f"  and {len(places) - _MOST_PLACES} more differences in {field.field}"
     for name, record in (("A", found.left), ("B", found.right)):

@@ -166,7 +166,7 @@ async def explore(
     differ from `wanted`, and FilterError.
     """
     if match.strip():
-        parse_filter(match)
+        parse_filter(match, "request")
     good = await _run(client, None, match, timeout_s, make_store)
     if good.hung:
         raise TimeoutError(f"the client does not finish within {timeout_s:g} s, even without a fault")

@@ -7,6 +7,7 @@ values (nearest rank).
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.wire.trace import Direction, Exchanges, RecordKind
@@ -39,7 +40,10 @@ class Latency(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """All statistics of a trace; `as_object` converts them to JSON values."""
+    """All statistics of a trace; `as_object` converts them to JSON values.
+
+    given_up: reads that waited for data when their client closed the connection; they are not in `unanswered`.
+    """
 
     duration_ns: int
     connections: int
@@ -47,6 +51,7 @@ class Statistics(NamedTuple):
     traffic: tuple[Traffic, ...]
     latencies: tuple[Latency, ...]
     unanswered: dict[str, int]
+    given_up: dict[str, int]
     unasked: dict[str, int]
 
     def as_object(self) -> dict[str, Any]:
@@ -63,12 +68,14 @@ def statistics(records: Iterable[Record]) -> Statistics:
     counts: dict[tuple[Direction, str], list[int]] = {}
     waits: dict[str, array[int]] = {}
     alive: set[int] = set()
+    given_up: Counter[str] = Counter()
     connections = first = last = 0
     for number, record in enumerate(records):
         seen = exchanges.see(record)
         first, last = (min(first, record.ts_ns), max(last, record.ts_ns)) if number else (record.ts_ns, record.ts_ns)
         if record.kind is RecordKind.CLOSE:
             alive.discard(record.connection)
+            given_up.update(str(each.type_name) for each in seen.given_up)
             continue
         if record.kind is not RecordKind.CALL and (record.kind is RecordKind.OPEN or record.connection not in alive):
             connections += 1
@@ -92,6 +99,7 @@ def statistics(records: Iterable[Record]) -> Statistics:
         tuple(Traffic(way.name.lower(), name, *row) for (way, name), row in sorted(counts.items())),
         tuple(_latency(name, sorted(found)) for name, found in sorted(waits.items())),
         dict(sorted(left.requests.items())),
+        dict(given_up),
         dict(sorted(left.replies.items())),
     )
 
@@ -119,7 +127,11 @@ def lines(stats: Statistics) -> Iterator[str]:
         for latency in stats.latencies:
             times = " ".join(f"{duration(ns):>10}" for ns in latency[2:])
             yield f"{latency.command:37} {latency.answered:>10} {times}"
-    for what, counted in (("without a reply", stats.unanswered), ("replies to no request", stats.unasked)):
+    for what, counted in (
+        ("without a reply", stats.unanswered),
+        ("given up by the client, waiting for data", stats.given_up),
+        ("replies to no request", stats.unasked),
+    ):
         if counted:
             yield ""
             yield f"{what}: " + ", ".join(f"{name} {count}" for name, count in counted.items())

@@ -2,7 +2,7 @@
 // The counterpart of pack.py. Long work runs in slices, so that the page stays responsive.
 
 const SLICE_MS = 12;
-const KIND = 7, REPLY = 8, MALFORMED = 16, HAS_ID = 32, HAS_CODE = 64;
+const KIND = 7, REPLY = 8, MALFORMED = 16, HAS_ID = 32, HAS_CODE = 64, GIVEN_UP = 128;
 const FRAME = 0, OPEN = 1, CLOSE = 2, BYTES = 3, CALL = 4;
 const KINDS = ["frame", "open", "close", "bytes", "call"];
 
@@ -176,7 +176,7 @@ class Trace {
   /** Whether the record is a request that a reply is due for. */
   isAnswered(at) {
     const what = this.what[at];
-    if (what & (REPLY | MALFORMED)) return false;
+    if (what & (REPLY | MALFORMED | GIVEN_UP)) return false;
     if ((what & KIND) === CALL) return true;
     const command = (what & HAS_CODE) && SPEC.commands[this.code[at]];
     return Boolean(command && (command.request || command.name === "APPEND_BLOCK_END"));

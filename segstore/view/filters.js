@@ -214,8 +214,10 @@ class Parser {
     if (!this.peek()) this.fail(expected[sort]);
     const start = this.at, found = this.textValue(), value = valueOf(sort, found);
     if (value !== undefined) return value;
-    const near = sort in SPEC.filter.guessed ? nearest(fold(found), Object.keys(words[sort])) : undefined;
-    const wanted = near === undefined ? expected[sort] : `a ${SPEC.filter.guessed[sort]} (${words[sort][near]}?)`;
+    const { guessed, meant } = SPEC.filter, known = Object.keys(words[sort] ?? {});
+    const near = sort in guessed ? nearest(fold(found), sort === "type" ? [...known, ...Object.keys(meant)] : known) : undefined;
+    const hint = Object.hasOwn(words[sort] ?? {}, near) ? `${words[sort][near]}?` : meant[near];
+    const wanted = near === undefined ? expected[sort] : `a ${guessed[sort]} (${hint})`;
     throw new FilterError(this.column(start), wanted, found);
   }
 }

@@ -47,7 +47,7 @@ _SAMPLED_BLOCKS: Final = 24
 _SAMPLED_BYTES: Final = 32 << 20
 _LEVEL: Final = 6
 _LONGEST_LABEL: Final = 120
-_DIRECTION, _MALFORMED, _HAS_ID, _HAS_CODE = 8, 16, 32, 64
+_DIRECTION, _MALFORMED, _HAS_ID, _HAS_CODE, _GIVEN_UP = 8, 16, 32, 64, 128
 """Bits of the column `what`; its lowest three are the record's kind."""
 
 Sections = dict[str, bytes]
@@ -139,6 +139,8 @@ class _Columns:
             self._places[id(seen)] = at
         for answered in seen.answers:
             self.reply[self._places[id(answered)]] = at - self._places[id(answered)]
+        for request in seen.given_up:
+            self.what[self._places[id(request)]] |= _GIVEN_UP
         self.states.see(at, lane, seen)
 
     def _call(self, call: Call) -> int:

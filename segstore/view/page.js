@@ -447,13 +447,13 @@ function letterOf(number) {
 }
 
 /** How two traces differ in a stream, as text. */
-function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_over: inB }) {
+function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_over: inB, more }) {
   if (places[0] && places[1]) {
     const names = fields.map(({ field }) => field || "bytes not read");
-    return names.join(", ") || "kind of record";
+    return `${more && `${more}; `}${names.join(", ") || "kind of record"}`;
   }
+  if (!isCall) return more;
   const over = places[0] ? inA : inB, side = places[0] ? "A" : "B";
-  if (!isCall) return `only ${side} goes on, with ${many(over, "more record")}`;
   return `only ${side} has it${over ? `, and ${over.toLocaleString("en")} more of its method` : ""}`;
 }
 

@@ -49,6 +49,7 @@ class Kept:
         time_ns: since the start of the traffic.
         faults: actions of the fault rules that fired.
         seen: what a mock has observed about it.
+        given_up: whether the client closed the connection while it, a read, waited for data.
     """
 
     def __init__(self, number: int, request: Exchange, block: Exchange | None, time_ns: int) -> None:
@@ -59,6 +60,7 @@ class Kept:
         self.time_ns = time_ns
         self.faults: tuple[str, ...] = ()
         self.seen: Seen | None = None
+        self.given_up = False
 
     @property
     def command(self) -> Command | None:
@@ -150,7 +152,9 @@ class Kept:
             return "replied"
         if self.seen is not None and self.seen.refused_s is not None:
             return "refused"
-        return "applied" if self.seen is not None and self.seen.applied_s is not None else "received"
+        if self.seen is not None and self.seen.applied_s is not None:
+            return "applied"
+        return "given up" if self.given_up else "received"
 
 
 class Pairing:
@@ -165,6 +169,9 @@ class Pairing:
 
     def see(self, number: int, record: Record) -> Exchange:
         seen = self._exchanges.see(record)
+        for each in seen.given_up:
+            if (request := self._waiting.pop(id(each), None)) is not None:
+                request.given_up = True
         if record.kind not in (RecordKind.FRAME, RecordKind.BYTES, RecordKind.CALL):
             return seen
         if record.direction is Direction.REPLY:
@@ -206,7 +213,7 @@ class Latest:
 
         Raises FilterError; ValueError if nothing matches and the filter names a type that no request has.
         """
-        holds = parse_filter(match) if match.strip() else None
+        holds = parse_filter(match, "request") if match.strip() else None
         async with self._looking:
             last = self.traffic.flush()
             decided = 0 if self._faults is None else sum(each.fired for each in self._faults.tallies())

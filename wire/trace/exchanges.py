@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.commands import Hello, KeepAlive, SetupAppend
+from segstore.wire.commands import Hello, KeepAlive, ReadSegment, SetupAppend
 from segstore.wire.errors import WireError
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import COMMANDS, Unknown
@@ -46,11 +46,13 @@ class Exchange:
     Attributes:
         record: as it came. time_ns: since the first record.
         answers: of a reply, the requests that it answers, oldest first; empty where replies are not followed.
+        pending: of the close of a connection, the requests that had no reply.
     """
 
     record: Record
     time_ns: int
     answers: tuple[Exchange, ...] = ()
+    pending: tuple[Exchange, ...] = ()
     error: WireError | None = None
     _from_context: tuple[str, ...] = ()
 
@@ -88,6 +90,12 @@ class Exchange:
         if code is None:
             return None
         return COMMANDS[code].type_name if code in COMMANDS else Unknown.type_name
+
+    @property
+    def given_up(self) -> tuple[Exchange, ...]:
+        """Of the client's close of a connection, the reads that waited for data; they need no reply."""
+        by_store = self.record.direction is Direction.REPLY
+        return () if by_store else tuple(each for each in self.pending if isinstance(each.command, ReadSegment))
 
     @property
     def name(self) -> str:
@@ -209,7 +217,7 @@ class Exchanges:
         seen = Exchange(record, record.ts_ns - self._start_ns)
         if self.follow:
             if record.kind is RecordKind.CLOSE:
-                self._close(record.connection)
+                self._close(seen)
             elif seen.command is not None:
                 self._frame(seen, seen.command)
             elif seen.call is not None:
@@ -217,17 +225,20 @@ class Exchanges:
         return seen
 
     def unanswered(self) -> Unanswered:
-        """The unmatched commands so far, including pending requests."""
-        requests = Counter(self._unanswered.requests)
+        """The unmatched commands so far, including pending requests, without reads that were given up."""
+        requests = +self._unanswered.requests
         for connection in self._connections.values():
             requests.update(str(each.type_name) for each in connection.requests)
         requests.update(each.call.rpc for each in self._calls.values() if each.call is not None)
         return Unanswered(requests, Counter(self._unanswered.replies))
 
-    def _close(self, number: int) -> None:
-        connection = self._connections.pop(number, None)
-        if connection is not None:
-            self._unanswered.requests.update(str(each.type_name) for each in connection.requests)
+    def _close(self, seen: Exchange) -> None:
+        connection = self._connections.pop(seen.record.connection, None)
+        if connection is None:
+            return
+        seen.pending = tuple(connection.requests)
+        self._unanswered.requests.update(str(each.type_name) for each in seen.pending)
+        self._unanswered.requests.subtract(str(each.type_name) for each in seen.given_up)
 
     def _call(self, seen: Exchange, call: Call) -> None:
         if seen.record.direction is Direction.REQUEST:

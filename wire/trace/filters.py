@@ -27,7 +27,7 @@ import re
 import uuid
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import WireError
@@ -64,6 +64,8 @@ _TYPES: Final = {
     **{cls.type_name.casefold(): cls.type_name for cls in COMMANDS.values()},
     Unknown.type_name.casefold(): Unknown.type_name,
 }
+
+_CLASSES: Final = {cls.type_name: cls for cls in COMMANDS.values()}
 
 _BLANK: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"[^\s()\"'=<>!~]+")
@@ -219,6 +221,13 @@ _WORDS: Final[dict[str, dict[str, Any]]] = {
 }
 _GUESSED: Final = {"type": "command", "rpc": "method", "status": "status"}
 """What a word of a sort is called where the nearest one is suggested."""
+On = Literal["request", "reply"]
+_MOST_MEANT: Final = 6
+_APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a condition"
+_ACKS: Final = "an append is answered with DATA_APPENDED"
+_TRANSACTIONS: Final = (
+    "transactions are calls, such as rpc = commitTransaction; of the requests of one, segment ~ *#transaction.* holds"
+)
 _OPERATORS: Final = {
     **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
     **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
@@ -239,6 +248,7 @@ def language() -> dict[str, Any]:
         "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
         "units": {"size": _SIZES, "time": _TIMES},
         "guessed": _GUESSED,
+        "meant": _meant(None),
         "most_terms": MOST_TERMS,
         "most_matched": MOST_MATCHED,
         "most_text": MOST_TEXT,
@@ -278,11 +288,14 @@ class Filter:
         return f"parse_filter({self.text!r})"
 
 
-def parse_filter(text: str) -> Filter:
-    """Compiles a filter. Raises FilterError."""
+def parse_filter(text: str, on: On | None = None) -> Filter:
+    """Compiles a filter. on: whether only requests, or only replies, can match, for what errors suggest.
+
+    Raises FilterError.
+    """
     if len(text) > MOST_TEXT:
         raise FilterError(1, f"at most {MOST_TEXT} characters", text)
-    parser = _Parser(text)
+    parser = _Parser(text, on)
     holds = parser.either(0)
     if parser.peek():
         parser.fail("'and', 'or' or the end")
@@ -293,8 +306,9 @@ def parse_filter(text: str) -> Filter:
 class _Parser:
     """A recursive descent parser; each method consumes what it parses."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, on: On | None) -> None:
         self.text = text
+        self.on = on
         self.at = 0
         self.names: set[str] = set()
         self.types: set[str] = set()
@@ -432,9 +446,39 @@ class _Parser:
             return _VALUES[sort](found)
         except (ValueError, KeyError) as cause:
             known = _KNOWN.get(sort, dict)()
-            near = difflib.get_close_matches(found.casefold(), known, 1)
-            expected = f"a {_GUESSED[sort]} ({known[near[0]]}?)" if near else _EXPECTED[sort]
+            hints = {word: f"{name}?" for word, name in known.items()}
+            if sort == "type":
+                hints = {word: hints[word] for word, name in known.items() if _may_be(name, self.on)} | _meant(self.on)
+            near = difflib.get_close_matches(found.casefold(), hints, 1)
+            expected = f"a {_GUESSED[sort]} ({hints[near[0]]})" if near else _EXPECTED[sort]
             raise FilterError(start + 1, expected, found) from cause
+
+
+def _may_be(name: str, on: On | None) -> bool:
+    """Whether a request, or a reply, can have a type. An append has that of its end, or CONDITIONAL_APPEND."""
+    cls = _CLASSES.get(name)
+    if on is None or cls is None:
+        return True
+    if on == "reply":
+        return cls.is_reply or name in ("HELLO", "KEEP_ALIVE")
+    return name == "APPEND_BLOCK_END" or (cls.is_request and name != "CONDITIONAL_BLOCK_END")
+
+
+def _meant(on: On | None) -> dict[str, str]:
+    """What is suggested for words that are no types, by the words in lower case: the types that have the word."""
+    types: dict[str, list[str]] = {}
+    for cls in COMMANDS.values():
+        if _may_be(cls.type_name, on or "request"):
+            for word in cls.type_name.casefold().split("_"):
+                types.setdefault(word, []).append(cls.type_name)
+    found = {
+        word: ", ".join(names[:_MOST_MEANT]) + (" …?" if len(names) > _MOST_MEANT else "?")
+        for word, names in types.items()
+        if word not in _TYPES
+    }
+    appends = _ACKS if on == "reply" else _APPENDS
+    found |= dict.fromkeys(("append", "write", "events"), appends)
+    return found | dict.fromkeys(("abort", "commit", "transaction", "txn"), _TRANSACTIONS)
 
 
 def _quantity(units: dict[str, int], fold: Callable[[str], str]) -> Callable[[str], int]:

@@ -77,6 +77,17 @@ def test_a_connection_that_closes_takes_its_requests_with_it() -> None:
     assert exchanges.unanswered() == ({"SEAL_SEGMENT": 1}, {"SEGMENT_SEALED": 1})
 
 
+def test_a_read_that_waits_when_its_client_closes_is_given_up_and_not_unanswered() -> None:
+    read, seal = record(ReadSegment("a/b/0", 0, 1, "", 1)), record(SealSegment(2, "a/b/0", ""))
+    for by_store, given_up, unanswered in (
+        (False, 1, {"SEAL_SEGMENT": 1}),
+        (True, 0, {"READ_SEGMENT": 1, "SEAL_SEGMENT": 1}),
+    ):
+        seen, exchanges = follow(read, seal, record(b"{}", kind=RecordKind.CLOSE, reply=by_store))
+        assert seen[2].given_up == tuple(seen[:given_up])
+        assert exchanges.unanswered() == (unanswered, {})
+
+
 def test_commands_without_an_id_are_answered_by_their_kind() -> None:
     seen, exchanges = follow(
         record(Hello(17, 5)), record(KeepAlive()), record(KeepAlive(), reply=True), record(Hello(17, 5), reply=True)
