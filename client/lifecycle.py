@@ -71,7 +71,7 @@ class OfOneLoop:
         here = asyncio.get_running_loop()
         own = getattr(self, "_loop", None)
         if own is None:
-            self._loop = own = here
+            self._loop = own = here  # type: ignore[misc]  # objects without a loop of their own have no slots
         if own is not here:
             raise RuntimeError(
                 f"{type(self).__name__}: the client belongs to the event loop {own!r}, and is used in another one, "

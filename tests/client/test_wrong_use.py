@@ -176,7 +176,7 @@ async def test_every_object_of_a_client_refuses_another_event_loop(pravega: Clie
         uses = {
             "submit": lambda: writer.submit(b"y"),
             "anext": lambda: anext(reader),
-            "read_slice": lambda: reader.read_slice(),
+            "read_slice": reader.read_slice,
             "anext of a group": lambda: anext(in_group),
             "a call": lambda: pravega.controller.create_scope("z"),
             "a list": lambda: anext(pravega.controller.list_scopes()),
