@@ -308,7 +308,7 @@ def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for marker in request.node.iter_markers("segstore"):
         if marker.args:
-            pytest.fail(f"the marker segstore takes settings by name, not {marker.args!r}", pytrace=False)
+            pytest.fail("the marker segstore takes settings by name, such as stores=2", pytrace=False)
         settings = {**marker.kwargs, **settings}
     return settings
 
@@ -322,7 +322,8 @@ def segstore_server(segstore_cluster: testing.StartServer, request: pytest.Fixtu
     except (TypeError, ValueError, OSError) as error:
         if not settings:
             raise
-        said = f"the settings of the marker segstore, {settings}, are invalid: {error}"
+        names = ", ".join(settings)  # their values may be secrets
+        said = f"the settings of the marker segstore ({names}) are invalid: {error}"
         raise pytest.fail.Exception(said, pytrace=False) from None  # the message of the cause is in it
 
 

@@ -173,7 +173,8 @@ class Served(Watched):
 
     async def http_url(self) -> str:
         """Starts the controller, if it does not run: the control API creates and lists streams."""
-        await self.controller_uri()
+        if not self._stopped:
+            await self.controller_uri()
         return self.cluster.http_url
 
     async def rest_url(self) -> str:
@@ -294,7 +295,10 @@ class ServedTap(Watched):
         """Stops the tap. Raises OSError if the recording could not be written. May be called twice."""
         await self.tap.stop(drain_s=1.0)
 
-    def addresses(self) -> list[tuple[str, int]]:
+    async def addresses(self) -> list[tuple[str, int]]:
+        """Asks the controller if the tap knows of no store yet."""
+        if not self.tap.addresses:
+            await self.tap.ask_for_store()
         return [(host, port) for host, port in self.tap.addresses.values()]
 
     def controller_uri(self) -> str:

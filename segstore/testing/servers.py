@@ -296,10 +296,10 @@ class Running(_Hosted):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first store. Raises LookupError for a tap that knows of no store yet."""
+        """Host and port of the first store. Raises LookupError for a tap whose controller names none."""
         addresses = self.addresses
         if not addresses:
-            raise LookupError("the tap knows of no store yet: it learns of stores from the controller's replies")
+            raise LookupError("the tap knows of no store: its controller names none without credentials")
         return addresses[0]
 
     def report(self) -> str:

@@ -52,9 +52,6 @@ class WithContents(ABC):
         return Operations(self._controlled)
 
     def _ask(self, operation: str, *path: object, **given: object) -> Coroutine[Any, Any, T]:
-        for name in path:
-            if not isinstance(name, str | UUID):
-                raise ValueError(f"a name is text, not {name!r}")
         return self._operations.call(operation, path, given)
 
     async def _all(self, operation: str, field: str, *path: object) -> list[Any]:

@@ -6,7 +6,7 @@
 only if it has an HTTP port, or a test asks what it holds.
 """
 
-from segstore.server.control_api.app import make_app
+from segstore.server.control_api.app import Operations, make_app
 from segstore.server.control_api.contents import (
     GroupDetails,
     GroupSummary,
@@ -21,7 +21,6 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.fronts import Cluster
 from segstore.server.control_api.guard import Guard
 from segstore.server.control_api.listening import ControlApi, HttpListener
-from segstore.server.control_api.operations import Operations
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import StreamState, TransactionState, WrittenEvent
 from segstore.server.control_api.writer_names import WriterNames
