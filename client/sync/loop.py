@@ -2,15 +2,18 @@
 
 Invariants: the thread runs as long as a client is open, and the client that closes last joins it; a call that is
 interrupted, as by Ctrl-C, is cancelled and has ended before the interruption continues. Refused: calls in a forked
-process, where neither the thread nor gRPC runs, and calls from the thread itself, which would wait for themselves.
+process, where neither the thread nor gRPC runs, calls from the thread itself, which would wait for themselves, and
+threads that gevent or eventlet has replaced: the loop would block them all.
 
 There is one loop rather than one for each client because gRPC polls one queue for all loops of a process.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -138,6 +141,11 @@ class _Shared:
     def enter(self) -> LoopThread:
         if self._forked:
             raise _forked()
+        if not inspect.isbuiltin(_thread.start_new_thread):
+            raise RuntimeError(
+                "the client's event loop needs a thread of the system, and these were replaced, as by gevent.monkey: "
+                "call patch_all(thread=False), or use the client in another process"
+            )
         with self._lock:
             if self._thread is None:
                 self._thread = LoopThread()
