@@ -73,6 +73,14 @@ def test_the_fixtures_hold_every_kind_of_record() -> None:
     assert found == set(Kind)
 
 
+def test_64_bit_integers_are_text_that_any_json_parser_reads_exactly() -> None:
+    numbers: list[int] = []
+    for path in recorded_files(FIXTURES / "vectors"):
+        for line in path.read_text("utf-8").splitlines():
+            json.loads(line, parse_int=lambda digits: numbers.append(int(digits)))
+    assert max(map(abs, numbers)) <= 1 << 31
+
+
 # What does not is seen -------------------------------------------------------------------------------------------
 
 
@@ -81,7 +89,7 @@ def flip_hex(record: dict[str, Any]) -> None:
 
 
 def flip_decoded(record: dict[str, Any]) -> None:
-    record["decoded"] = {**record["decoded"], "requestId": 77}
+    record["decoded"] = {**record["decoded"], "requestId": "77"}
 
 
 def flip_ok(record: dict[str, Any]) -> None:
