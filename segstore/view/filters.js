@@ -1,7 +1,9 @@
 // The filter language of segstore/wire/trace/filters.py, over the columns of a trace: the same expressions, the same
 // results, the same errors. Names, values and units come from Python, in SPEC.filter.
 
-class FilterError extends Error {
+class FilterError extends Error {}
+
+class ParseError extends FilterError {
   constructor(column, expected, found) {
     super(`column ${column}: expected ${expected}, found ${found ? elided(quoted(found), 100) : "the end"}`);
   }
@@ -86,7 +88,7 @@ class Parser {
 
   parse() {
     const { text } = this, length = Array.from(text).length;
-    if (length > SPEC.filter.most_text) throw new FilterError(1, `at most ${SPEC.filter.most_text} characters`, text);
+    if (length > SPEC.filter.most_text) throw new ParseError(1, `at most ${SPEC.filter.most_text} characters`, text);
     const tree = this.either(0);
     if (this.peek()) this.fail("'and', 'or' or the end");
     return tree;
@@ -104,7 +106,7 @@ class Parser {
 
   fail(expected) {
     const found = this.peek();
-    throw new FilterError(this.column(this.at), expected, found);
+    throw new ParseError(this.column(this.at), expected, found);
   }
 
   column(at) {
@@ -131,9 +133,15 @@ class Parser {
   }
 
   both(depth) {
-    const parts = [this.one(depth)];
-    while (this.word("and")) parts.push(this.one(depth));
+    const parts = [this.part(depth)];
+    while (this.word("and")) parts.push(this.part(depth));
     return parts.length === 1 ? parts[0] : { all: parts };
+  }
+
+  /** One part of a conjunction, with its source. */
+  part(depth) {
+    const start = this.at, tree = this.one(depth);
+    return { ...tree, text: this.text.slice(start, this.at).trim() };
   }
 
   one(depth) {
@@ -203,7 +211,7 @@ class Parser {
     } catch (error) {
       if (!(error instanceof PatternError)) throw error;
       const expected = `a ${slashes ? "regular expression" : "glob"} (${error.message})`;
-      throw new FilterError(this.column(start), expected, this.text.slice(start, this.at));
+      throw new ParseError(this.column(start), expected, this.text.slice(start, this.at));
     }
     this.count(found.weight);
     return found;
@@ -216,7 +224,7 @@ class Parser {
     if (value !== undefined) return value;
     const near = sort in SPEC.filter.guessed ? nearest(fold(found), Object.keys(words[sort])) : undefined;
     const wanted = near === undefined ? expected[sort] : `a ${SPEC.filter.guessed[sort]} (${words[sort][near]}?)`;
-    throw new FilterError(this.column(start), wanted, found);
+    throw new ParseError(this.column(start), wanted, found);
   }
 }
 
@@ -285,17 +293,21 @@ const VALUES = {
   scope: (trace, at) => trace.namesOf(at).flatMap(([, scope]) => scope === null ? [] : [scope])
     .concat(streamsOf(trace, at).map(([scope]) => scope)),
   rpc: (trace, at) => callOf(trace, at)?.rpc ?? null,
-  status: (trace, at) => callOf(trace, at)?.status || null,
+  status: (trace, at) => callOf(trace, at)?.status || callOf(trace, trace.replyOf[at])?.status || null,
   flow: (trace, at) => trace.what[at] & HAS_ID ? BigInt(trace.ids[2 * at + 1]) : null,
   sequence: (trace, at) => trace.what[at] & HAS_ID ? BigInt(trace.ids[2 * at]) : null,
   request_id: (trace, at) => trace.what[at] & HAS_ID ? trace.requestId[at] : null,
   writer_id: (trace, at) => trace.tables.writers[trace.writer[at]],
   connection: (trace, at) => BigInt(trace.tables.lanes[trace.lane[at]][0]),
   direction: (trace, at) => trace.what[at] & REPLY ? 1 : 0,
-  failure: (trace, at) => trace.failureOf(at),
+  failure: (trace, at) => trace.failureOf(trace.replyOf[at] < 0 ? at : trace.replyOf[at]),
   malformed: (trace, at) => (trace.what[at] & MALFORMED) !== 0,
   size: (trace, at) => BigInt(trace.size[at]),
-  latency: (trace, at) => trace.requestOf[at] < 0 ? null : trace.since[at] - trace.since[trace.requestOf[at]],
+  latency: (trace, at) => {
+    const asked = trace.requestOf[at], reply = trace.replyOf[at];
+    if (reply >= 0) return trace.since[reply] - trace.since[at];
+    return asked < 0 ? null : trace.since[at] - trace.since[asked];
+  },
   time: (trace, at) => trace.since[at],
 };
 
@@ -332,12 +344,52 @@ function compiled(tree, trace) {
   };
 }
 
-/** Which records match a filter: 1 for each that does. Raises FilterError. `isCurrent` stops it when it says no. */
+class Unknown extends Error {}
+
+/** The value that all records of a type have; throws `Unknown` if it depends on the record. */
+function known(subject, name) {
+  const value = subject[name];
+  if (value === undefined) throw new Unknown();
+  return typeof value === "number" && name !== "direction" ? BigInt(value) : value;
+}
+
+function mayHold(tree, subject) {
+  try {
+    return holdsFor(tree, (name) => known(subject, name));
+  } catch (error) {
+    if (error instanceof Unknown) return true;
+    throw error;
+  }
+}
+
+function holdsFor(tree, valueOfName) {
+  if (tree.any) return tree.any.some((part) => holdsFor(part, valueOfName));
+  if (tree.all) return tree.all.every((part) => holdsFor(part, valueOfName));
+  if (tree.not) return !holdsFor(tree.not, valueOfName);
+  return Boolean(tree.test(valueOfName(tree.name)));
+}
+
+/** Refuses a filter that no record of a trace can match. */
+function checkPossible(tree, text) {
+  const { possible } = SPEC.filter, isConjunction = tree.all && tree.text === undefined;
+  const parts = isConjunction ? tree.all : [{ ...tree, text: text.trim() }];
+  if (possible.some((subject) => parts.every((part) => mayHold(part, subject)))) return;
+  const never = parts.filter((part) => !possible.some((subject) => mayHold(part, subject)));
+  const said = (never.length ? never : parts).map((part) => part.text).join(" and ");
+  throw new FilterError(`${elided(said, 100)}: no record of a trace can match this`);
+}
+
+/**
+ * Which records match a filter: 1 for each that does. Raises FilterError, also if none matches because none can.
+ * `isCurrent` stops it when it says no.
+ */
 async function matching(text, trace, isCurrent = () => true) {
-  const holds = compiled(new Parser(text).parse(), trace), found = new Uint8Array(trace.count);
+  const tree = new Parser(text).parse(), holds = compiled(tree, trace), found = new Uint8Array(trace.count);
   await inSlices(trace.count, 2048, (from, to) => {
     if (!isCurrent()) return;
     for (let at = from; at < to; at++) found[at] = holds(at) ? 1 : 0;
   });
-  return isCurrent() ? found : null;
+  if (!isCurrent()) return null;
+  if (!found.includes(1)) checkPossible(tree, text);
+  return found;
 }

@@ -15,9 +15,9 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.faults import Seen, check_types, counts
+from segstore.server.faults import Seen, counts
 from segstore.wire import AppendBlock, AppendBlockEnd
-from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
+from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, check_possible, parse_filter
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -204,7 +204,7 @@ class Latest:
     async def find(self, match: str, *, limit: int, after: int = 0) -> list[Kept]:
         """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
 
-        Raises FilterError; ValueError if nothing matches and the filter names a type that no request has.
+        Raises FilterError; ValueError if nothing matches because no request can match.
         """
         holds = parse_filter(match) if match.strip() else None
         async with self._looking:
@@ -216,7 +216,7 @@ class Latest:
                 self._found = await self._find(holds, limit, after, last)
                 self._asked = asked
             if holds is not None and not self._found:  # clients may send what is no request
-                check_types(holds)
+                check_possible(holds, "log")
             return self._found
 
     async def _find(self, holds: Filter | None, limit: int, after: int, last: int) -> list[Kept]:

@@ -26,12 +26,12 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.config import check_choice
-from segstore.server.faults.near import MOST_LOOKED_AT, check_possible, check_types, near_misses
+from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, parse_filter, segments_of
+from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, check_possible, parse_filter, segments_of
 
 _MOST_SHOWN: Final = 100
 _REQUEST_BYTES: Final = 700
@@ -351,7 +351,7 @@ class Observer(Observed):
 
         One line each, with the parts that do not hold. Raises as `latest`.
         """
-        holds, wanted = _of_requests(match, may_be_none=True), stage_of(stage)
+        holds, wanted = _of_requests(match), stage_of(stage)
         latest = islice(self.newest_first(), MOST_LOOKED_AT)
         others = (each for each in latest if not (each.number > since and each.reached(wanted) and holds(each)))
         missing = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
@@ -369,10 +369,10 @@ class Observer(Observed):
         """Returns the last `limit` requests that match, newest first.
 
         after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
-        Raises FilterError; ValueError for a type that no request has.
+        Raises FilterError; ValueError for a filter that no request can match.
         """
         parsed = _parsed(match)
-        holds = _of_requests(match if parsed is None else parsed, may_be_none=True)
+        holds = _of_requests(match if parsed is None else parsed)
         slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
         async with self._looking:  # one slice per tick, however many callers there are
@@ -423,16 +423,10 @@ def _parsed(match: str | Filter) -> Filter | None:
     return parse_filter(match) if match.strip() else None
 
 
-def _of_requests(match: str | Filter, *, may_be_none: bool = False) -> Callable[[Subject], bool]:
-    """Returns the predicate of a filter. may_be_none: a filter that no request can match is an answer, not a mistake.
-
-    Raises FilterError; ValueError for a filter that no request can match, or for a type that none has.
-    """
+def _of_requests(match: str | Filter) -> Callable[[Subject], bool]:
+    """Returns the predicate of a filter. Raises FilterError; ValueError for a filter that no request can match."""
     parsed = _parsed(match)
     if parsed is None:
         return lambda _: True
-    if may_be_none:
-        check_types(parsed)
-    else:
-        check_possible(parsed, "request", recorded=True)
+    check_possible(parsed, "log")
     return parsed

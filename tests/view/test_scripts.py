@@ -14,7 +14,7 @@ from segstore.view.files import write_page
 from segstore.wire.inspect import describe
 from segstore.wire.patterns import PatternError, glob, regular_expression
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import Direction, Exchanges, FilterError, Record, RecordKind, parse_filter
+from segstore.wire.trace import Direction, Exchanges, FilterError, Record, RecordKind, check_possible, parse_filter
 from segstore.wire.trace.filters import NAMES
 from tests.server.control_api.browser import Browser
 from tests.view.samples import FIXTURES, all_fixtures, call, saved, shown
@@ -79,8 +79,13 @@ def python_finds(records: list[Record], text: str) -> list[int] | str:
         holds = parse_filter(text)
     except FilterError as error:
         return str(error)
-    exchanges = Exchanges()
-    return [at for at, seen in enumerate(map(exchanges.see, records)) if holds(seen)]
+    found = sorted(at for at, seen in Exchanges().settled(records) if holds(seen))
+    try:
+        if not found:
+            check_possible(holds, "trace")
+    except ValueError as error:
+        return str(error)
+    return found
 
 
 def odd_records() -> list[Record]:

@@ -21,6 +21,7 @@ bounds the time per frame. Each comparison is a term, and so is each character o
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import operator
 import re
@@ -244,6 +245,15 @@ def language() -> dict[str, Any]:
         "most_text": MOST_TEXT,
         "deepest": _DEEPEST,
     }
+
+
+def values_of(subject: Any) -> dict[str, Any]:
+    """Returns the values of the names that are known of a subject, which may lack attributes."""
+    values = {}
+    for name, each in _NAMES.items():
+        with contextlib.suppress(AttributeError):
+            values[name] = each.get(subject)
+    return values
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -185,7 +185,7 @@ async def _found(observer: Observer, match: str, stage: StageName, since: int) -
 
 
 def _bad_filter(error: FilterError | ValueError) -> ApiProblem:
-    """A filter that cannot be read, or a type that no request has."""
+    """A filter that cannot be read, or that no request can match."""
     return ApiProblem(422, f"query.match: {error}", "query.match")
 
 
