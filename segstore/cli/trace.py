@@ -178,8 +178,8 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
     Events are taken out of appends and reads; text and JSON are printed as text, other bytes as hex.
 
-    Filters can use these names: type kind rpc status code segment stream scope flow sequence request_id writer_id
-    connection direction failure malformed size latency time.
+    Filters can use these names: type kind rpc status code segment stream scope data flow sequence request_id
+    writer_id connection direction failure malformed size latency time.
     """
     from segstore.traces import redacted
     from segstore.wire.trace import to_line

@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.faults import Seen, counts
-from segstore.wire import AppendBlock, AppendBlockEnd
+from segstore.wire import AppendBlock
 from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, check_possible, parse_filter
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class Kept:
         seen: what a mock has observed about it.
     """
 
-    def __init__(self, number: int, request: Exchange, block: Exchange | None, time_ns: int) -> None:
+    def __init__(self, number: int, request: Exchange, time_ns: int) -> None:
         self.number = number
         self.request = request
-        self.block = block
+        self.block = request.block
         self.reply: Exchange | None = None
         self.time_ns = time_ns
         self.faults: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Kept:
 
     @property
     def status(self) -> str | None:
-        return None if self.reply is None else self.reply.status
+        return self.request.status
 
     @property
     def type_name(self) -> str | None:
@@ -114,11 +114,15 @@ class Kept:
 
     @property
     def failure(self) -> bool:
-        return self.reply is not None and self.reply.failure
+        return self.request.failure
 
     @property
     def latency_ns(self) -> int | None:
-        return None if self.reply is None else self.reply.record.ts_ns - self.request.record.ts_ns
+        return self.request.latency_ns
+
+    @property
+    def payloads(self) -> tuple[bytes, ...]:
+        return self.request.payloads
 
     def as_seen(self) -> Seen:
         """The same facts as an observer has them; the store is 0, whichever it was."""
@@ -141,6 +145,7 @@ class Kept:
             reply=None if self.reply is None else self.reply.status or self.reply.type_name,
             faults=self.faults,
             call=self.call,
+            payload=self.request.payload,
         )
 
     @property
@@ -160,7 +165,6 @@ class Pairing:
         self.requests: deque[Kept] = deque()
         self._started_ns = traffic.started_ns
         self._exchanges = Exchanges(writers=traffic.writers)
-        self._blocks: dict[int, Exchange] = {}
         self._waiting: dict[int, Kept] = {}
 
     def see(self, number: int, record: Record) -> Exchange:
@@ -172,11 +176,8 @@ class Pairing:
                 request = self._waiting.pop(id(each), None)
                 if request is not None:
                     request.reply = seen
-        elif isinstance(seen.command, AppendBlock):
-            self._blocks[record.connection] = seen
-        else:
-            block = self._blocks.pop(record.connection, None) if isinstance(seen.command, AppendBlockEnd) else None
-            request = Kept(number, seen, block, record.ts_ns - self._started_ns)
+        elif not isinstance(seen.command, AppendBlock):
+            request = Kept(number, seen, record.ts_ns - self._started_ns)
             self._waiting[id(seen)] = request
             self.requests.append(request)
         return seen

@@ -71,6 +71,7 @@ from segstore.wire.trace.fixture import (
     write_lines,
 )
 from segstore.wire.trace.pairing import Pairing, put_ids, take_ids
+from segstore.wire.trace.payloads import NO_PAYLOAD, Payload
 from segstore.wire.trace.possible import Among, check_possible, possible, subjects_of
 from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
@@ -99,6 +100,7 @@ __all__ = [
     "MAX_IN_VAIN",
     "MOST_TERMS",
     "MOST_TEXT",
+    "NO_PAYLOAD",
     "OF_REPLIES",
     "SECRET_CODES",
     "SPARE_BYTES",
@@ -125,6 +127,7 @@ __all__ = [
     "Metadata",
     "NotATrace",
     "Pairing",
+    "Payload",
     "Pending",
     "Record",
     "RecordKind",

@@ -7,8 +7,8 @@ A request learns the latency and failure of its reply when that is seen; `Exchan
 `segstore.wire.protocol` maps replies to requests. The segment of what names only a writer is that of the
 writer's set-up; of a reply that names none, that of its request.
 
-Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply, and of
-one append block per connection. A request does not refer to its reply, so that neither needs a garbage collection.
+Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply, with the
+blocks of appends. A request does not refer to its reply, so that neither needs a garbage collection.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.commands import Hello, KeepAlive, SetupAppend
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, KeepAlive, SetupAppend
 from segstore.wire.errors import WireError
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.blocks import Direction, Record, RecordKind
 from segstore.wire.trace.calls import Call
+from segstore.wire.trace.payloads import Payload
 
 if TYPE_CHECKING:
     import uuid
@@ -39,7 +40,7 @@ _SEVERAL: Final = ("source_segment_ids", "sources")
 _HEADER: Final = struct.Struct(">ii").unpack_from
 OF_REPLIES: Final = frozenset({"latency", "failure", "status"})
 """The names of the filter language that a request takes from its reply."""
-_CONTEXT: Final = frozenset({"segment", "stream", "scope"}) | OF_REPLIES
+_CONTEXT: Final = frozenset({"segment", "stream", "scope", "data"}) | OF_REPLIES
 
 
 class Ending(NamedTuple):
@@ -58,6 +59,7 @@ class Exchange:
         record: as it came. time_ns: since the first record.
         answers: of a reply, the requests that it answers, oldest first; empty where replies are not followed.
         ending: of a request that was answered. awaits_reply: whether it is a request that was not.
+        block: of the end of an append, the frame with its events, if there is one.
         unasked: whether it is a reply that answers no request.
     """
 
@@ -67,6 +69,7 @@ class Exchange:
     ending: Ending | None = None
     awaits_reply: bool = False
     unasked: bool = False
+    block: Exchange | None = None
     error: WireError | None = None
     _from_context: tuple[str, ...] = ()
 
@@ -130,6 +133,16 @@ class Exchange:
         return segments_of(command) or self._from_context or (self.answers[0].segments if self.answers else ())
 
     @property
+    def payload(self) -> Payload:
+        block = None if self.block is None else self.block.command
+        return Payload(self.command, block if isinstance(block, AppendBlock) else None)
+
+    @cached_property
+    def payloads(self) -> tuple[bytes, ...]:
+        """The events of an append or a read, the keys and values of tables; of the end of an append, all its events."""
+        return self.payload.parts()
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """The streams (scope/stream) and scopes that a call names; where an answer names none, those of its request."""
         if self.call is None:
@@ -191,10 +204,11 @@ def segments_of(command: Command | Append) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Connection:
-    """The segments of a connection's writers, by the bytes of the writers' ids, and its pending requests."""
+    """The segments of a connection's writers, by the bytes of the writers' ids, its pending requests and open block."""
 
     segments: dict[bytes, str] = field(default_factory=dict)
     requests: Requests[Exchange] = field(default_factory=Requests)
+    block: Exchange | None = None
 
 
 class Exchanges:
@@ -269,6 +283,11 @@ class Exchanges:
             if isinstance(command, SetupAppend):
                 connection.segments[command.writer_id.bytes] = command.segment
                 seen._from_context = (command.segment,)
+            if isinstance(command, AppendBlock):
+                connection.block = seen
+            elif isinstance(command, AppendBlockEnd):
+                block, connection.block = connection.block, None
+                seen.block = block if block is not None and block.writer_id == command.writer_id else None
             pending = len(connection.requests)
             connection.requests.add(command, seen)
             seen.awaits_reply = len(connection.requests) > pending

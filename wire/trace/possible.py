@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from segstore.wire.commands import AppendBlock, Hello, KeepAlive
 from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS, Unknown
+from segstore.wire.schema import lowering as low
+from segstore.wire.trace.payloads import has_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +36,7 @@ _PARTS_OF_APPENDS: Final = _INSIDE | {"APPEND_BLOCK", "CONDITIONAL_BLOCK_END"}
 _REPLIES: Final = frozenset(each.type_name for each in COMMANDS.values() if each.is_reply)
 _BOTH: Final = frozenset({*(each.type_name for each in _OF_BOTH), Unknown.type_name})
 _NO_OUTCOME: Final = {"failure": False, "status": None, "latency_ns": None}
-_NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id": None}
+_NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id": None, "payloads": ()}
 
 
 def check_types(match: Filter, *, replies: bool = False) -> None:
@@ -115,6 +117,8 @@ def _commands(among: Among, *, reply: bool) -> Iterator[type[Command]]:
 
 def _facts(cls: type[Command], *, reply: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": "frame", "call": None, "status": None, "type_name": cls.type_name}
+    if not has_payload(low.lower(cls.parts)):
+        facts["payloads"] = ()
     if cls is AppendBlock:  # its end is answered
         facts |= _NO_OUTCOME
     if cls is not Unknown:

@@ -32,6 +32,10 @@ FILTERS = {
     "kind = open and failure": "",
     "type = HELLO and type = READ_SEGMENT and size > 1": "",
     "type = READ_SEGMENT and status = OK": "",
+    "data.order = 17": "rule log trace",
+    "type = SEGMENT_READ and data ~ tea": "trace",
+    "type = READ_SEGMENT and data ~ tea": "",
+    "rpc = createStream and data ~ tea": "",
 }
 
 
