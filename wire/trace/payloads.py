@@ -36,6 +36,7 @@ SIGNS: Final = ("=", "!=", "~", "!~")
 SIGNS_OF_VALUES: Final = (*SIGNS, "<", "<=", ">", ">=")
 _PATH: Final = re.compile(r"data(?:\[(\d{1,9})\])?((?:\.[^.\[\]]+|\[\d{1,9}\])*)", re.IGNORECASE | re.ASCII)
 _KEY: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]", re.ASCII)
+_LITERAL: Final = re.compile(r"[^*?\[]*")
 _HEX: Final = re.compile(r"0x((?:[0-9a-f]{2})+)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _WORDS: Final = {True: "true", False: "false", None: "null"}
@@ -168,13 +169,16 @@ def is_text(text: str) -> Callable[[Any], bool]:
 
 
 def contains(text: str, matches: Callable[[str], bool]) -> Callable[[Any], bool]:
-    """Looks for a text as it is, and for a pattern."""
-    data = text.encode("utf-8", "surrogatepass")
+    """Looks for a text as it is, and for the pattern that it may be."""
+    data, as_pattern, is_pattern = (
+        text.encode("utf-8", "surrogatepass"),
+        matching(matches),
+        not _LITERAL.fullmatch(text),
+    )
 
     def holds(value: Any) -> bool:
-        if isinstance(value, bytes):
-            return data in value or matches(value.decode("utf-8", "replace"))
-        return isinstance(value, str) and (text in value or matches(value))
+        is_there = data in value if isinstance(value, bytes) else isinstance(value, str) and text in value
+        return is_there or (is_pattern and as_pattern(value))
 
     return holds
 
