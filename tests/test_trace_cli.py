@@ -86,9 +86,9 @@ def test_show_prints_a_line_for_each_record(trace: Path) -> None:
 
 
 def test_show_prints_what_a_filter_chooses(trace: Path) -> None:
-    lines = run("show", trace, "-f", "failure and latency >= 10ms and scope = scope").stdout.splitlines()
-    assert len(lines) == 1
-    assert "NO_SUCH_SEGMENT" in lines[0]
+    request, reply = run("show", trace, "-f", "failure and latency >= 10ms and scope = scope").stdout.splitlines()
+    assert ("SEAL_SEGMENT" in request, "NO_SUCH_SEGMENT" in reply) == (True, True)
+    assert request.endswith("after 10 ms")
     assert run("show", trace, "--filter", "size > 1GiB").stdout == ""
 
 
@@ -112,7 +112,7 @@ def test_show_prints_the_lines_of_a_fixture_as_json(trace: Path, tmp_path: Path)
     run("convert", trace, tmp_path / "b.jsonl")
     shown = run("show", trace, "--json", "--show-tokens").stdout.splitlines()
     assert shown == (tmp_path / "b.jsonl").read_text().splitlines()[1:]
-    assert json.loads(run("show", trace, "--json", "-f", "failure").stdout)["at_ns"] == 16 * MS
+    assert json.loads(run("show", trace, "--json", "-f", "failure and direction = reply").stdout)["at_ns"] == 16 * MS
 
 
 def test_stats_counts(trace: Path) -> None:

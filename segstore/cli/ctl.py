@@ -373,7 +373,7 @@ def reset(api: Api) -> None:
 @click.option("--end", is_flag=True, help="Keep requests no longer, and forget them.")
 @pass_api
 def keep(api: Api, end: bool) -> None:
-    """Keep requests from now on, for wait and verify; appends are slower meanwhile."""
+    """Keep requests on a tap, or again on a server; a server with an HTTP port does so from its start."""
     api.show(api.ask("DELETE" if end else "POST", "requests/keep"))
 
 

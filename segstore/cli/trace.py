@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from segstore.traces import TraceFile
-    from segstore.wire.trace import Call, Difference, Exchange, Filter, Record
+    from segstore.wire.trace import Call, Difference, Ending, Exchange, Filter, Record
 
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
@@ -42,6 +42,9 @@ def trace() -> None:
 
 
 trace.add_command(report)
+
+
+_FILTER = "'-f' / '--filter'"
 
 
 def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
@@ -108,9 +111,43 @@ def _seen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = Fa
     return map(Exchanges(follow=follow or needed).see, records)
 
 
-def _chosen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = False) -> Iterator[Exchange]:
-    seen = _seen(records, chosen, follow=follow)
-    return seen if chosen is None else filter(chosen, seen)
+def _endings(source: Path, chosen: Filter) -> dict[int, Ending | None] | None:
+    """The places of the records that match, with the facts that requests take from their replies.
+
+    None if the filter reads no such facts, so that a record can be decided when it comes.
+    """
+    from segstore.wire.trace import OF_REPLIES, Exchanges
+
+    if chosen.names.isdisjoint(OF_REPLIES):
+        return None
+    with _reading(source, report_damage=False) as (_, records):
+        return {place: seen.ending for place, seen in Exchanges().settled(records) if chosen(seen)}
+
+
+def _chosen(
+    records: Iterable[Record], chosen: Filter, endings: dict[int, Ending | None] | None, *, follow: bool = False
+) -> Iterator[tuple[int, Exchange, bool]]:
+    """All exchanges of a trace with their places, and whether they match. Refuses a filter that none can match."""
+    matched = False
+    for place, seen in enumerate(_seen(records, chosen, follow=follow)):
+        if endings is None:
+            matches = chosen(seen)
+        elif matches := place in endings:
+            seen.ending = endings[place]
+        matched = matched or matches
+        yield place, seen, matches
+    if not matched:
+        _check_possible(chosen)
+
+
+def _check_possible(chosen: Filter) -> None:
+    """Refuses a filter that no record can match. A record that breaks the protocol may match it all the same."""
+    from segstore.wire.trace import check_possible
+
+    try:
+        check_possible(chosen, "trace")
+    except ValueError as error:
+        raise click.BadParameter(str(error), click.get_current_context(), param_hint=_FILTER) from error
 
 
 def _check_output(output: Path, *sources: Path) -> None:
@@ -141,8 +178,8 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
     Events are taken out of appends and reads; text and JSON are printed as text, other bytes as hex.
 
-    Filters can use these names: type kind rpc status code segment stream scope flow sequence request_id writer_id
-    connection direction failure malformed size latency time.
+    Filters can use these names: type kind rpc status code segment stream scope data flow sequence request_id
+    writer_id connection direction failure malformed size latency time.
     """
     from segstore.traces import redacted
     from segstore.wire.trace import to_line
@@ -153,7 +190,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
             records = _named(source, opened.follow(_wait))
         if form == "json" and not show_tokens:
             records = redacted(records)
-        for seen in _chosen(records, chosen, follow=form is None):
+        for seen in _shown(source, records, chosen, pair=form is None, follow=follow):
             if form == "json":
                 echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
@@ -162,6 +199,22 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
                 for line in _annotated(seen.record.data, show_tokens, full):
                     echo(line)
     return _status(opened)
+
+
+def _shown(
+    source: Path, records: Iterable[Record], chosen: Filter | None, *, pair: bool, follow: bool
+) -> Iterator[Exchange]:
+    """The exchanges to show. pair: whether replies are shown with their latency. follow: whether the trace grows."""
+    from segstore.wire.trace import OF_REPLIES, Exchanges
+
+    if chosen is None:
+        return _seen(records, None, follow=pair)
+    if not follow:
+        return (seen for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), follow=pair) if matches)
+    _check_possible(chosen)
+    if chosen.names.isdisjoint(OF_REPLIES):
+        return filter(chosen, _seen(records, chosen, follow=pair))
+    return (seen for _, seen in Exchanges().settled(records) if chosen(seen))
 
 
 def _wait() -> None:
@@ -228,7 +281,9 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     from segstore.traces import lines, statistics
 
     with _reading(source) as (opened, records):
-        found = statistics(seen.record for seen in _chosen(records, chosen))
+        found = statistics(records, chosen)
+    if chosen is not None and not found.traffic:
+        _check_possible(chosen)
     if as_json:
         said = {"form": opened.form, **opened.metadata._asdict(), **found.as_object()}
         echo(json.dumps({**said, "damages": [damage._asdict() for damage in opened.damages]}))
@@ -392,16 +447,16 @@ def filter_(
     from segstore.traces import Companions, redacted
 
     _check_output(target, source)
-    companions = Companions()
+    companions, endings = Companions(), _endings(source, chosen)
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, report_damage=False) as (opened, records):
-            for seen in _seen(records, chosen):
-                companions.see(seen, chosen=chosen(seen))
+            for _, seen, matches in _chosen(records, chosen, endings):
+                companions.see(seen, chosen=matches)
     with _reading(source) as (opened, records):
         fitting = (
             seen.record
-            for place, seen in enumerate(_seen(records, chosen, follow=with_replies))
-            if chosen(seen) or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
+            for place, seen, matches in _chosen(records, chosen, endings, follow=with_replies)
+            if matches or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
         )
         count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
     echo(f"{count} records")

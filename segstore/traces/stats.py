@@ -15,7 +15,7 @@ from segstore.wire.trace import Direction, Exchanges, RecordKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from segstore.wire.trace import Record
+    from segstore.wire.trace import Filter, Record
 
 
 class Traffic(NamedTuple):
@@ -62,45 +62,52 @@ class Statistics(NamedTuple):
         }
 
 
-def statistics(records: Iterable[Record]) -> Statistics:
-    """Computes the statistics of all records; memory grows by 8 bytes per request."""
-    exchanges = Exchanges()
+def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Statistics:
+    """Computes the statistics of all records, or of those that match a filter; memory grows by 8 bytes per request.
+
+    The latency of a request counts if it or its reply matches.
+    """
     counts: dict[tuple[Direction, str], list[int]] = {}
     waits: dict[str, array[int]] = {}
+    unanswered, unasked = Counter[str](), Counter[str]()
     alive: set[int] = set()
     given_up: Counter[str] = Counter()
-    connections = first = last = 0
-    for number, record in enumerate(records):
-        seen = exchanges.see(record)
+    connections = first = last = number = 0
+    for _, seen in Exchanges().settled(records):
+        given_up.update(read.name for read in seen.given_up if chosen is None or chosen(read))
+        if chosen is not None and not chosen(seen):
+            continue
+        record = seen.record
         first, last = (min(first, record.ts_ns), max(last, record.ts_ns)) if number else (record.ts_ns, record.ts_ns)
+        number += 1
         if record.kind is RecordKind.CLOSE:
             alive.discard(record.connection)
-            given_up.update(str(each.type_name) for each in seen.given_up)
             continue
         if record.kind is not RecordKind.CALL and (record.kind is RecordKind.OPEN or record.connection not in alive):
             connections += 1
             alive.add(record.connection)
         if record.kind is RecordKind.OPEN:
             continue
-        name = seen.call.rpc if seen.call is not None else seen.type_name or "(no frame)"
+        name = seen.name if seen.call is not None else seen.type_name or "(no frame)"
         row = counts.setdefault((record.direction, name), [0, 0, 0, 0])
         row[0] += 1
         row[1] += len(record.data)
-        row[2] += seen.failure
+        row[2] += seen.failure and seen.ending is None
         row[3] += seen.malformed
-        for request in seen.answers:
-            asked = request.type_name if request.call is None else request.call.rpc
-            waits.setdefault(str(asked), array("q")).append(record.ts_ns - request.record.ts_ns)
-    left = exchanges.unanswered()
+        unanswered[name] += seen.awaits_reply
+        unasked[name] += seen.unasked
+        for request in (seen, *(each for each in seen.answers if chosen is not None and not chosen(each))):
+            if request.ending is not None and request.latency_ns is not None:
+                waits.setdefault(request.name, array("q")).append(request.latency_ns)
     return Statistics(
         last - first,
         connections,
         len(alive),
         tuple(Traffic(way.name.lower(), name, *row) for (way, name), row in sorted(counts.items())),
         tuple(_latency(name, sorted(found)) for name, found in sorted(waits.items())),
-        dict(sorted(left.requests.items())),
-        dict(given_up),
-        dict(sorted(left.replies.items())),
+        dict(sorted((unanswered - given_up).items())),
+        dict(sorted(given_up.items())),
+        dict(sorted((+unasked).items())),
     )
 
 

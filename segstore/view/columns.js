@@ -101,6 +101,8 @@ class Trace {
     this.call = await narrow("call");
     await this.link(reply, block);
     this.matches = null;
+    this.payloads = []; // of the record that a filter looks at
+    this.shortened = 0; // the records of which the last filter saw a part
     this.changes = null;
   }
 

@@ -28,7 +28,7 @@ from uuid import UUID
 
 from segstore.traces import redacted
 from segstore.view.state import States
-from segstore.wire.commands import AppendBlock, AppendBlockEnd
+from segstore.wire.commands import AppendBlockEnd
 from segstore.wire.names import SegmentName
 from segstore.wire.trace import Exchanges, RecordKind, unpack_data
 
@@ -100,7 +100,6 @@ class _Columns:
         self.states = States()
         self.calls: list[dict[str, Any]] = []
         self._places: dict[int, int] = {}
-        self._blocks: dict[int, int] = {}
         self.sets(())
         self.writers(None)
 
@@ -127,13 +126,10 @@ class _Columns:
         self.block.append(0)
         self.events.append(0)
         self.call.append(0 if seen.call is None else self._call(seen.call))
-        if type(command) is AppendBlock:
-            self._blocks[lane] = at
-        elif type(command) is AppendBlockEnd:
+        if type(command) is AppendBlockEnd:
             self.events[at] = max(command.num_events, 0)
-            opened = self._blocks.pop(lane, None)
-            if opened is not None and self.writer[opened] == self.writer[at]:
-                self.block[at] = at - opened
+            if seen.block is not None:
+                self.block[at] = at - self._places[id(seen.block)]
         if not record.direction:
             # Only what is still pending is looked up, and a pending object's address is its own.
             self._places[id(seen)] = at

@@ -356,7 +356,9 @@ class Page {
       const count = `${many(view.shownCount, "record")} of ${view.trace.count.toLocaleString("en")}`;
       return view.letter ? `${view.letter}: ${count}` : count;
     });
-    note.textContent = visible(problem) || (text.trim() ? `${counts.join(", ")} match.` : "");
+    const shortened = this.views.reduce((sum, { trace }) => sum + (text.trim() ? trace.shortened : 0), 0);
+    const missing = shortened ? ` Of ${many(shortened, "record")} only a part is on this page.` : "";
+    note.textContent = visible(problem) || (text.trim() ? `${counts.join(", ")} match.${missing}` : "");
   }
 
   // --- the drawer -----------------------------------------------------------------------------------------------

@@ -38,13 +38,13 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from segstore.server.config import PlainName
-from segstore.server.faults.near import What, check_possible, possible
+from segstore.server.faults.near import What
 from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
 from segstore.wire import COMMANDS, WireError, encode
 from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
-from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
+from segstore.wire.trace import Filter, FilterError, check_possible, parse_filter, possible, with_fields
 
 if TYPE_CHECKING:
     from segstore.wire import Command

@@ -351,7 +351,7 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
         assert await browser.get("page.views.map((each) => each.timeline.selected)") == [5, 34]
         await browser.get("page.views[0].timeline.zoom(0.5)")
         await browser.until("page.views[0].timeline.span === page.views[1].timeline.span")
-        await browser.get("page.filter('failure')")
+        await browser.get("page.filter('failure and direction = reply')")
         assert await browser.get(text_of("#filter-said")) == "A: 0 records of 60, B: 1 record of 76 match."
 
 
@@ -409,7 +409,7 @@ async def test_a_trace_without_records_is_a_page_too(tmp_path: Path) -> None:
     async with shown(tmp_path, saved(tmp_path, [], "empty.jsonl")) as browser:
         assert "0 records" in await browser.get(text_of(".facts"))
         await browser.get(key("ArrowRight"))
-        await browser.get("page.filter('failure')")
+        await browser.get("page.filter('failure and direction = reply')")
         assert await browser.get(text_of(".where")) == "No record matches."
 
 

@@ -5,6 +5,7 @@
     filter      = both { "or" both }
     both        = one { "and" one }
     one         = "not" one | "(" filter ")" | flag | name operator value
+    name        = one of `NAMES`; "data" with a path, such as data[0].city
     operator    = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
 
 `~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere; see
@@ -21,6 +22,7 @@ bounds the time per frame. Each comparison is a term, and so is each character o
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import operator
 import re
@@ -37,6 +39,19 @@ from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.calls import outcomes
+from segstore.wire.trace.payloads import (
+    MOST_BYTES,
+    SIGNS_OF_VALUES,
+    TERMS,
+    Path,
+    bytes_of,
+    contains,
+    has_value,
+    is_text,
+    matching,
+    number_of,
+    path_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,6 +138,8 @@ class Subject(Protocol):
     def call(self) -> Call | None: ...
     @property
     def status(self) -> str | None: ...
+    @property
+    def payloads(self) -> Sequence[bytes]: ...
 
 
 class _Name(NamedTuple):
@@ -186,6 +203,9 @@ _NAMES: Final = {
     "segment": _Name("texts", operator.attrgetter("segments"), "any segment that the frame, or its request, speaks of"),
     "stream": _Name("texts", _streams, "the stream of such a segment, with its scope or without"),
     "scope": _Name("texts", _scopes, "the scope of such a segment"),
+    "data": _Name(
+        "data", operator.attrgetter("payloads"), "an event, or a key or value of a table; data.city: in JSON"
+    ),
     "flow": _Name("number", _half(flow_of), "upper half of the request id"),
     "sequence": _Name("number", _half(sequence_of), "lower half of the request id"),
     "request_id": _Name("number", operator.attrgetter("request_id"), "request id"),
@@ -213,6 +233,7 @@ _EXPECTED: Final = {
     "size": "a size such as 4KiB",
     "time": "a time such as 5ms",
     "texts": "a text",
+    "data": "a text, or bytes such as 0x0aff",
 }
 _WORDS: Final[dict[str, dict[str, Any]]] = {
     "kind": {kind: kind for kind in ("frame", "call", "open", "close", "bytes")},
@@ -231,6 +252,7 @@ _TRANSACTIONS: Final = (
 _OPERATORS: Final = {
     **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
     **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
+    "data": SIGNS_OF_VALUES,
     **dict.fromkeys(("type", "rpc", "status", "texts", "uuid"), ("=", "!=", "~", "!~")),
 }
 
@@ -249,11 +271,22 @@ def language() -> dict[str, Any]:
         "units": {"size": _SIZES, "time": _TIMES},
         "guessed": _GUESSED,
         "meant": _meant(None),
+        "data_terms": TERMS,
+        "data_bytes": MOST_BYTES,
         "most_terms": MOST_TERMS,
         "most_matched": MOST_MATCHED,
         "most_text": MOST_TEXT,
         "deepest": _DEEPEST,
     }
+
+
+def values_of(subject: Any) -> dict[str, Any]:
+    """Returns the values of the names that are known of a subject, which may lack attributes."""
+    values = {}
+    for name, each in _NAMES.items():
+        with contextlib.suppress(AttributeError):
+            values[name] = each.get(subject)
+    return values
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -381,6 +414,10 @@ class _Parser:
     def comparison(self) -> Callable[[Subject], bool]:
         self.count(1)
         found = self.peek()
+        if (path := path_of(found)) is not None:
+            return self.payload(path)
+        if found.casefold().startswith(("data.", "data[")):
+            self.fail("a path such as data[0].city")
         name = "writer_id" if found.casefold() == "writer" else found.casefold()
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, 1)
@@ -407,6 +444,44 @@ class _Parser:
         if sort == "texts":
             return _among(get, value, negated=chosen == "!=")
         return _comparing(get, _ORDER[chosen], value)
+
+    def payload(self, path: Path) -> Callable[[Subject], bool]:
+        """Parses a comparison of payloads, or of values in them."""
+        self.count(TERMS - 1)
+        self.at += len(self.peek())
+        self.names.add("data")
+        sign = "=" if self.peek() == "==" else self.peek()
+        if sign not in path.signs:
+            self.fail(f"one of {' '.join(path.signs)}")
+        self.at += len(self.peek())
+        return has_value(path, self.payload_test(path, sign.lstrip("!")), negated=sign.startswith("!"))
+
+    def payload_test(self, path: Path, sign: str) -> Callable[[Any], bool]:
+        """Parses the right side of a comparison of payloads. Returns a predicate of one, or of a value in it."""
+        self.peek()
+        start = self.at
+        if sign == "~" and _PATTERN.match(self.text, start):
+            return matching(self.pattern("texts").matches)
+        is_quoted = self.text.startswith(("'", '"'), start)
+        text = self.text_value() if self.peek() else self.fail(_EXPECTED["data"])
+        if not path.keys and not is_quoted and text[:2].casefold() == "0x":
+            data = bytes_of(text)
+            if data is None:
+                raise FilterError(start + 1, "pairs of hex digits such as 0x0aff", text)
+            return data.__eq__ if sign == "=" else lambda payload: data in payload
+        if sign == "=":
+            return is_text(text)
+        if sign != "~":
+            number = number_of(text)
+            if number is None:
+                raise FilterError(start + 1, "a number", text)
+            return lambda value: isinstance(value, float) and _ORDER[sign](value, number)
+        try:
+            pattern = glob(f"*{text}*")
+        except PatternError as cause:
+            raise FilterError(start + 1, f"a glob ({cause})", self.text[start : self.at]) from cause
+        self.count(pattern.weight)
+        return contains(text, pattern.matches)
 
     def text_value(self) -> str:
         """Parses a bare word, or a quoted text without its quotes."""
