@@ -631,7 +631,7 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("segstore.cli.trace.time.sleep", interrupt)
+    monkeypatch.setattr("segstore.cli.traces.trace.time.sleep", interrupt)
     followed = run("show", "--follow", trace, "-f", "type = SEAL_SEGMENT")
     assert followed.output == run("show", trace, "-f", "type = SEAL_SEGMENT").output
     assert "SEAL_SEGMENT" in followed.output

@@ -37,12 +37,11 @@ _MODULES: Final = {
     "produce": "pravega",
     "consume": "pravega",
     "admin": "pravega",
-    "trace": "trace",
-    "replay": "replay",
-    "diff-stores": "replay",
-    "explore": "replay",
+    "trace": "traces",
+    "replay": "traces",
+    "send": "traces",
+    "explore": "traces",
     "tap": "tap",
-    "pipeline": "pipeline",
 }
 """The modules of the commands that are not declared here."""
 _MOST_INPUT: Final = 256 << 20
@@ -74,7 +73,7 @@ class _OneSentence(click.Group):
     def _load(self, name: str) -> None:
         if name not in self.commands:
             module = import_module(f"segstore.cli.{_MODULES[name]}")
-            self.add_command(getattr(module, name.replace("-", "_")))
+            self.add_command(getattr(module, name))
 
     def main(self, *args: Any, **extra: Any) -> Any:
         run: Any = super().main

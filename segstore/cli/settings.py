@@ -93,6 +93,11 @@ GROUPS: Final[Mapping[str, str]] = {
         "session_expired_policy session_reconnect_retries takeover_delay_ms preload stale_node load_report_interval_ms"
     ),
 }
+_ADVANCED: Final = frozenset(
+    f"{GROUPS['Cluster of several processes']} own rebalance transient_idle_s strict_auth strict_wire_version "
+    "strict_request_ids strict_transient_attributes stack_traces long_poll_s max_connections controller_config".split()
+)
+"""Settings that `serve --help-all` shows, and `serve --help` does not."""
 
 _FIELDS: Final = {
     "max_memory": "max_memory_bytes",
@@ -163,6 +168,10 @@ class Setting(NamedTuple):
     def aliases(self) -> tuple[str, ...]:
         """Earlier names of the option, which are not shown."""
         return _ALIASES.get(self.name, ())
+
+    @property
+    def is_advanced(self) -> bool:
+        return self.name in _ADVANCED
 
     @property
     def variable(self) -> str:

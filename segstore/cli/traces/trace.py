@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from segstore.cli.pipeline import report
-from segstore.cli.replay import ignore_option
 from segstore.cli.terminal import EXISTING_FILE, NewPath, echo, error_text, reader_gone
+from segstore.cli.traces.records import ignore_option
+from segstore.cli.traces.report import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
