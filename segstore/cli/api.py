@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,7 @@ def quoted(name: str) -> str:
 
 
 def read_token(path: Path | None) -> str | None:
-    return None if path is None else path.read_text(encoding="ascii", errors="replace").strip()
+    return None if path is None else path.read_bytes().removeprefix(BOM_UTF8).decode("ascii", "replace").strip()
 
 
 pass_api: Final[Callable[..., Any]] = click.make_pass_decorator(Api)

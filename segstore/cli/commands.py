@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Refusal, Renamed, check_texts, echo, echo_raw, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, Renamed, complete_command, echo, echo_raw, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ class _OneSentence(click.Group):
             self.load_all()  # for the suggestion of a similar name
         command = super().get_command(ctx, cmd_name)
         if command is not None:
-            check_texts(command)
+            complete_command(command)
         return command
 
     def load_all(self) -> None:
@@ -83,6 +83,7 @@ class _OneSentence(click.Group):
             if hasattr(stream, "reconfigure"):  # escapes characters that the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
         log_plainly()
+        complete_command(self)
         if "SEGSTORE_CODEC" in os.environ:
             try:
                 _codec_backend()
@@ -241,7 +242,7 @@ def explain(source: Any, show_tokens: bool, full: bool) -> int:
 
 
 @main.command(short_help="Write the frames of commands in JSON.")
-@click.argument("source", metavar="FILE|-", default="-", type=_Input("r", encoding="utf-8"))
+@click.argument("source", metavar="FILE|-", default="-", type=_Input("r", encoding="utf-8-sig"))
 @click.option("--format", "form", type=click.Choice(["hex", "raw", "base64"]), default="hex", show_default=True)
 def encode(source: Any, form: Form) -> int:
     """Write the frames of commands: JSON lines as `decode --json` prints them."""

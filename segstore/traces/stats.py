@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.wire.trace import Direction, Exchanges, RecordKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
     from segstore.wire.trace import Record
 
@@ -61,7 +61,7 @@ def statistics(records: Iterable[Record]) -> Statistics:
     """Computes the statistics of all records; memory grows by 8 bytes per request."""
     exchanges = Exchanges()
     counts: dict[tuple[Direction, str], list[int]] = {}
-    waits: dict[str, array[int]] = {}
+    waits: dict[str, MutableSequence[int]] = {}
     alive: set[int] = set()
     connections = first = last = 0
     for number, record in enumerate(records):
@@ -83,7 +83,11 @@ def statistics(records: Iterable[Record]) -> Statistics:
         row[3] += seen.malformed
         for request in seen.answers:
             asked = request.type_name if request.call is None else request.call.rpc
-            waits.setdefault(str(asked), array("q")).append(record.ts_ns - request.record.ts_ns)
+            times = waits.setdefault(str(asked), array("q"))
+            try:
+                times.append(record.ts_ns - request.record.ts_ns)
+            except OverflowError:  # in 64 bits: the times of a damaged trace may be further apart
+                waits[str(asked)] = [*times, record.ts_ns - request.record.ts_ns]
     left = exchanges.unanswered()
     return Statistics(
         last - first,

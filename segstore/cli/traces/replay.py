@@ -163,7 +163,10 @@ async def _start_http(
 @click.command(short_help="Cut connections at every point and report the failures.")
 @TRACE
 @click.option(
-    "--client", metavar="COMMAND", help="Run this command, with {host} and {port}, or {controller}, filled in."
+    "--client",
+    type=click.UNPROCESSED,
+    metavar="COMMAND",
+    help="Run this command, with {host} and {port}, or {controller}, filled in.",
 )
 @click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
 @click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.terminal import NewPath, echo
+from segstore.cli.terminal import NewPath, Rereadable, echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,7 +155,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
 
 
 @click.command(short_help="Write a report about traces.")
-@click.argument("traces", nargs=-1, required=True, metavar="TRACES...")
+@click.argument("traces", nargs=-1, required=True, metavar="TRACES...", type=Rereadable())
 @click.option("-o", "--out", required=True, type=NewPath(path_type=Path), metavar="DIR", help="Folder of the report.")
 @click.option("--strict", is_flag=True, help="Stop at the first unreadable data.")
 @click.option("--replace", is_flag=True, help="Overwrite a report in DIR.")

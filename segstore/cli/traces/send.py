@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, Finite, echo
+from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, Finite, Rereadable, echo
 from segstore.cli.traces.records import PACE, Address, ignore_option, records_of, report_left_out
 from segstore.cli.traces.report import MASTER, errors_reported, spark_session
 
@@ -42,7 +42,7 @@ class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in old
 
 
 @click.command(short_help="Send the requests of a trace to a store.")
-@click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=Rereadable())
 @click.option(
     "--to", "target", type=Upstream(), metavar=Upstream.name, required=True, help="The store to send the requests to."
 )
