@@ -30,7 +30,7 @@ from click.core import ParameterSource
 
 PORT: Final = click.IntRange(0, 65535)
 EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-TRACE_FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+INPUT_FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 """A file, a pipe, or standard input (-)."""
 http_token_file: Final = click.option(
     "--http-token-file",
@@ -217,8 +217,16 @@ class Renamed(click.Option):
 class Listing(click.Group):
     """A group that runs its command `list` if none is given."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args or ([] if ctx.resilient_parsing else ["list"]))
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, invoke_without_command=True, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        result = super().invoke(ctx)
+        if ctx.invoked_subcommand is not None:
+            return result
+        listing = self.commands["list"]
+        with listing.make_context("list", [], parent=ctx) as inner:
+            return listing.invoke(inner)
 
 
 class LogFormatter(logging.Formatter):

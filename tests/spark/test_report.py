@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from click.testing import CliRunner, Result
 import tests.bench.conftest  # noqa: F401 — finds `bench`, which is not installed
 from segstore.cli.commands import main
 from segstore.cli.traces import report as report_cli
-from segstore.cli.traces import send as send_cli
 from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
 from segstore.pipeline.report import STEPS
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
@@ -79,7 +79,7 @@ class CommandLine:
 
         with pytest.MonkeyPatch.context() as patch, quick(self._spark):
             patch.setattr(report_cli, "spark_session", shared)
-            patch.setattr(send_cli, "spark_session", shared)
+            patch.setattr(sys.modules["segstore.cli.traces.send"], "spark_session", shared)
             patch.setattr("segstore.pipeline.report.report.LOCAL_TABLES_BYTES", local_tables_bytes)
             return CliRunner().invoke(main, [*map(str, arguments)])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from segstore.cli.terminal import TRACE_FILE, echo
+from segstore.cli.terminal import INPUT_FILE, echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-TRACE: Final = click.argument("trace", type=TRACE_FILE)
+TRACE: Final = click.argument("trace", type=INPUT_FILE)
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click

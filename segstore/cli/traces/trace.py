@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import TRACE_FILE, NewPath, Rereadable, echo, error_text, is_pipe, reader_gone
+from segstore.cli.terminal import INPUT_FILE, NewPath, Rereadable, echo, error_text, is_pipe, reader_gone
 from segstore.cli.traces.records import ignore_option
 from segstore.cli.traces.report import report
 
@@ -133,7 +133,7 @@ def _status(*opened: TraceFile) -> int:
 
 
 @trace.command(short_help="Print records.")
-@click.argument("source", metavar="FILE", type=TRACE_FILE)
+@click.argument("source", metavar="FILE", type=INPUT_FILE)
 @_filter_option
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Print every byte with its field.")
@@ -224,7 +224,7 @@ def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[s
 
 
 @trace.command(short_help="Print statistics.")
-@click.argument("source", metavar="FILE", type=TRACE_FILE)
+@click.argument("source", metavar="FILE", type=INPUT_FILE)
 @_filter_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; times in ns.")
 def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
@@ -253,8 +253,8 @@ _exact_option = click.option(
 
 
 @trace.command(short_help="Compare two traces.")
-@click.argument("left", metavar="A", type=TRACE_FILE)
-@click.argument("right", metavar="B", type=TRACE_FILE)
+@click.argument("left", metavar="A", type=INPUT_FILE)
+@click.argument("right", metavar="B", type=INPUT_FILE)
 @ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @_exact_option
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
@@ -415,7 +415,7 @@ def filter_(
 
 
 @trace.command(short_help="Convert a trace between .wtrace, .jsonl and .pcapng.")
-@click.argument("source", metavar="IN", type=TRACE_FILE)
+@click.argument("source", metavar="IN", type=INPUT_FILE)
 @click.argument("target", metavar="OUT", type=_OUT)
 @_redact_option
 @_compress_option
