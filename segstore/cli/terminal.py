@@ -63,7 +63,7 @@ class Rereadable(click.Path):
     """A path that is read more than once. Of a pipe it is that of a copy, which is removed when the command ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+        path: Any = super().convert(value, param, ctx)
         if not is_pipe(str(path)):
             return path
         context = click.get_current_context() if ctx is None else ctx
@@ -218,7 +218,8 @@ class Listing(click.Group):
     """A group that runs its command `list` if none is given."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, invoke_without_command=True, **options)
+        super().__init__(*arguments, **options)
+        self.invoke_without_command, self.no_args_is_help = True, False
 
     def invoke(self, ctx: click.Context) -> Any:
         result = super().invoke(ctx)

@@ -21,7 +21,7 @@ from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, 
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
-    from segstore.client import Client, Controller, StreamConfig
+    from segstore.client import Client, StreamConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,18 +65,16 @@ class Admin:
         async for name in names:
             echo(json.dumps({column: name}) if self._as_json else name)
 
-    def list_in(self, column: str, scope: str | None, listed: Callable[[Controller, str], AsyncIterator[str]]) -> int:
+    def list_in(self, column: str, scope: str | None, listed: Callable[[Client, str], AsyncIterator[str]]) -> int:
         """Prints the names of objects in a scope; without one, SCOPE/NAME for those in all scopes."""
 
-        async def everywhere(controller: Controller) -> AsyncIterator[str]:
-            async for each in controller.list_scopes():
-                async for name in listed(controller, each):
+        async def everywhere(client: Client) -> AsyncIterator[str]:
+            async for each in client.controller.list_scopes():
+                async for name in listed(client, each):
                     yield f"{each}/{name}"
 
         return self.do(
-            lambda client: self.names(
-                column, everywhere(client.controller) if scope is None else listed(client.controller, scope)
-            )
+            lambda client: self.names(column, everywhere(client) if scope is None else listed(client, scope))
         )
 
     def show(self, found: dict[str, Any]) -> None:
@@ -175,7 +173,7 @@ def streams() -> None:
 @_admin
 def list_streams(admin: Admin, scope: str | None, tag: str | None) -> int:
     """List the streams of a scope, or of all."""
-    return admin.list_in("stream", scope, lambda controller, each: controller.list_streams(each, tag=tag))
+    return admin.list_in("stream", scope, lambda client, each: client.controller.list_streams(each, tag=tag))
 
 
 @streams.command("show")
@@ -441,7 +439,7 @@ def tables() -> None:
 @_admin
 def list_tables(admin: Admin, scope: str | None) -> int:
     """List the key-value tables of a scope, or of all."""
-    return admin.list_in("table", scope, lambda controller, each: controller.list_tables(each))
+    return admin.list_in("table", scope, lambda client, each: client.controller.list_tables(each))
 
 
 @tables.command("show")

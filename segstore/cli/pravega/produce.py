@@ -84,20 +84,20 @@ def produce(
                     if left == 0:
                         break
 
-        async with client.event_writer(*stream) as writer:
-            try:
+        try:
+            async with client.event_writer(*stream) as writer:
                 try:
                     await write(writer)
                 except Exception:
                     await writer.flush()
                     raise
                 await writer.flush()
-            except (ClientError, ValueError, click.ClickException) as error:
-                await asyncio.sleep(0)  # so that all callbacks have run
-                said = error.message if isinstance(error, ClientError | click.ClickException) else str(error)
-                raise click.ClickException(f"{said}; events stored: {stored}") from error
-            finally:
-                if interruption.number:
-                    echo(f"segstore: interrupted; events stored: {stored}", err=True)
+        except (ClientError, ValueError, click.ClickException) as error:
+            await asyncio.sleep(0)  # until all callbacks have run
+            said = error.message if isinstance(error, ClientError | click.ClickException) else str(error)
+            raise click.ClickException(f"{said}; events stored: {stored}") from error
+        finally:
+            if interruption.number:
+                echo(f"segstore: interrupted; events stored: {stored}", err=True)
 
     return run(cluster, work)
