@@ -50,16 +50,17 @@ SETTINGS: Final = ConfigDict(
 
 
 def read_text(path: Path, most_bytes: int = 8 * _MIB, ending: bytes = b"") -> str:
-    """The text of a file of at most `most_bytes`, without bytes of `ending` at its end, which do not count.
+    """The text of a file of at most `most_bytes`, or of standard input for `-`, without a byte-order mark, and without
+    bytes of `ending` at its end, which do not count.
 
     Raises OSError, or ValueError, whose text contains nothing of the file, if it is longer or not UTF-8.
     """
-    with path.open("rb") as file:
+    with open(0, "rb", closefd=False) if path == Path("-") else path.open("rb") as file:
         data = file.read(most_bytes + len(ending) + 1).rstrip(ending)
     if len(data) > most_bytes:
         raise ValueError(f"{path} has more than {most_bytes} bytes")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 at byte {error.start}") from None
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gzip
 import json
+import os
 import re
 import struct
 import subprocess
@@ -22,7 +23,7 @@ from segstore.cli.commands import main
 from segstore.client import connect
 from segstore.server.replay import read_script
 from segstore.testing import ServerThread
-from segstore.traces import TraceFile
+from segstore.traces import TraceFile, write_trace
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -39,7 +40,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.controller_api import messages
-from segstore.wire.trace import Call, Direction, Record, RecordKind, event_data
+from segstore.wire.trace import Call, Direction, Metadata, Record, RecordKind, event_data
 from segstore.wire.trace.filters import NAMES
 from tests.test_serving import PATIENCE_S, SERVE, served
 from tests.wire.trace.traces import capture, frame, record
@@ -167,6 +168,52 @@ def test_percentiles_are_values_that_occurred(tmp_path: Path) -> None:
     (tmp_path / "a.wtrace").write_bytes(capture(pairs))
     (found,) = json.loads(run("stats", tmp_path / "a.wtrace", "--json").stdout)["latencies"]
     assert (found["p50_ns"], found["p99_ns"], found["max_ns"]) == (100, 198, 200)
+
+
+def test_times_further_apart_than_64_bits_have_statistics(tmp_path: Path) -> None:
+    most = (1 << 63) - 1
+    pairs = [record(SealSegment(1, "s", ""), at=1), record(SegmentSealed(1, "s"), at=3, reply=True)]
+    pairs += [record(SealSegment(2, "s", ""), at=-most), record(SegmentSealed(2, "s"), at=most, reply=True)]
+    write_trace(tmp_path / "a.jsonl", pairs, Metadata)
+    (found,) = json.loads(run("stats", tmp_path / "a.jsonl", "--json").stdout)["latencies"]
+    assert (found["p50_ns"], found["max_ns"]) == (2, 2 * most)
+
+
+def test_traces_are_read_from_pipes_in_every_form(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    commands = (
+        ["trace", "show", "PIPE"],
+        ["trace", "stats", "PIPE"],
+        ["trace", "diff", "PIPE", str(trace)],
+        ["trace", "filter", "PIPE", str(out), "-f", "type = HELLO"],
+        ["trace", "convert", "PIPE", str(out)],
+        ["trace", "view", "PIPE", "-o", str(tmp_path / "page.html")],
+        ["explore", "PIPE", "-f", "type = NONE"],
+        ["send", "PIPE", "--to", "127.0.0.1:1"],
+    )
+    whole = [trace, tmp_path / "b.jsonl", tmp_path / "b.pcapng"]
+    for path in whole[1:]:
+        run("convert", trace, path)
+    for path in whole:
+        for command in commands:
+            reading, writing = os.pipe()
+            os.write(writing, path.read_bytes())
+            os.close(writing)
+            named, piped = (
+                CliRunner().invoke(main, [name if part == "PIPE" else part for part in command])
+                for name in (str(path), f"/dev/fd/{reading}")
+            )
+            os.close(reading)
+            assert piped.exit_code == named.exit_code, (path, command, piped.output)
+            shown, said = (
+                [line for line in each.output.splitlines() if "bytes" not in line] for each in (named, piped)
+            )
+            assert said == shown, (path, command)
+    command = [sys.executable, "-m", "segstore", "trace", "stats", "-"]
+    done = subprocess.run(command, input=whole[1].read_bytes(), capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.stdout.decode() == run("stats", whole[1]).stdout
+    refused = CliRunner().invoke(main, ["trace", "index", "-"])
+    assert (refused.exit_code, "an index is written beside a file" in refused.output) == (2, True)
 
 
 def test_convert_there_and_back_changes_nothing(trace: Path, tmp_path: Path) -> None:
@@ -640,7 +687,7 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("segstore.cli.trace.time.sleep", interrupt)
+    monkeypatch.setattr("time.sleep", interrupt)
     followed = run("show", "--follow", trace, "-f", "type = SEAL_SEGMENT")
     assert followed.output == run("show", trace, "-f", "type = SEAL_SEGMENT").output
     assert "SEAL_SEGMENT" in followed.output

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import re
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -95,7 +96,7 @@ def read_lines(path: Path) -> list[Line]:
     """Reads the lines of a file. Raises Unreadable, also for an empty file."""
     found = []
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as cause:
         raise Unreadable(f"cannot be read: {cause}", path=path) from cause
     # Not splitlines: recorded strings may contain other Unicode line separators.
@@ -166,7 +167,7 @@ def recorded_files(folder: Path) -> list[Path]:
 
 def _is_trace(path: Path) -> bool:
     with path.open("rb") as opened:
-        return opened.read(64).startswith(b'{"segstore_trace"')
+        return opened.read(64).removeprefix(BOM_UTF8).startswith(b'{"segstore_trace"')
 
 
 def snake(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.wire.trace import Direction, Exchanges, RecordKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
     from segstore.wire.trace import Filter, Record
 
@@ -68,7 +68,7 @@ def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Stati
     The latency of a request counts if it or its reply matches.
     """
     counts: dict[tuple[Direction, str], list[int]] = {}
-    waits: dict[str, array[int]] = {}
+    waits: dict[str, MutableSequence[int]] = {}
     unanswered, unasked = Counter[str](), Counter[str]()
     alive: set[int] = set()
     given_up: Counter[str] = Counter()
@@ -98,7 +98,11 @@ def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Stati
         unasked[name] += seen.unasked
         for request in (seen, *(each for each in seen.answers if chosen is not None and not chosen(each))):
             if request.ending is not None and request.latency_ns is not None:
-                waits.setdefault(request.name, array("q")).append(request.latency_ns)
+                times = waits.setdefault(request.name, array("q"))
+                try:
+                    times.append(request.latency_ns)
+                except OverflowError:  # in 64 bits: the times of a damaged trace may be further apart
+                    waits[request.name] = [*times, request.latency_ns]
     return Statistics(
         last - first,
         connections,

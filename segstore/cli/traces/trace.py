@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from segstore.cli.pipeline import report
-from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import EXISTING_FILE, NewPath, echo, error_text, reader_gone
+from segstore.cli.terminal import INPUT_FILE, NewPath, Rereadable, echo, error_text, is_pipe, reader_gone
+from segstore.cli.traces.records import ignore_option
+from segstore.cli.traces.report import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,11 +34,15 @@ _MOST_PLACES: Final = 8
 """Places in which one payload differs that a comparison prints."""
 
 _OUT = NewPath(dir_okay=False, path_type=Path)
+_REREAD = Rereadable(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.group(short_help="Inspect, compare and convert traces.")
 def trace() -> None:
-    """Inspect and rewrite traces: captures (.wtrace), fixtures (.jsonl) and packets (.pcapng)."""
+    """Inspect and rewrite traces: captures (.wtrace), fixtures (.jsonl) and packets (.pcapng).
+
+    A trace that is read may be a pipe, or standard input (-).
+    """
 
 
 trace.add_command(report)
@@ -153,7 +157,7 @@ def _check_possible(chosen: Filter) -> None:
 def _check_output(output: Path, *sources: Path) -> None:
     """Refuses to write over a file that is read, also by the name of a link to it."""
     for each in sources:
-        if output.is_file() and output.samefile(each):
+        if output.is_file() and each.is_file() and output.samefile(each):
             said = f"{output}: the output is the same file as the input {each}"
             raise click.UsageError(said, click.get_current_context())
 
@@ -166,7 +170,7 @@ def _status(*opened: TraceFile) -> int:
 
 
 @trace.command(short_help="Print records.")
-@click.argument("source", metavar="FILE", type=EXISTING_FILE)
+@click.argument("source", metavar="FILE", type=INPUT_FILE)
 @_filter_option
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Print every byte with its field.")
@@ -273,7 +277,7 @@ def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[s
 
 
 @trace.command(short_help="Print statistics.")
-@click.argument("source", metavar="FILE", type=EXISTING_FILE)
+@click.argument("source", metavar="FILE", type=INPUT_FILE)
 @_filter_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; times in ns.")
 def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
@@ -304,8 +308,8 @@ _exact_option = click.option(
 
 
 @trace.command(short_help="Compare two traces.")
-@click.argument("left", metavar="A", type=EXISTING_FILE)
-@click.argument("right", metavar="B", type=EXISTING_FILE)
+@click.argument("left", metavar="A", type=INPUT_FILE)
+@click.argument("right", metavar="B", type=INPUT_FILE)
 @ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @_exact_option
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
@@ -379,9 +383,9 @@ def _connections(found: Difference) -> str:
 
 
 @trace.command(short_help="Write an HTML page.")
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=EXISTING_FILE)
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_REREAD)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
-@click.option("--against", metavar="B", type=EXISTING_FILE, help="Compare the trace with another one, as diff does.")
+@click.option("--against", metavar="B", type=_REREAD, help="Compare the trace with another one, as diff does.")
 @ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @_exact_option
 def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: frozenset[str], exact: bool) -> int:
@@ -429,7 +433,7 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 
 
 @trace.command(name="filter", short_help="Extract matching records.")
-@click.argument("source", metavar="IN", type=EXISTING_FILE)
+@click.argument("source", metavar="IN", type=_REREAD)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
 @click.option("--with-replies", is_flag=True, help="Keep the replies to the requests that match, too.")
@@ -464,7 +468,7 @@ def filter_(
 
 
 @trace.command(short_help="Convert a trace between .wtrace, .jsonl and .pcapng.")
-@click.argument("source", metavar="IN", type=EXISTING_FILE)
+@click.argument("source", metavar="IN", type=INPUT_FILE)
 @click.argument("target", metavar="OUT", type=_OUT)
 @_redact_option
 @_compress_option
@@ -485,7 +489,7 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
 
 
 @trace.command(short_help="Write indexes of captures.")
-@click.argument("captures", metavar="FILE...", nargs=-1, required=True)
+@click.argument("captures", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 def index(captures: tuple[str, ...]) -> int:
     """Write an index beside each capture: where its blocks are, so that readers on a store need not look for them.
 
@@ -497,6 +501,8 @@ def index(captures: tuple[str, ...]) -> int:
 
     status = 0
     for each in captures:
+        if is_pipe(each):
+            raise click.UsageError(f"{each} is a pipe: an index is written beside a file", click.get_current_context())
         try:
             made, blocks = write_index(each, Storage())
         except (OSError, ValueError, TraceError) as error:
