@@ -250,14 +250,14 @@ def test_requests_are_waited_for_and_verified(run: Run, server: RunningServer) -
     assert (unbound.exit_code, "one of --exactly, --at-least and --at-most is needed" in unbound.output) == (2, True)
     failed = run("verify", "type = READ_SEGMENT", "--at-least", "1")
     assert failed.exit_code == 1
-    assert failed.output.startswith("segstore: 0 requests with type = READ_SEGMENT were received, not at least 1")
+    assert failed.output.startswith("segstore: expected at least 1 request with type = READ_SEGMENT, 0 were received")
     create_segment(server, "scope/stream/0")
     near = r"  near: request \d+: CREATE_SEGMENT of scope/stream/0 on connection \d+: .*: not segment = scope/bill/0"
     for command in ("verify", "wait"):
         bound = ("--at-least", "1") if command == "verify" else ("--timeout-s", "0.01")
         missed = run(command, "type = CREATE_SEGMENT and segment = scope/bill/0", *bound)
         sentence, *lines = missed.output.splitlines()
-        assert (missed.exit_code, sentence.startswith("segstore: 0 "), len(lines)) == (1, True, 1)
+        assert (missed.exit_code, " 0 " in sentence, len(lines)) == (1, True, 1)
         assert re.fullmatch(near, lines[0])
     assert run("wait", "--timeout-s", "0.01", "type = READ_SEGMENT").exit_code == 1
     assert re.fullmatch(r"last: \d+\n", run("keep").output)

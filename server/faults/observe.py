@@ -396,7 +396,7 @@ class Observer(Observed):
     def last_request(self) -> str:
         """The last request, for a message about others."""
         if not self._seen:
-            return "none came"
+            return "no request came"
         last = self._seen[-1]
         place = "to the controller" if last.call is not None else f"on connection {last.connection}"
         return f"the last request was {last.type_name} {place}"

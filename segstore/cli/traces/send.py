@@ -181,6 +181,8 @@ def _compared(drove: Drive, left: str, right: str) -> int:
     """Prints the differences of a run; left, right: whose replies they are. Returns the exit status."""
     from segstore.traces import report
 
+    for cut in drove.cuts:
+        echo(cut, err=True)
     for difference in drove.differences:
         for line in report(difference, left=left, right=right):
             echo(line)

@@ -148,10 +148,10 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         found = await _found(observer, match, stage, since)
         count = len(found)
         if count < low or any(count > each for each in high):
-            noun, verb = ("request", "was") if count == 1 else ("requests", "were")
+            noun, verb = "request" if expected[-1].endswith(" 1") else "requests", "was" if count == 1 else "were"
             about = f" with {printable(match, _LONGEST)}" if match else ""
             known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
-            said = f"{count} {noun}{about} {verb} {stage}, not {' and '.join(expected)}{known}"
+            said = f"expected {' and '.join(expected)} {noun}{about}, {count} {verb} {stage}{known}"
             said += f"; {observer.last_request()}"
             examples = observer.near(match, stage, since) if count < low else map(_matching, found[:_SHOWN])
             raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")

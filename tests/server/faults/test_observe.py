@@ -249,7 +249,7 @@ async def test_a_wait_that_times_out_names_the_last_request() -> None:
     observer = Observer()
     with pytest.raises(NotSeen) as caught:
         await observer.wait_for(timeout_s=0)
-    assert str(caught.value) == "0 of 1 requests were applied within 0 s; none came"
+    assert str(caught.value) == "0 of 1 requests were applied within 0 s; no request came"
     observer.add(seen(1))
     with pytest.raises(NotSeen) as caught:
         await observer.wait_for("failure", count=2, stage="replied", timeout_s=0)

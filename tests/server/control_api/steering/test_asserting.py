@@ -51,14 +51,14 @@ async def test_the_number_of_requests_is_verified() -> None:
         for bounds in ({"exactly": 2}, {"at_least": 1}, {"at_most": 2}, {"at_least": 1, "at_most": 3}):
             assert await done(http, "GET", "/v1/requests/verify", match=APPENDS, **bounds) == {"count": 2}
         for wrong, said in (
-            ({"exactly": 1}, "exactly 1"),
-            ({"at_least": 3}, "at least 3"),
-            ({"at_most": 1}, "at most 1"),
+            ({"exactly": 1}, "exactly 1 request"),
+            ({"at_least": 3}, "at least 3 requests"),
+            ({"at_most": 1}, "at most 1 request"),
         ):
             answer = refusal(await http.get("/v1/requests/verify", params={"match": APPENDS, **wrong}))
             assert answer[0] == 409
             last = "the last request was APPEND_BLOCK_END on connection 1"
-            assert answer[1].startswith(f"2 requests with {APPENDS} were received, not {said}; {last}")
+            assert answer[1].startswith(f"expected {said} with {APPENDS}, 2 were received; {last}")
             matched = [line.partition(" on ")[0] for line in answer[1].splitlines()[1:]]
             assert matched == (
                 []
@@ -173,7 +173,7 @@ async def test_controller_calls_are_among_the_latest_requests() -> None:
         mock.observer.add(seen)
         said = refusal(await http.get("/v1/requests/verify", params={"match": "rpc = createScope", "exactly": 2}))[1]
         assert said == (
-            "1 request with rpc = createScope was received, not exactly 2; "
+            "expected exactly 2 requests with rpc = createScope, 1 was received; "
             "the last request was createScope to the controller"
         )
 
