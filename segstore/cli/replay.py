@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file
+from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file, reader_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -327,9 +327,11 @@ def _compared(found: Drive, left: str, right: str) -> int:
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     from segstore.cli.serving import print_announcement, stopped_by_signal
+    from segstore.outputs import never_wait
     from segstore.server.replay import TraceServer, of_clients
     from segstore.wire.endpoint import Endpoint
 
+    never_wait()
     stop = stopped_by_signal()
     with_controller, as_json = options["controller_port"] is not None, options["announce"] == "json"
 
@@ -340,13 +342,13 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         printed += 1
         if printed > _MOST_PRINTED:
             return
-        try:
-            for line in str(problem).splitlines():
-                echo(line, err=as_json)  # which flushes
-            if printed == _MOST_PRINTED:
-                echo("further problems are only counted, and listed with --http-port", err=as_json)
-        except BrokenPipeError:  # the reader of the output has gone
+        if not as_json and reader_gone():
             stop.set()
+            return
+        for line in str(problem).splitlines():
+            echo(line, err=as_json)
+        if printed == _MOST_PRINTED:
+            echo("further problems are only counted, and listed with --http-port", err=as_json)
 
     server = TraceServer(
         of_clients(records) if with_controller else records,

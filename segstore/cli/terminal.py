@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import click
 
+from segstore.outputs import BoundedLog, never_wait
+
 PORT: Final = click.IntRange(0, 65535)
 EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 http_token_file: Final = click.option(
@@ -164,8 +166,12 @@ class LogFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str = "warning") -> None:
-    """Sets up the log of a server, with timestamps, on standard error. level: the lowest that is shown."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Sets up the log of a server, with timestamps, on standard error. level: the lowest that is shown.
+
+    From then on, standard output and error do not wait for their readers.
+    """
+    never_wait()
+    handler = BoundedLog(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper())
     if level == "debug":  # not of the libraries
