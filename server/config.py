@@ -195,9 +195,7 @@ class LimitSettings(BaseModel):
     controller sends at most 100 (`CommitRequestHandler`)."""
     max_connections: int | None = Field(default=None, gt=0)
     """Maximum number of connections; as many as file descriptors allow if not given. One more replaces the oldest
-    connection that has requested nothing for at least a second; if there is none, the new one is closed at once."""
-    silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Close a connection without requests after this long, if three quarters of the connections are open."""
+    connection that has requested nothing; if there is none, the new one is closed at once."""
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Close a connection that has not sent a whole frame by then. A TLS handshake may take as long."""
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)

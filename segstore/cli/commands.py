@@ -300,8 +300,9 @@ def verify(folder: Path) -> int:
 
             found = read_all(folder)
             faults = found.faults
-            notes = [f"{folder}: {found.files} files are as they were written, up to batch {found.batches}"]
-            notes = [] if faults else notes
+            notes = list(found.notes)
+            if not faults:
+                notes.append(f"{folder}: {found.files} files are as they were written, up to batch {found.batches}")
     except DataError as error:
         raise click.ClickException(str(error)) from error
     for note in notes:

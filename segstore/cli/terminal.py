@@ -28,6 +28,8 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from segstore.outputs import BoundedLog, never_wait
+
 PORT: Final = click.IntRange(0, 65535)
 EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 INPUT_FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -247,8 +249,12 @@ class LogFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str = "warning") -> None:
-    """Sets up the log of a server, with timestamps, on standard error. level: the lowest that is shown."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Sets up the log of a server, with timestamps, on standard error. level: the lowest that is shown.
+
+    From then on, standard output and error do not wait for their readers.
+    """
+    never_wait()
+    handler = BoundedLog(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper())
     if level == "debug":  # not of the libraries

@@ -27,7 +27,6 @@ from segstore.server.controller.api import (
     Calls,
     Handler,
     InFlight,
-    begin,
     channel_to,
     listen,
     new_server,
@@ -99,7 +98,7 @@ class ControllerFront(Handler):
         bound = await listen(server, host, port, tls)
         self = cls(server, channel_to(controller, trust), controller, through, published_host, calls)
         self.port = bound
-        await begin(server)
+        await self._in_flight.begin(bound)
         return self
 
     @property

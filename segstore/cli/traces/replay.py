@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file
+from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file, reader_gone
 from segstore.cli.traces.records import PACE, TRACE, Address, records_of, report_left_out
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MOST_PRINTED: Final = 100
     "--controller-port",
     metavar="PORT",
     type=PORT,
-    help="Also serve a controller that knows the streams that the trace names.",
+    help="Also serve a controller. It answers with the calls of the trace, or else knows the streams that it names.",
 )
 @click.option(
     "--http-port",
@@ -101,9 +101,11 @@ def replay(trace: Path, **options: Any) -> int:
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     from segstore.cli.serving import print_announcement, stopped_by_signal
+    from segstore.outputs import never_wait
     from segstore.server.replay import TraceServer, of_clients
     from segstore.wire.endpoint import Endpoint
 
+    never_wait()
     stop = stopped_by_signal()
     with_controller, as_json = options["controller_port"] is not None, options["announce"] == "json"
 
@@ -114,13 +116,13 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         printed += 1
         if printed > _MOST_PRINTED:
             return
-        try:
-            for line in str(problem).splitlines():
-                echo(line, err=as_json)  # which flushes
-            if printed == _MOST_PRINTED:
-                echo("further problems are only counted, and listed with --http-port", err=as_json)
-        except BrokenPipeError:  # the reader of the output has gone
+        if not as_json and reader_gone():
             stop.set()
+            return
+        for line in str(problem).splitlines():
+            echo(line, err=as_json)
+        if printed == _MOST_PRINTED:
+            echo("further problems are only counted, and listed with --http-port", err=as_json)
 
     server = TraceServer(
         of_clients(records) if with_controller else records,
