@@ -169,16 +169,12 @@ def is_text(text: str) -> Callable[[Any], bool]:
 
 
 def contains(text: str, matches: Callable[[str], bool]) -> Callable[[Any], bool]:
-    """Looks for a text as it is, and for the pattern that it may be."""
-    data, as_pattern, is_pattern = (
-        text.encode("utf-8", "surrogatepass"),
-        matching(matches),
-        not _LITERAL.fullmatch(text),
-    )
+    """Looks for a text as it is, and for the glob that it may be."""
+    data, is_glob, as_glob = text.encode("utf-8", "surrogatepass"), not _LITERAL.fullmatch(text), matching(matches)
 
     def holds(value: Any) -> bool:
         is_there = data in value if isinstance(value, bytes) else isinstance(value, str) and text in value
-        return is_there or (is_pattern and as_pattern(value))
+        return is_there or (is_glob and as_glob(value))
 
     return holds
 
