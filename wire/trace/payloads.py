@@ -48,9 +48,9 @@ class Payload:
     __slots__ = ("_data", "_values", "size")
 
     def __init__(self, item: Command | Append | None = None, block: AppendBlock | None = None) -> None:
-        data: Any = getattr(item, "data", b"") if block is None else joined(block, item)  # type: ignore[arg-type]
-        self._data = bytes(memoryview(data)[:MOST_BYTES])
-        self._values = tuple(bytes(each) for each in _bounded(_nested(item)))
+        data: Any = getattr(item, "data", None) if block is None else joined(block, item)  # type: ignore[arg-type]
+        self._data = b"" if data is None else bytes(data if len(data) <= MOST_BYTES else memoryview(data)[:MOST_BYTES])
+        self._values = tuple(bytes(each) for each in _bounded(_nested(item))) if data is None else ()
         self.size = len(self._data) + sum(map(len, self._values))
 
     def parts(self) -> tuple[bytes, ...]:
