@@ -86,6 +86,7 @@ class Parser {
     this.text = text;
     this.at = 0;
     this.terms = 0;
+    this.readsPayloads = false;
   }
 
   parse() {
@@ -196,6 +197,7 @@ class Parser {
   payload([, event, way]) {
     const keys = Array.from(way.matchAll(KEY), ([, key, index]) => key ?? Number(index));
     const { data_terms: terms, operators } = SPEC.filter;
+    this.readsPayloads = true;
     this.count(terms - 1);
     this.at += this.peek().length;
     const sign = this.peek() === "==" ? "=" : this.peek();
@@ -479,9 +481,6 @@ function checkPossible(tree, text) {
   throw new FilterError(`${elided(said, 100)}: no record of a trace can match this`);
 }
 
-const reads = (tree, name) =>
-  tree.name === name || [...(tree.any ?? tree.all ?? []), ...(tree.not ? [tree.not] : [])].some((each) => reads(each, name));
-
 /** Each record with its payloads: the events of an append or a read, the keys and values of tables. */
 async function* payloadsOf(trace) {
   const isEmpty = new Set(SPEC.filter.possible.filter(({ data }) => data).map(({ code }) => code));
@@ -536,9 +535,10 @@ function partsOf(all, most) {
  * `isCurrent` stops it when it says no.
  */
 async function matching(text, trace, isCurrent = () => true) {
-  const tree = new Parser(text).parse(), holds = compiled(tree, trace), found = new Uint8Array(trace.count);
-  trace.shortened = reads(tree, "data") ? trace.tables.left_out : 0;
-  if (reads(tree, "data")) {
+  const parser = new Parser(text), tree = parser.parse();
+  const holds = compiled(tree, trace), found = new Uint8Array(trace.count);
+  trace.shortened = parser.readsPayloads ? trace.tables.left_out : 0;
+  if (parser.readsPayloads) {
     for await (const [at, payloads] of payloadsOf(trace)) {
       if (!isCurrent()) return null;
       trace.payloads = payloads;

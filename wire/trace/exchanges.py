@@ -268,7 +268,8 @@ class Exchanges:
             if record.kind is RecordKind.CLOSE:
                 over = [each for _, each in waiting.values() if each.connection == record.connection]
             for request in over:
-                yield waiting.pop(id(request))
+                if (pending := waiting.pop(id(request), None)) is not None:
+                    yield pending
             yield place, seen
         yield from waiting.values()
 

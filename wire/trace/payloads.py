@@ -48,9 +48,9 @@ class Payload:
     __slots__ = ("_data", "_values", "size")
 
     def __init__(self, item: Command | Append | None = None, block: AppendBlock | None = None) -> None:
-        data: Any = getattr(item, "data", b"") if block is None else joined(block, item)  # type: ignore[arg-type]
-        self._data = bytes(memoryview(data)[:MOST_BYTES])
-        self._values = tuple(bytes(each) for each in _bounded(_nested(item)))
+        data: Any = getattr(item, "data", None) if block is None else joined(block, item)  # type: ignore[arg-type]
+        self._data = b"" if data is None else bytes(data if len(data) <= MOST_BYTES else memoryview(data)[:MOST_BYTES])
+        self._values = tuple(bytes(each) for each in _bounded(_nested(item))) if data is None else ()
         self.size = len(self._data) + sum(map(len, self._values))
 
     def parts(self) -> tuple[bytes, ...]:
@@ -169,16 +169,12 @@ def is_text(text: str) -> Callable[[Any], bool]:
 
 
 def contains(text: str, matches: Callable[[str], bool]) -> Callable[[Any], bool]:
-    """Looks for a text as it is, and for the pattern that it may be."""
-    data, as_pattern, is_pattern = (
-        text.encode("utf-8", "surrogatepass"),
-        matching(matches),
-        not _LITERAL.fullmatch(text),
-    )
+    """Looks for a text as it is, and for the glob that it may be."""
+    data, is_glob, as_glob = text.encode("utf-8", "surrogatepass"), not _LITERAL.fullmatch(text), matching(matches)
 
     def holds(value: Any) -> bool:
         is_there = data in value if isinstance(value, bytes) else isinstance(value, str) and text in value
-        return is_there or (is_pattern and as_pattern(value))
+        return is_there or (is_glob and as_glob(value))
 
     return holds
 

@@ -48,7 +48,7 @@ def trace() -> None:
 trace.add_command(report)
 
 
-_FILTER = "'-f' / '--filter'"
+_FILTER: Final = "'-f' / '--filter'"
 
 
 def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
