@@ -187,11 +187,6 @@ class _Peer:
         self.bytes -= len(frame) + _FRAME_BYTES
         return at_ns, frame
 
-    def forget(self) -> None:
-        """Drops what was received."""
-        self.came.clear()
-        self.rest.clear()
-
     async def close(self, timeout_s: float) -> None:
         """Closes the connection when the store has read everything sent, or after `timeout_s`."""
         self._task.cancel()
@@ -213,10 +208,14 @@ def _fault(record: Record) -> str:
 
 
 def _kept_back(records: Iterable[Record]) -> set[int]:
-    """The ids of the records of requests that faults kept from the store; of appends, the next set-up decides."""
+    """The ids of the records of requests that faults kept from the store, and of parts of replies that they cut.
+
+    Of appends, the next set-up decides.
+    """
     exchanges, found = Exchanges(), set[int]()
     blocks: dict[int, Record] = {}
     starts: dict[int, int] = {}  # the records of blocks, by those of their ends
+    parts: dict[int, int] = {}
     undecided: dict[Any, list[Exchange]] = {}
     for record in records:
         seen = exchanges.see(record)
@@ -230,7 +229,10 @@ def _kept_back(records: Iterable[Record]) -> set[int]:
                     assert isinstance(each.command, AppendBlockEnd)
                     is_stored = each.command.last_event_number <= seen.command.last_event_number
                     (found.discard if is_stored else found.add)(id(each.record))
-        if fault := _fault(record):
+        if record.kind is RecordKind.BYTES and record.direction is Direction.REPLY:
+            parts[record.connection] = id(record)
+        elif fault := _fault(record):
+            found.add(parts.pop(record.connection, 0))
             if fault.endswith("close before"):
                 found.update(id(each.record) for each in seen.pending)
             for each in seen.pending:
@@ -348,18 +350,20 @@ class _Driver:
         self._keep(number, Direction.REQUEST, RecordKind.OPEN, b"{}")
         return peer
 
-    async def _end(self, number: int) -> None:
-        """Closes a connection from the client's side; each unexpected reply is a difference."""
+    async def _end(self, number: int, *, is_cut: bool = False) -> None:
+        """Closes a connection from the client's side; each unexpected reply is a difference, unless a fault cut it."""
         peer = self._peers.pop(number, None)
         if peer is None:
             return
         await peer.close(self.timeout_s)
         for at_ns, frame, _ in peer.came:
             self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
-            self._differ(number, None, frame)
+            if not is_cut:
+                self._differ(number, None, frame)
         if peer.rest:
             self._keep(number, Direction.REPLY, RecordKind.BYTES, bytes(peer.rest))
-            self._differ(number, None, bytes(peer.rest))
+            if not is_cut:
+                self._differ(number, None, bytes(peer.rest))
         self._keep(number, Direction.REQUEST, RecordKind.CLOSE, b"{}")
 
     async def _closed_by_store(self, seen: Exchange) -> None:
@@ -372,13 +376,12 @@ class _Driver:
                 for each in seen.pending
                 if not isinstance(each.command, ReadSegment) and id(each.record) not in self.kept_back
             ]
-            if waiting:
-                await peer.reply(waiting[-1].record.data, self.timeout_s)  # then it is applied, as it was
-            peer.forget()
+            if waiting and (reply := await peer.reply(waiting[-1].record.data, self.timeout_s)) is not None:
+                self._keep(number, Direction.REPLY, RecordKind.FRAME, reply[1], reply[0])
         elif peer is not None and not await peer.closes(self.timeout_s):
             why = f"the store has not closed the connection within {self.timeout_s:g} s, as in the trace"
             self._differ(number, None, None, why)
-        await self._end(number)
+        await self._end(number, is_cut=bool(fault))
 
     async def _until_due(self, record: Record) -> None:
         """Waits for the time of a request."""

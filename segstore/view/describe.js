@@ -25,7 +25,8 @@ class Walk {
   need(length, field, kind = "plain") {
     const left = this.end - this.at;
     if (length >= 0 && length <= left) return;
-    if (left && length > 0) this.take(left, field, kind === "data" ? undefined : null, `${left} of ${length} bytes`, kind);
+    const value = kind === "data" ? undefined : null;
+    if (left && length > 0) this.take(left, field, value, `${left} of ${length} bytes`, kind);
     throw new Unreadable();
   }
 
@@ -128,7 +129,9 @@ class Walk {
   }
 
   data(node, field) {
-    if (node.optional && this.end - this.at < 4 && !this.isCutHere) return this.take(0, field, null, "missing: its default", "plain");
+    if (node.optional && this.end - this.at < 4 && !this.isCutHere) {
+      return this.take(0, field, null, "missing: its default", "plain");
+    }
     const length = this.count(`${field}.length`);
     if (length < 0 && node.negativeIsEmpty) return this.take(0, field, null, "a negative length is no data", "plain");
     return this.raw(length, field);

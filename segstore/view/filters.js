@@ -294,9 +294,9 @@ class Parser {
     if (!this.peek()) this.fail(expected[sort]);
     const start = this.at, found = this.textValue(), value = valueOf(sort, found);
     if (value !== undefined) return value;
-    const { guessed, meant } = SPEC.filter, known = Object.keys(words[sort] ?? {});
-    const near = sort in guessed ? nearest(fold(found), sort === "type" ? [...known, ...Object.keys(meant)] : known) : undefined;
-    const hint = Object.hasOwn(words[sort] ?? {}, near) ? `${words[sort][near]}?` : meant[near];
+    const { guessed, meant } = SPEC.filter, hints = sort === "type" ? { ...meant } : {};
+    for (const [word, name] of Object.entries(words[sort] ?? {})) hints[word] = `${name}?`;
+    const near = sort in guessed ? nearest(fold(found), Object.keys(hints)) : undefined, hint = hints[near];
     const wanted = near === undefined ? expected[sort] : `a ${guessed[sort]} (${hint})`;
     throw new ParseError(this.column(start), wanted, found);
   }

@@ -157,7 +157,7 @@ function factsOf(it) {
     it.request_id !== null && ["Request id", it.request_id],
     it.writer_id !== null && ["Writer", filterLink(it.writer_id, `writer = ${it.writer_id}`)],
     ["Size", many(it.size, "byte")],
-    ["Reply", it.reply === null ? (it.stage === "given up" ? "none: given up by the client" : `none so far; ${it.stage}`)
+    ["Reply", it.reply === null ? `none${it.stage === "given up" ? "" : " so far"}; ${it.stage}`
       : element("span", { className: it.failure ? "problem" : "" }, plain(it.reply)),
       it.latency_ms === null ? "" : ` after ${it.latency_ms.toFixed(3)} ms`],
     it.faults.length > 0 && ["Faults", plain(it.faults.join(", "))],
