@@ -239,8 +239,8 @@ def test_a_tap_stands_before_the_store_or_before_another(suite: pytest.Pytester)
         def test_before_its_controller(segstore_server, segstore_tap):
             tap = segstore_tap()
             assert tap.controller_uri != segstore_server.controller_uri
-            with pytest.raises(LookupError):
-                tap.address
+            assert talk(tap, *BEGIN)[-1] == "APPEND_SETUP"  # at a store that the controller named
+            assert tap.address not in segstore_server.addresses
 
         @pytest.mark.asyncio
         async def test_what_waits_is_awaited(segstore_server, segstore_tap):
