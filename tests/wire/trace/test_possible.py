@@ -39,10 +39,15 @@ FILTERS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     with ServerThread() as servers:
-        yield servers.serve(http_port=0)
+        running = servers.serve(http_port=0)
+        assert running.controller_uri  # starts the controller, which a test would leave behind
+        yield running
 
 
 Ask = Callable[[str], str]
