@@ -342,7 +342,7 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
     async with shown(tmp_path, one, against=other) as browser:
         said = await browser.get(text_of(".differences"))
         assert "10 streams differ" in said
-        assert "only A goes on, with 2 more records" in said
+        assert "A has one more HELLO, one more APPEND_SETUP, 2 more DATA_APPENDED" in said
         assert await browser.get("page.places.length") == 10
         await browser.get("document.querySelector('.differences button').click()")
         await browser.until("document.querySelector('#drawer-title')?.textContent.startsWith('A, 6: ')")
