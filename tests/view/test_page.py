@@ -342,7 +342,7 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
     async with shown(tmp_path, one, against=other) as browser:
         said = await browser.get(text_of(".differences"))
         assert "10 streams differ" in said
-        assert "HELLO: A has one more HELLO, one more APPEND_SETUP, 2 more DATA_APPENDED" in said
+        assert "A has one more HELLO, one more APPEND_SETUP, 2 more DATA_APPENDED" in said
         assert await browser.get("page.places.length") == 10
         await browser.get("document.querySelector('.differences button').click()")
         await browser.until("document.querySelector('#drawer-title')?.textContent.startsWith('A, 6: ')")
@@ -351,7 +351,7 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
         assert await browser.get("page.views.map((each) => each.timeline.selected)") == [5, 34]
         await browser.get("page.views[0].timeline.zoom(0.5)")
         await browser.until("page.views[0].timeline.span === page.views[1].timeline.span")
-        await browser.get("page.filter('failure and direction = reply')")
+        await browser.get("page.filter('failure')")
         assert await browser.get(text_of("#filter-said")) == "A: 0 records of 60, B: 1 record of 76 match."
 
 
@@ -409,7 +409,7 @@ async def test_a_trace_without_records_is_a_page_too(tmp_path: Path) -> None:
     async with shown(tmp_path, saved(tmp_path, [], "empty.jsonl")) as browser:
         assert "0 records" in await browser.get(text_of(".facts"))
         await browser.get(key("ArrowRight"))
-        await browser.get("page.filter('failure and direction = reply')")
+        await browser.get("page.filter('failure')")
         assert await browser.get(text_of(".where")) == "No record matches."
 
 
