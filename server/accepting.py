@@ -37,12 +37,7 @@ class Listening:
     """
 
     def __init__(
-        self,
-        factory: Callable[[], asyncio.BaseProtocol],
-        limit: Limit,
-        *,
-        handshakes: int,
-        tls: dict[str, Any],
+        self, factory: Callable[[], asyncio.BaseProtocol], limit: Limit, *, handshakes: int, tls: dict[str, Any]
     ) -> None:
         """limit: told of peers for which there is no descriptor, and of too many handshakes. tls: arguments of
         `loop.connect_accepted_socket`, empty without TLS.

@@ -362,6 +362,7 @@ def test_tls_is_served(tmp_path: Path) -> None:
     [
         ("--port", "", "choose another, or 0 for a free one"),
         ("--controller-port", ", for the controller,", "choose another with --controller-port, or 0 for a free one"),
+        ("--admin-port", ", for admin commands,", "choose another with --admin-port, or 0 for a free one"),
     ],
 )
 def test_a_taken_port_is_one_sentence_and_status_1(option: str, what: str, advice: str) -> None:

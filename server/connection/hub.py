@@ -116,10 +116,7 @@ class ConnectionHub(Generic[C]):
         self._watched: set[C] = set()
         self._to_ask: list[C] = []  # in this sweep
         shortest = min(
-            limits.first_frame_timeout_s,
-            limits.frame_timeout_s,
-            limits.stalled_peer_timeout_s,
-            limits.linger_s,
+            limits.first_frame_timeout_s, limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.linger_s
         )
         self._sweep_s = min(_SWEEP_S, shortest / 4)
         self._sweeper: asyncio.Handle | None = None

@@ -6,10 +6,10 @@ short.
 
 Invariants: after `stop`, which can be called twice, no connection and no task is left. The number of connections is
 limited by its share of descriptors (`descriptors`); another connection replaces the one whose current step started
-first, at best one without a request. A step is receiving the head of a request or answering it. Each step has a deadline, which incoming bytes do not
-extend; a step in which the peer has read a part of a response gets another one, so a download takes as long as its
-reader needs. A peer that sends no more has `_ENDED_S`, because it may have disconnected. With TLS, half of the share is
-for connections whose handshake is not complete.
+first, if possible one without a request. A step is receiving the head of a request or answering it. Each step has a
+deadline, which incoming bytes do not extend; a step in which the peer has read a part of a response gets another one,
+so a download takes as long as its reader needs. A peer that sends no more has `_ENDED_S`, because it may have
+disconnected. With TLS, half of the share is for connections whose handshake is not complete.
 
 The control API requires a token unless the address is loopback, because any caller can change the server.
 """
@@ -248,10 +248,7 @@ class _Server:
         self._limit = Limit(f"the {self._use} port", most if tls is None else handshakes)
         timeouts = {"ssl_handshake_timeout": _FIRST_HEAD_S, "ssl_shutdown_timeout": _DRAIN_S}
         listening = Listening(
-            self._connection,
-            self._limit,
-            handshakes=handshakes,
-            tls={} if tls is None else {"ssl": tls, **timeouts},
+            self._connection, self._limit, handshakes=handshakes, tls={} if tls is None else {"ssl": tls, **timeouts}
         )
         self._listening = await listening.start(host, port, _BACKLOG)
         return Endpoint(*listening.address)

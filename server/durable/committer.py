@@ -9,8 +9,8 @@ Visibility: requests are executed before their changes are durable, so each repl
 are sent in order. The reference shows readers data only once its log has it; here a read during the write of a group
 waits for that group, whatever it reads.
 
-Invariants: batches are numbered without gaps and become durable in that order; after a failure (`failure`), which the
-loss of the directory is, too, no reply is sent. `full` is set while more than `max_bytes` are queued; callers should then wait.
+Invariants: batches are numbered without gaps and become durable in that order; after a failure (`failure`), also the
+loss of the directory, no reply is sent. `full` is set while more than `max_bytes` are queued; callers should then wait.
 """
 
 from __future__ import annotations
@@ -374,8 +374,7 @@ class Committer(Gate):
         self._directory.note(last)
 
     def _report(self, last: int, size: int) -> None:
-        """Reports a written group, which ends with batch `last`, and switches to the next journal if this one is full.
-        """
+        """Reports a written group, which ends with batch `last`, and switches journals if this one is full."""
         self.written.append((last, size))
         self._tell(self.catch_up)
         following = self._next

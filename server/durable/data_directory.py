@@ -343,7 +343,7 @@ class DataDirectory:
     def check_place(self) -> None:
         """Raises `DirectoryGone` if the path no longer leads to the locked directory and its file `committed`."""
         try:
-            is_there = os.path.samestat(os.stat(self.path), os.fstat(self._folder)) and os.fstat(self._mark).st_nlink
+            is_there = os.path.samestat(self.path.stat(), os.fstat(self._folder)) and os.fstat(self._mark).st_nlink
         except FileNotFoundError:
             is_there = False
         if not is_there:

@@ -321,8 +321,8 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
             )
         else:
             faults.append(
-                f"{each.path} has bytes in no group, from byte {each.stray} on: unused space is damaged, or the machine "
-                "stopped during a write; nothing that was acknowledged is in them"
+                f"{each.path} has bytes in no group, from byte {each.stray} on: unused space is damaged, or the "
+                "machine stopped during a write; nothing that was acknowledged is in them"
             )
     if lacking is not None:
         faults.append(f"{lacking[0]} is damaged: {lacking[1]}")

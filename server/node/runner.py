@@ -120,7 +120,7 @@ class SegmentStoreServer:
             handshakes=shares(self.settings.containers).handshakes,
             tls=tls,
         )
-        with listening_on(host, port):
+        with listening_on(host, port, *(("admin commands", "--admin-port") if admin else ())):
             await listening.start(host, port, _BACKLOG)
         self._listening.append(listening)
         return Endpoint(*listening.address)

@@ -127,7 +127,9 @@ class RecordedController(Handler):
         if server.failure and rpc in _SUCCESSORS:
             return b""  # a SuccessorResponse without segments
         if server.failure and rpc == "getURI":
-            return m.NodeUri(endpoint=server.host, port=server.port).SerializeToString()
+            return m.NodeUri(
+                endpoint=Endpoint(server.host, server.port).named_host, port=server.port
+            ).SerializeToString()
         code = grpc.StatusCode.INVALID_ARGUMENT
         if server.missing == "close" and not server.failure:
             code = grpc.StatusCode.UNAVAILABLE

@@ -103,7 +103,8 @@ class ControllerFront(Handler):
 
     @property
     def _own(self) -> messages.NodeUri:
-        return messages.NodeUri(endpoint=self._published_host, port=self.port)
+        own = Endpoint(self._published_host, self.port)
+        return messages.NodeUri(endpoint=own.named_host, port=own.port)
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives those in flight `grace_s` seconds, then stops."""
@@ -215,7 +216,8 @@ class ControllerFront(Handler):
             if method == _STORE:
                 uri = messages.NodeUri.FromString(message)
                 if uri.endpoint:
-                    uri.endpoint, uri.port = await self._through(Endpoint.checked(uri.endpoint, uri.port))
+                    door = await self._through(Endpoint.checked(uri.endpoint, uri.port))
+                    uri.endpoint, uri.port = door.named_host, door.port
                     message = uri.SerializeToString()
             elif method == _CONTROLLERS:
                 found = messages.ServerResponse.FromString(message)

@@ -13,19 +13,22 @@ import socket
 import struct
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from segstore.server.descriptors import Limit
 
 _LOOK_S: Final = 0.25
-_DESCRIPTORS: Final = "/dev/fd"
+_DESCRIPTORS: Final = Path("/dev/fd")
 _TCP_INFO: Final = getattr(socket, "TCP_INFO", None)
 _LAST_RECEIVED: Final = struct.Struct("=52xI")
 """`tcpi_last_data_recv` of Linux: milliseconds since the peer has sent data."""
 
 
 async def make_room(port: int, limit: Limit, busy: Callable[[], Collection[int]]) -> None:
-    """Keeps the connections to a port below a limit until cancelled. busy: returns peers' ports with calls in flight."""
+    """Keeps the connections to a port within a limit until cancelled. busy: returns the ports of peers that wait for
+    calls.
+    """
     while _TCP_INFO is not None:
         await asyncio.sleep(_LOOK_S)
         if _highest_descriptor() > limit.most:
@@ -48,7 +51,7 @@ def _highest_descriptor() -> int:
 def _silent(port: int) -> list[tuple[int, tuple[str, int], int]]:
     """Returns for how long the peers of a port have been silent, in ms, with their addresses and our descriptors."""
     found = []
-    for descriptor in map(int, os.listdir(_DESCRIPTORS)):
+    for descriptor in [int(each.name) for each in _DESCRIPTORS.iterdir()]:
         with suppress(OSError), _socket_of(descriptor) as connection:
             if _port_of(connection.getsockname()) == port:
                 info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_RECEIVED.size)

@@ -143,7 +143,9 @@ async def test_a_store_notices_that_its_directory_was_removed(tmp_path: Path, re
     shutil.rmtree(path)
     if removed == "files":
         path.mkdir()
-    await until(lambda: durability.committer.failure == f"{path} was removed or replaced: nothing is acknowledged any more")
+    await until(
+        lambda: durability.committer.failure == f"{path} was removed or replaced: nothing is acknowledged any more"
+    )
     await durability.close()
 
 
