@@ -634,7 +634,7 @@ def test_the_event_of_another_recorder_is_shown_by_its_length(tmp_path: Path) ->
 
 
 def test_long_work_on_a_terminal_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from segstore.cli import trace as trace_cli
+    trace_cli = sys.modules["segstore.cli.traces.trace"]
 
     monkeypatch.setattr(trace_cli, "_LONG_WORK_BYTES", 10)
     monkeypatch.setattr(trace_cli, "_is_terminal", lambda: True)

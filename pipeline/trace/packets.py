@@ -78,7 +78,7 @@ PIECES_AT_ONCE: Final = 16_384
 """A chunk ends after this many pieces, however short they are."""
 HELLO_START: Final = struct.pack(">ii", -127, 8)
 """The first bytes of a client, by which connections to stores are found."""
-_CUT: Final = "the capture cut packets short (snap length; tcpdump -s 0 has none)"
+_CUT: Final = "cut short by the capture (snap length; tcpdump -s 0 sets none)"
 _MASK: Final = 0xFFFFFFFF
 
 _End = tuple[bytes, int]
@@ -397,15 +397,16 @@ class Reassembly:
         self.waiting -= connection.waiting
         if not connection.known:
             if connection.sides[0].is_cut:  # perhaps its Hello, by which it would be known
-                reason = f"{_CUT}, of a connection from {_named(connection.client)} the first ones"
+                reason = f"the first packets of the connection from {_named(connection.client)} are {_CUT}"
                 yield Skipped(self.path, connection.number, 0, reason)
             return
         for direction, side in zip(("requests", "replies"), connection.sides, strict=True):
             side.give_up()
             if side.lost or (side.is_cut and not side.complete):
-                why = f"{_CUT}, also" if side.is_cut else "packets are missing:"
-                place = f"{direction} of the connection from {_named(connection.client)}"
-                reason = f"{why} {place}; {side.lost} bytes after them are not read"
+                reason = (
+                    f"packets with {direction} of the connection from {_named(connection.client)} are "
+                    f"{_CUT if side.is_cut else 'missing'}: {side.lost} bytes after them are not read"
+                )
                 yield Skipped(self.path, connection.number, side.lost, reason)
         if closes:
             by = Direction.REQUEST if connection.closed_by is None else connection.closed_by
