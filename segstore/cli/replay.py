@@ -188,8 +188,8 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     "--controller-port",
     metavar="PORT",
     type=PORT,
-    help="As a server: also serve a controller. It answers with the calls of the trace, or else knows the streams that the "
-    "trace names.",
+    help="As a server: also serve a controller, which answers with the calls of the trace; if it has none, with the "
+    "streams that it names.",
 )
 @click.option(
     "--http-port",
