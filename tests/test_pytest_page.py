@@ -36,7 +36,7 @@ def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None
 
 @pytest.mark.needs("pravega, the official client")
 @slow
-def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: pytest.Pytester) -> None:
+def test_the_examples_with_the_official_client_run_as_the_page_says(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
     options = "-o", f"segstore_traces={TRACES}"
     passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 2)
