@@ -195,8 +195,8 @@ class ConnectionHub(Generic[C]):
                 return
             self.service.counters.evictions += 1
             largest.cut(
-                f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed, "
-                f"and this peer's {largest.held_bytes} are among the most"
+                f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed "
+                f"(total_outstanding_bytes), and this peer's {largest.held_bytes} are among the most"
             )
 
     # --- admission --------------------------------------------------------------------------------------------------

@@ -202,14 +202,13 @@ def _gives_way(connection: _Connection) -> tuple[bool, float]:
 class _Server:
     """An application and its connections. server_state: the connections and tasks, as uvicorn has them.
 
-    use: what the port is for.
+    limit: on the connections.
     """
 
-    def __init__(self, app: ASGIApp, use: str) -> None:
+    def __init__(self, app: ASGIApp, limit: Limit) -> None:
         self.server_state = ServerState()
         self._app = app
-        self._use = use
-        self._limit = Limit("", 0)
+        self._limit = limit
         self._is_ending = False
         self._config = uvicorn.Config(
             self._answer,
@@ -243,12 +242,12 @@ class _Server:
     async def begin(self, host: str, port: int, tls: ssl.SSLContext | None) -> Endpoint:
         """Listens; returns the address. Raises OSError."""
         self._config.load()
-        most = shares().http
-        handshakes = max(1, most // 2)
-        self._limit = Limit(f"the {self._use} port", most if tls is None else handshakes)
         timeouts = {"ssl_handshake_timeout": _FIRST_HEAD_S, "ssl_shutdown_timeout": _DRAIN_S}
         listening = Listening(
-            self._connection, self._limit, handshakes=handshakes, tls={} if tls is None else {"ssl": tls, **timeouts}
+            self._connection,
+            self._limit,
+            handshakes=self._limit.most,
+            tls={} if tls is None else {"ssl": tls, **timeouts},
         )
         self._listening = await listening.start(host, port, _BACKLOG)
         return Endpoint(*listening.address)
@@ -292,7 +291,8 @@ class HttpListener:
     async def listen(self, app: ASGIApp) -> Endpoint:
         """Starts listening; returns the address. Raises AddressInUse, CannotListen."""
         tls = None if self._tls is None else self._tls.server_context(self._host, self._port)
-        server = _Server(app, self._use)
+        most = shares().http if tls is None else max(1, shares().http // 2)
+        server = _Server(app, Limit(f"the {self._use} port", most))
         with listening_on(self._host, self._port, self._use, self._option):
             self.address = await server.begin(self._host, self._port, tls)
         self._server = server

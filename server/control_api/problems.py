@@ -158,7 +158,9 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     path = request.url.path
-    other_port = "; Pravega's REST API has another port: --rest-port" if path.startswith(_OF_REST_API) else ""
+    other_port = (
+        "; Pravega's REST API is at the port of `segstore serve --rest-port`" if path.startswith(_OF_REST_API) else ""
+    )
     if error.status_code == 404:
         return answer(404, f"there is no {path}; see /v1/openapi.json{other_port}", "path", headers)
     if error.status_code == 405:

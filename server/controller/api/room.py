@@ -31,7 +31,9 @@ async def make_room(port: int, limit: Limit, busy: Callable[[], Collection[int]]
     """
     while _TCP_INFO >= 0:
         await asyncio.sleep(_LOOK_S)
-        if _highest_descriptor() > limit.most:
+        with suppress(OSError):  # there is no descriptor for looking
+            if _lowest_free() <= limit.most:  # fewer are open
+                continue
             silent = _silent(port)
             if len(silent) > limit.most:
                 limit.reached()
@@ -41,8 +43,8 @@ async def make_room(port: int, limit: Limit, busy: Callable[[], Collection[int]]
                     _shut_down(peer, descriptor)
 
 
-def _highest_descriptor() -> int:
-    """A lower bound of the number of open descriptors: the system assigns the lowest free number."""
+def _lowest_free() -> int:
+    """The lowest free descriptor, which the system assigns to the next file."""
     descriptor = os.open(os.devnull, os.O_RDONLY)
     os.close(descriptor)
     return descriptor
