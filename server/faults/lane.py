@@ -53,8 +53,8 @@ from segstore.wire import (
     decode,
 )
 from segstore.wire.blocks import Append
+from segstore.wire.inspect import NO_PAYLOAD
 from segstore.wire.owned import owned
-from segstore.wire.trace import NO_PAYLOAD
 
 if TYPE_CHECKING:
     from segstore.server.faults.faults import Faults

@@ -30,19 +30,10 @@ from segstore.server.config import check_choice
 from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
+from segstore.wire.inspect import NO_PAYLOAD, Payload
 from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import (
-    MOST_TERMS,
-    NO_PAYLOAD,
-    Call,
-    Filter,
-    Payload,
-    Subject,
-    check_possible,
-    parse_filter,
-    segments_of,
-)
+from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, check_possible, parse_filter, segments_of
 
 _MOST_SHOWN: Final = 100
 _REQUEST_BYTES: Final = 700

@@ -35,7 +35,16 @@ from segstore.wire.trace.blocks import (
     read_metadata,
     unpack_data,
 )
-from segstore.wire.trace.call_fields import CallKey, fields_of, key_of_call, names_of_call_fields, translated_call
+from segstore.wire.trace.call_fields import (
+    CallKey,
+    Pairing,
+    fields_of,
+    key_of_call,
+    names_of_call_fields,
+    put_ids,
+    take_ids,
+    translated_call,
+)
 from segstore.wire.trace.calls import CONTROLLER, Call, redacted_call, with_fields
 from segstore.wire.trace.diff import (
     VARYING_FIELDS,
@@ -70,8 +79,6 @@ from segstore.wire.trace.fixture import (
     to_line,
     write_lines,
 )
-from segstore.wire.trace.pairing import Pairing, put_ids, take_ids
-from segstore.wire.trace.payloads import NO_PAYLOAD, Payload
 from segstore.wire.trace.possible import Among, check_possible, possible, subjects_of
 from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
@@ -100,7 +107,6 @@ __all__ = [
     "MAX_IN_VAIN",
     "MOST_TERMS",
     "MOST_TEXT",
-    "NO_PAYLOAD",
     "OF_REPLIES",
     "SECRET_CODES",
     "SPARE_BYTES",
@@ -127,7 +133,6 @@ __all__ = [
     "Metadata",
     "NotATrace",
     "Pairing",
-    "Payload",
     "Pending",
     "Record",
     "RecordKind",

@@ -31,10 +31,9 @@ from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import Place, describe, differing_places
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
-from segstore.wire.trace.call_fields import CallField, facts_of, fields_of, key_of_call
+from segstore.wire.trace.call_fields import CallField, Pairing, facts_of, fields_of, key_of_call, take_ids
 from segstore.wire.trace.calls import CONTROLLER, Call
 from segstore.wire.trace.exchanges import Exchange, segments_of
-from segstore.wire.trace.pairing import Pairing, take_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -117,7 +116,7 @@ class Difference(NamedTuple):
 class Translation:
     """Makes two runs of one program comparable: an id may differ if it always stands for the same one of the other run.
 
-    Request ids are paired within a connection, other ids in the whole trace (see `segstore.wire.trace.pairing`).
+    Request ids are paired within a connection, other ids in the whole trace (see `Pairing`).
     KeepAlives are left out, as clocks send them. ignore: names of fields that may differ in any way.
     ids: the pairs of ids that are not request ids.
     """

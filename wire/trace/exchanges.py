@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, KeepAlive, ReadSegment, SetupAppend
 from segstore.wire.errors import WireError
+from segstore.wire.inspect import Payload
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.blocks import Direction, Record, RecordKind
 from segstore.wire.trace.calls import Call
-from segstore.wire.trace.payloads import Payload
 
 if TYPE_CHECKING:
     import uuid

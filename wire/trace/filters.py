@@ -33,25 +33,28 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Pro
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import WireError
+from segstore.wire.inspect import MOST_SEARCHED
 from segstore.wire.names import SegmentName
-from segstore.wire.patterns import Pattern, PatternError, glob, regular_expression
-from segstore.wire.printable import printable
-from segstore.wire.request_id import flow_of, sequence_of
-from segstore.wire.schema import COMMANDS, Unknown
-from segstore.wire.trace.calls import outcomes
-from segstore.wire.trace.payloads import (
-    MOST_BYTES,
+from segstore.wire.patterns import (
+    PAYLOAD_WEIGHT,
     SIGNS_OF_VALUES,
-    TERMS,
     Path,
+    Pattern,
+    PatternError,
     bytes_of,
     contains,
+    glob,
     has_value,
     is_text,
     matching,
     number_of,
     path_of,
+    regular_expression,
 )
+from segstore.wire.printable import printable
+from segstore.wire.request_id import flow_of, sequence_of
+from segstore.wire.schema import COMMANDS, Unknown
+from segstore.wire.trace.calls import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -271,8 +274,8 @@ def language() -> dict[str, Any]:
         "units": {"size": _SIZES, "time": _TIMES},
         "guessed": _GUESSED,
         "meant": _meant(None),
-        "data_terms": TERMS,
-        "data_bytes": MOST_BYTES,
+        "data_terms": PAYLOAD_WEIGHT,
+        "data_bytes": MOST_SEARCHED,
         "most_terms": MOST_TERMS,
         "most_matched": MOST_MATCHED,
         "most_text": MOST_TEXT,
@@ -447,7 +450,7 @@ class _Parser:
 
     def payload(self, path: Path) -> Callable[[Subject], bool]:
         """Parses a comparison of payloads, or of values in them."""
-        self.count(TERMS - 1)
+        self.count(PAYLOAD_WEIGHT - 1)
         self.at += len(self.peek())
         self.names.add("data")
         sign = "=" if self.peek() == "==" else self.peek()

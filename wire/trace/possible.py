@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from segstore.wire.commands import AppendBlock, Hello, KeepAlive
+from segstore.wire.inspect import has_payload
 from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.schema import lowering as low
-from segstore.wire.trace.payloads import has_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -18,8 +18,8 @@ from segstore.wire import (
     UpdateTableEntries,
 )
 from segstore.wire.commands import TableEntries, TableEntry, TableKey, TableValue
-from segstore.wire.trace import Exchanges, FilterError, Payload, parse_filter
-from segstore.wire.trace.payloads import MOST_BYTES
+from segstore.wire.inspect import MOST_SEARCHED, Payload
+from segstore.wire.trace import Exchanges, FilterError, parse_filter
 from tests.wire.trace.traces import record
 
 W = UUID(int=1)
@@ -80,7 +80,7 @@ def test_payloads_are_events_keys_and_values() -> None:
     )
     for command, payloads in commands:
         assert Payload(command).parts() == payloads, command
-    assert Payload(SegmentRead("s/t/0", 0, False, False, bytes(MOST_BYTES + 1), 1)).size == MOST_BYTES
+    assert Payload(SegmentRead("s/t/0", 0, False, False, bytes(MOST_SEARCHED + 1), 1)).size == MOST_SEARCHED
 
 
 def test_the_end_of_an_append_has_the_events_of_its_block_and_the_one_that_it_completes() -> None:
