@@ -13,6 +13,7 @@ import errno
 import io
 import logging
 import os
+import select
 import sys
 import threading
 from collections import deque
@@ -83,14 +84,17 @@ class _Output(io.RawIOBase):
             size = len(piece)
             try:
                 while piece:
-                    piece = piece[os.write(self._number, piece) :]
+                    try:
+                        piece = piece[os.write(self._number, piece) :]
+                    except BlockingIOError:  # another process has made the shared descriptor non-blocking
+                        select.select((), (self._number,), ())
             except OSError as error:
                 error.filename = self._name
                 self._failure = error
             with self._changed:
                 self._queued_bytes -= size
                 if self._dropped_lines:
-                    note = f"{self._dropped_lines} lines were dropped, because nobody read this\n".encode()
+                    note = f"{self._dropped_lines} lines were dropped: their reader was too slow\n".encode()
                     self._dropped_lines = 0
                     self._queue.append(note)
                     self._queued_bytes += len(note)

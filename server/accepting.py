@@ -88,8 +88,10 @@ class Listening:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:  # without a pause, the loop would try again at once
-            log.debug("no connection is accepted for %g s: %s", _PAUSE_S, error)
-            self._limit.reached()
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._limit.reached()
+            else:
+                log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
             self._pause()
             self._paused = self._loop.call_later(_PAUSE_S, self._resume)
             return

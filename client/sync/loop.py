@@ -10,11 +10,10 @@ There is one loop rather than one for each client because gRPC polls one queue f
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import atexit
-import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -130,6 +129,14 @@ def _ended() -> Closed:
     return Closed("the client was closed during the call")
 
 
+def _threads_are_replaced() -> bool:
+    """Whether gevent or eventlet has replaced the threads of the system by its own."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    return (gevent is not None and gevent.is_module_patched("threading")) or (
+        eventlet is not None and eventlet.is_monkey_patched("thread")
+    )
+
+
 class _Shared:
     """The loop thread of this process, while a client is open."""
 
@@ -141,9 +148,9 @@ class _Shared:
     def enter(self) -> LoopThread:
         if self._forked:
             raise _forked()
-        if not inspect.isbuiltin(_thread.start_new_thread):
+        if _threads_are_replaced():
             raise RuntimeError(
-                "the client's event loop needs a thread of the system, and these were replaced, as by gevent.monkey: "
+                "the client's event loop needs a thread of the system, and gevent or eventlet has replaced these: "
                 "call patch_all(thread=False), or use the client in another process"
             )
         with self._lock:

@@ -33,7 +33,8 @@ class _Steering(click.Group):
         try:
             return super().invoke(ctx)
         except UNEXPECTED as error:
-            said = f"{ctx.params['url']}: an answer is not one of this version's HTTP API: {error!r}"
+            url = ctx.obj.url if isinstance(ctx.obj, Api) else ctx.params["url"]
+            said = f"{url}: an answer is not one of this version's HTTP API: {error!r}"
             raise click.ClickException(said) from error
 
 

@@ -198,7 +198,9 @@ class Replay:
         steps = self._fitting(item, self._by_key.get(key_of(item, self.ids.names), ()))
         step = first_unused(steps)
         if step is not None and step.used and isinstance(item, _REPEATABLE):
-            step = next((each for each in reversed(steps) if each.replies), None)
+            # A repeated set-up is answered, or left to the batches; a repeated keep-alive may have had no reply either.
+            unanswered = None if isinstance(item, SetupAppend) else step
+            step = next((each for each in reversed(steps) if each.replies), unanswered)
         if step is None:
             return self._batched(item, writer_id, segment) if isinstance(item, Append) else None
         if not isinstance(item, _REPEATABLE):

@@ -265,9 +265,7 @@ class Exchanges:
                 waiting[id(seen)] = place, seen
                 continue
             over: Iterable[Exchange] = seen.answers
-            if record.kind is RecordKind.CLOSE:
-                over = [each for _, each in waiting.values() if each.connection == record.connection]
-            for request in over:
+            for request in (*over, *seen.pending):
                 if (pending := waiting.pop(id(request), None)) is not None:
                     yield pending
             yield place, seen

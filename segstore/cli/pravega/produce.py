@@ -92,7 +92,7 @@ def produce(
                     await writer.flush()
                     raise
                 await writer.flush()
-        except (ClientError, ValueError, click.ClickException) as error:
+        except (ClientError, ValueError, OSError, click.ClickException) as error:
             await asyncio.sleep(0)  # until all callbacks have run
             said = error.message if isinstance(error, ClientError | click.ClickException) else str(error)
             raise click.ClickException(f"{said}; events stored: {stored}") from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file, reader_gone
+from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file, log_to_stderr, reader_gone
 from segstore.cli.traces.records import PACE, TRACE, Address, records_of, report_left_out
 
 if TYPE_CHECKING:
@@ -101,11 +101,10 @@ def replay(trace: Path, **options: Any) -> int:
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     from segstore.cli.serving import print_announcement, stopped_by_signal
-    from segstore.outputs import never_wait
     from segstore.server.replay import TraceServer, of_clients
     from segstore.wire.endpoint import Endpoint
 
-    never_wait()
+    log_to_stderr()
     stop = stopped_by_signal()
     with_controller, as_json = options["controller_port"] is not None, options["announce"] == "json"
 

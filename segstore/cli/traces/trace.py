@@ -12,6 +12,7 @@ import itertools
 import json
 import sys
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -213,12 +214,13 @@ def _shown(
 
     if chosen is None:
         return _seen(records, None, follow=pair)
-    if not follow:
+    if not follow and not is_pipe(str(source)):
         return (seen for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), follow=pair) if matches)
     _check_possible(chosen)
     if chosen.names.isdisjoint(OF_REPLIES):
         return filter(chosen, _seen(records, chosen, follow=pair))
-    return (seen for _, seen in Exchanges().settled(records) if chosen(seen))
+    settled = Exchanges().settled(records)
+    return (seen for _, seen in (settled if follow else sorted(settled, key=itemgetter(0))) if chosen(seen))
 
 
 def _wait() -> None:

@@ -134,6 +134,7 @@ class InFlight(Handler):
         room, self._room = self._room, None
         if room is not None:
             room.cancel()
+            await asyncio.wait({room})
         stopping = asyncio.ensure_future(self._server.stop(grace_s + _ANSWER_S))
         try:
             await asyncio.wait({stopping}, timeout=grace_s)
