@@ -145,7 +145,7 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
     result.assert_outcomes(passed=5, errors=3, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is*",
+            "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment: *",
             "test_writes.jsonl: and 5 more problems",
             "test_writes.jsonl: 1 × APPEND_BLOCK_END was not requested",
             f"there is no trace 'nowhere' in {suite.path}; *",
@@ -218,7 +218,7 @@ def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: py
     )
     result = suite.runpytest_inprocess("-q", "--tb=short", "test_replays.py", "-o", f"segstore_process={process}")
     result.assert_outcomes(passed=1, failed=4)
-    problem = "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is 'scope/other/*"
+    problem = "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment: 'scope/other/*"
     for line in (
         f"E * Failed: {problem}",
         "E * Failed: test_writes.jsonl: the trace was still answering clients after 0.05 s",
