@@ -71,6 +71,7 @@ class Trace {
   constructor(section) {
     this.section = section;
     this.blocks = new Map();
+    this.last = -1; // the record whose bytes were read last, and where they start in its block
   }
 
   async bytesOf(name) {
@@ -258,8 +259,12 @@ class Trace {
       this.blocks.set(number, this.bytesOf(`bytes-${number}`));
     }
     const block = await this.blocks.get(number);
-    let start = 0;
-    for (let each = first; each < at; each++) start += this.keptOf(each);
+    const isSame = Math.floor(this.last / this.tables.block) === number;
+    const isNear = isSame && Math.abs(this.last - at) < at - first;
+    let [place, start] = isNear ? [this.last, this.lastStart] : [first, 0];
+    while (place < at) start += this.keptOf(place++);
+    while (place > at) start -= this.keptOf(--place);
+    [this.last, this.lastStart] = [at, start];
     return new Bytes(block.slice(start, start + this.keptOf(at)), this.size[at], this.tables.head);
   }
 

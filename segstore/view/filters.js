@@ -302,12 +302,15 @@ class Parser {
   }
 }
 
+const LATIN = new TextDecoder("latin1"), LENIENT = new TextDecoder("utf-8", { ignoreBOM: true });
+const STRICT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
 /** Bytes as a text of as many characters, which is fast to search. */
-const binary = (bytes) => new TextDecoder("latin1").decode(bytes);
+const binary = (bytes) => LATIN.decode(bytes);
 
 /** The text of a payload or a value; null of a value that is none. */
 function textOf(value) {
-  if (value instanceof Uint8Array) return new TextDecoder("utf-8", { ignoreBOM: true }).decode(value);
+  if (value instanceof Uint8Array) return LENIENT.decode(value);
   return typeof value === "string" ? value : null;
 }
 
@@ -315,7 +318,7 @@ function textOf(value) {
 function valuesAt(payload, keys) {
   let value;
   try {
-    value = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(payload));
+    value = JSON.parse(STRICT.decode(payload));
   } catch {
     return [];
   }
