@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from segstore.pipeline.storage import File, LocalFile
 COMPRESSIONS: Final = {".gz": bytes.fromhex("1f8b"), ".zst": bytes.fromhex("28b52ffd")}
 """Suffix → first bytes of a compressed file."""
 MOST_BYTES: Final = 64 << 30
-"""Maximum size of a decompressed file."""
+"""Default maximum size of a decompressed file."""
+MOST_BYTES_VARIABLE: Final = "SEGSTORE_MAX_DECOMPRESSED_BYTES"
+"""Environment variable with another maximum."""
 _AT_ONCE: Final = 1 << 20
 
 
@@ -26,10 +29,20 @@ _AT_ONCE: Final = 1 << 20
 def decompressed(file: File, stop: int, most_bytes: int | None = None) -> Iterator[tuple[LocalFile, str]]:
     """Yields the decompressed contents of a file's first `stop` bytes, and why there are no more; "" for all of it.
 
-    most_bytes: of the contents; None for `MOST_BYTES`.
+    most_bytes: of the contents; None for the environment's maximum, or `MOST_BYTES`. Raises ValueError for an invalid
+    one in the environment.
     """
+    if most_bytes is None:
+        most_bytes = _most_bytes()
     with tempfile.TemporaryFile(prefix="segstore-", buffering=0) as into, LocalFile(into) as content:
-        yield content, _decompress(file, stop, into, MOST_BYTES if most_bytes is None else most_bytes)
+        yield content, _decompress(file, stop, into, most_bytes)
+
+
+def _most_bytes() -> int:
+    text = os.environ.get(MOST_BYTES_VARIABLE) or str(MOST_BYTES)
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{MOST_BYTES_VARIABLE} is a number of bytes, not {text!r}")
+    return int(text)
 
 
 def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:

@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from segstore.client import ClientSettings, CutError
+from segstore.client.client import parse_uri
 from segstore.pipeline.stream.cuts import Place, parse_place
-from segstore.pipeline.trace.options import OptionError, read_count, read_flag
+from segstore.pipeline.trace.options import OptionError, read_count, read_flag, unknown_option
 from segstore.wire.names import is_stream_name
 from segstore.wire.validation import place_and_problem
 
@@ -129,6 +130,10 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     for name in ("controller", "scope", "stream"):
         if not given.get(name):
             raise OptionError(f"the option {name} is needed", name)
+    try:
+        parse_uri(given["controller"])
+    except ValueError as error:
+        raise OptionError(f"controller: {error}", "controller", given["controller"]) from None
     for name in ("scope", "stream"):
         if not is_stream_name(given[name]):
             raise OptionError(f"{given[name]!r} is not a valid {name} name", name, given[name])
@@ -178,8 +183,7 @@ def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str
                 raise OptionError(f"{both} are the same option: give one of them", known[lower], value)
             given[option], names[option] = value, known[lower]
         elif lower not in _OF_SPARK:
-            there_are = ", ".join(_OPTIONS)
-            raise OptionError(f"there is no option {name!r}; there are {there_are}, client.SETTING", name)
+            raise unknown_option(name, (*_OPTIONS, *_OF_KAFKA, "client.SETTING"))
     return given, names, settings | {setting: given[option] for option, setting in _SETTINGS.items() if option in given}
 
 

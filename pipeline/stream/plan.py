@@ -44,8 +44,6 @@ from segstore.wire import StreamSegmentInfo
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 20
-_APART_MS: Final = 3 * INDEX_DELAY_MS
-"""Least time between two moments at which segments are compared."""
 
 
 class ByteRange(NamedTuple):
@@ -260,8 +258,10 @@ async def next_cut(
 
 
 class _Extent(NamedTuple):
-    """The part of a segment that a batch can read. modified_ms: when the segment was last modified. closed: whether its
-    successors start at `end`."""
+    """The part of a segment that a batch can read.
+
+    modified_ms: when the segment was last modified or sealed. closed: whether its successors start at `end`.
+    """
 
     start: int
     end: int
@@ -345,11 +345,10 @@ class _Batch:
             if not new:
                 break
             lines |= await self._timelines(new, limit, ended)
-        # The step is cut where segments gave way to others: this shows the order more surely than proportion does.
-        moments = [at]
-        for time_ms in sorted(ended[each] + INDEX_DELAY_MS for each in closed):
-            if moments[-1] + _APART_MS <= time_ms <= at + step_ms - _APART_MS:
-                moments.append(time_ms)
+        # The step is also cut where segments were sealed, which shows the order more surely than proportion does. Their
+        # last events do not: at that time the first events of new segments can still wait for a connection.
+        seals = {max(ended[each], self.extents[each].modified_ms + INDEX_DELAY_MS) for each in closed}
+        moments = [at, *sorted(time_ms for time_ms in seals if at < time_ms < at + step_ms)]
         number, left = divide(lines, moments, limit.most)
         at, until = [*moments, at + step_ms][number : number + 2]
         waits_for = {

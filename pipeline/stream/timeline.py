@@ -5,7 +5,8 @@ segment without an index counts as written evenly up to its last modification; s
 none.
 
 `divide` cuts several timelines at one of the moments given, and `share_out` in proportion between two: what a writer
-sends at once, and a transaction, reach the segments one after the other, so finer times do not determine the order.
+sends at once, and a transaction, reach the segments one after the other, and a new segment waits until its writers are
+connected. So finer times do not determine the order, but the times at which segments are sealed do.
 
 Invariants: times, amounts and offsets rise; a number of events is never below the true one, unless it is
 `estimated`. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).

@@ -110,6 +110,8 @@ def wanted_columns(schema: StructType, options: TraceOptions) -> tuple[Column, .
     """Returns the columns of a schema, which may be the caller's. Raises ColumnError."""
     columns = select((field.name for field in schema.fields), packed=options.packed)
     for column, field in zip(columns, schema.fields, strict=True):
+        if field.name != column.name:  # Arrow batches have the columns' own names
+            raise ColumnError(f"there is no column {field.name!r}; did you mean {column.name}?", field.name)
         if field.dataType != _TYPES[column.type]:
             found = field.dataType.simpleString()
             raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {found}", column.name, found)

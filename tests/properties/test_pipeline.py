@@ -5,6 +5,8 @@ Beside the examples of `tests/pipeline`, which are to be quick.
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from segstore.client import StreamCut
 from segstore.pipeline.replay_plan import plan as plan_of_parts
 from segstore.pipeline.stream.cuts import cut_of, offsets_of, parse_place
+from segstore.pipeline.stream.options import StreamLimit
 from segstore.pipeline.stream.timeline import share_out
 from segstore.pipeline.trace.columns import ALL_COLUMNS
 from segstore.pipeline.trace.files import plan as plan_of_files
@@ -22,6 +25,7 @@ from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import encode
 from segstore.wire.names import MAX_INT32, segment_id
 from segstore.wire.trace import Block, Damage, Record, TraceError, read_blocks
+from tests.pipeline.stream.test_timeline import Query, Writing
 from tests.pipeline.support import both, plain, vectorised, write_capture
 from tests.pipeline.test_replay_plan import linked
 from tests.pipeline.trace.test_files import RECORDS
@@ -167,3 +171,33 @@ def test_a_limit_is_shared_out_and_not_exceeded(sizes: list[tuple[int, int]], da
         assert (each in taken) is all(ended)
     if not any(waits_for.values()):
         assert sum(taken.values()) > left - len(lines)
+
+
+pieces = st.tuples(st.integers(0, 100), st.sampled_from((0.001, 0.1, 1, 10, 1_000)), st.sampled_from((0.0, 0.9)))
+"""Numbers of events, how many are written in a millisecond, and the fraction that has one key."""
+
+
+@FEW
+@given(
+    st.integers(0, 1 << 32),
+    st.builds(StreamLimit, st.integers(1, 1_000), st.booleans()),
+    st.sampled_from((20, 100, 10_000)),
+    st.lists(pieces, min_size=1, max_size=6),
+)
+def test_what_is_late_was_written_within_the_alignment(
+    seed: int, limit: StreamLimit, alignment_ms: int, pieces: list[tuple[int, float, float]]
+) -> None:
+    """Events are a second of their own time apart, and written much faster or slower."""
+    writing = Writing(seed, 1 + seed % 4)
+    for piece in pieces:
+        writing.write(*piece)
+        writing.scale()
+    query = asyncio.run(Query(writing.stream, limit, alignmentMs=str(alignment_ms)).run())
+    query.check(writing.written)
+    times = [each.time_ms for each in writing.written]
+    latest = late = 0
+    for batch in query.batches:
+        late = max(late, latest - batch[0].number, *(latest - each.number for each in batch))
+        latest = max(latest, *(each.number for each in batch))
+    most = max((bisect_right(times, at + alignment_ms + 20) - number for number, at in enumerate(times)), default=0)
+    assert late <= most

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -225,3 +226,16 @@ def test_a_client_that_is_never_closed_does_not_hold_the_exit(server: RunningSer
     with run(FORGOTTEN, server) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
         assert (out, err, process.returncode) == ("0\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("module", "patched"),
+    [
+        ("gevent.monkey", SimpleNamespace(is_module_patched=lambda name: name == "threading")),
+        ("eventlet.patcher", SimpleNamespace(is_monkey_patched=lambda name: name == "thread")),
+    ],
+)
+def test_replaced_threads_are_refused(module: str, patched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, patched)  # type: ignore[arg-type]  # neither is a dependency
+    with pytest.raises(RuntimeError, match="gevent"), connect("tcp://127.0.0.1:1", settings()):
+        pass

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import struct
 import tarfile
 from pathlib import Path
 from typing import NoReturn
@@ -169,6 +170,27 @@ def test_the_command_line_says_what_is_damaged(crashed: Path, tmp_path: Path) ->
     found = CliRunner().invoke(main, ["verify", str(path)])
     assert found.exit_code == 1
     assert found.output == f"{chunk} is damaged at byte 65536: a block does not have its checksum\n"
+
+
+def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp_path: Path, written: int) -> None:
+    if written == 1:  # never written any more
+        return
+    path = tmp_path / "data"
+    shutil.copytree(crashed, path)
+    log = logs_of(path, written)[-1]
+    data = bytearray(log.read_bytes())
+    end = -(-len(data.rstrip(b"\0")) // journal.PAGE_BYTES) * journal.PAGE_BYTES
+    begun = data[8:24] + struct.pack(">QQQ", 1 << 20, 1 << 20, 100_000) + bytes(4) + b"x" * 50_000
+    data[end:] = begun + bytes(200_000)
+    log.write_bytes(data)
+    found = CliRunner().invoke(main, ["verify", str(path)])
+    assert found.exit_code == 0
+    assert f"{log} ends with a write that was not finished" in found.stdout
+    data[-1] = 1
+    log.write_bytes(data)
+    found = CliRunner().invoke(main, ["verify", str(path)])
+    assert found.exit_code == 1
+    assert f"{log} has bytes in no group, from byte {end} on" in found.stderr
 
 
 def test_verify_changes_nothing(crashed: Path) -> None:
