@@ -1,12 +1,14 @@
 """Decompresses whole files (gzip, Zstandard) into temporary files, where they can be read by position.
 
-Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written.
+Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written, by default the
+number of bytes in the variable `SEGSTORE_MAX_DECOMPRESSED_BYTES`, or 1 GiB.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import os
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -17,8 +19,8 @@ from segstore.pipeline.storage import File, LocalFile
 
 COMPRESSIONS: Final = {".gz": bytes.fromhex("1f8b"), ".zst": bytes.fromhex("28b52ffd")}
 """Suffix → first bytes of a compressed file."""
-MOST_BYTES: Final = 64 << 30
-"""Maximum size of a decompressed file."""
+_MOST_BYTES: Final = 1 << 30
+_VARIABLE: Final = "SEGSTORE_MAX_DECOMPRESSED_BYTES"
 _AT_ONCE: Final = 1 << 20
 
 
@@ -26,10 +28,15 @@ _AT_ONCE: Final = 1 << 20
 def decompressed(file: File, stop: int, most_bytes: int | None = None) -> Iterator[tuple[LocalFile, str]]:
     """Yields the decompressed contents of a file's first `stop` bytes, and why there are no more; "" for all of it.
 
-    most_bytes: of the contents; None for `MOST_BYTES`.
+    most_bytes: of the contents; None for the default. Raises ValueError if the variable is no number.
     """
+    if most_bytes is None:
+        given = os.environ.get(_VARIABLE, str(_MOST_BYTES))
+        if not given.isascii() or not given.isdigit():
+            raise ValueError(f"{_VARIABLE} is a number of bytes, not {given!r}")
+        most_bytes = int(given)
     with tempfile.TemporaryFile(prefix="segstore-", buffering=0) as into, LocalFile(into) as content:
-        yield content, _decompress(file, stop, into, MOST_BYTES if most_bytes is None else most_bytes)
+        yield content, _decompress(file, stop, into, most_bytes)
 
 
 def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
@@ -38,7 +45,7 @@ def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
         with _opened(file, stop) as source:
             while data := source.read(_AT_ONCE):
                 if len(data) > left:
-                    return f"more than {most_bytes} are not: decompress the file first"
+                    return f"more than {most_bytes} are not: decompress the file first, or set {_VARIABLE}"
                 left -= len(data)
                 view = memoryview(data)
                 while view:

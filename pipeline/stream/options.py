@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from segstore.client import ClientSettings, CutError
+from segstore.client import ClientSettings, CutError, connect
 from segstore.pipeline.stream.cuts import Place, parse_place
-from segstore.pipeline.trace.options import OptionError, read_count, read_flag
+from segstore.pipeline.trace.options import OptionError, read_count, read_flag, unknown_option
 from segstore.wire.names import is_stream_name
 from segstore.wire.validation import place_and_problem
 
@@ -125,7 +125,7 @@ class StreamOptions(NamedTuple):
 
 def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError."""
-    given, names, settings = _split_options(options)
+    given, names, client = _split_options(options)
     for name in ("controller", "scope", "stream"):
         if not given.get(name):
             raise OptionError(f"the option {name} is needed", name)
@@ -140,7 +140,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         controller=given["controller"],
         scope=given["scope"],
         stream=given["stream"],
-        settings=settings,
+        settings=client,
         start=_place(given, names, "from"),
         end=_place(given, names, "to"),
         start_name=names.get("from", "from"),
@@ -157,7 +157,11 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         commit_timeout_ms=read_count(given, "commitTimeoutMs", COMMIT_TIMEOUT_MS),
         abort_timeout_ms=read_count(given, "abortTimeoutMs", ABORT_TIMEOUT_MS),
     )
-    read.client_settings()
+    settings = read.client_settings()
+    try:
+        connect(read.controller, settings)
+    except ValueError as cause:
+        raise OptionError(f"controller: {cause}", "controller", read.controller) from cause
     return read
 
 
@@ -178,8 +182,7 @@ def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str
                 raise OptionError(f"{both} are the same option: give one of them", known[lower], value)
             given[option], names[option] = value, known[lower]
         elif lower not in _OF_SPARK:
-            there_are = ", ".join(_OPTIONS)
-            raise OptionError(f"there is no option {name!r}; there are {there_are}, client.SETTING", name)
+            raise unknown_option(name, (*_OPTIONS, *_OF_KAFKA, "client.SETTING"))
     return given, names, settings | {setting: given[option] for option, setting in _SETTINGS.items() if option in given}
 
 

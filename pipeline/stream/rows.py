@@ -49,13 +49,17 @@ _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the column names of a schema of (name, type), which may be the caller's. Raises OptionError."""
+    """Returns the column names of a schema of (name, type), which may be the caller's, in any case.
+
+    Raises OptionError.
+    """
     names = []
     for name, kind in fields:
-        if name not in COLUMNS:
+        known = COLUMNS.get(name.lower())
+        if known is None:
             raise OptionError(f"a stream has no column {name!r}; it has {', '.join(COLUMNS)}", "schema", name)
-        if kind != COLUMNS[name]:
-            raise OptionError(f"the column {name!r} is a {COLUMNS[name]}, not a {kind}", "schema", kind)
+        if kind != known:
+            raise OptionError(f"the column {name!r} is a {known}, not a {kind}", "schema", kind)
         names.append(name)
     return tuple(names)
 
@@ -80,7 +84,7 @@ async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ..
     size = 0
     times: list[int | None] = []
     async with opened(options, "READ") as segments:
-        line = await _timeline(segments, part) if "time" in names else None
+        line = await _timeline(segments, part) if "time" in map(str.lower, names) else None
         async for events in events_of(segments, options, part):
             rows += events
             times += [] if line is None else [await line.time_of(each.offset) for each in events]
@@ -107,7 +111,7 @@ def _batch(part: ByteRange, rows: list[FramedEvent], times: list[int | None], na
 
     made: dict[str, Any] = {}
     for name in names:
-        match name:
+        match name.lower():
             case "event":
                 made[name] = pa.array([each.data for each in rows], pa.binary())
             case "segment":

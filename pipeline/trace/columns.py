@@ -111,6 +111,7 @@ _DERIVED: Final = (
 )
 _ON_REQUEST: Final = (
     Column("fields", "string", "all fields of the command as JSON; of open and close, what is known of them"),
+    Column("events", "string", "the events of an append as a JSON list; see `rows.events_json`"),
     Column("frame", "binary", "the bytes of the record"),
 )
 
@@ -210,16 +211,16 @@ DEFAULT_COLUMNS: Final = _default_columns()
 
 
 def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple[Column, ...]:
-    """Returns the columns with these names, in order; the default ones for None. Raises ColumnError.
+    """Returns the columns with these names in any case, in order; the default ones for None. Raises ColumnError.
 
     packed: of packed rows.
     """
     known = {column.name: column for column in PACKED_COLUMNS} if packed else ALL_COLUMNS
     chosen = []
     for name in DEFAULT_COLUMNS if names is None else names:
-        if name not in known:
+        if name.lower() not in known:
             raise ColumnError(f"traces have no column {name!r}; there are {', '.join(known)}", name)
-        chosen.append(known[name])
+        chosen.append(known[name.lower()])
     if not chosen:
         raise ColumnError("at least one column is needed", "")
     return tuple(chosen)

@@ -5,8 +5,9 @@ Refused, with `OptionError`: unknown options and invalid values.
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from segstore.pipeline.storage import Storage
@@ -82,7 +83,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
     given: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() not in known:
-            raise OptionError(f"there is no option {name!r}; there are {', '.join(_OPTIONS)}", name, value)
+            raise unknown_option(name, _OPTIONS)
         given[known[name.lower()]] = value
     columns = select([each.strip() for each in given["columns"].split(",")] if "columns" in given else None)
     names = {column.name for column in columns}
@@ -117,6 +118,14 @@ _LIMITS: Final[tuple[tuple[str, LimitUnit], ...]] = (
     ("maxRowsPerTrigger", "rows"),
     ("maxFilesPerTrigger", "files"),
 )
+
+
+def unknown_option(name: str, options: Iterable[str]) -> OptionError:
+    """Returns the error for an option that does not exist; Spark passes its name in lower case."""
+    known = {option.lower(): option for option in options}
+    near = difflib.get_close_matches(name.lower(), known, 1)
+    meant = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(known.values())}"
+    return OptionError(f"there is no option {name!r}; {meant}", name)
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from segstore.pipeline import compressed
 from segstore.pipeline.trace.files import find_files, pieces_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
@@ -67,7 +66,7 @@ def test_what_compression_hides_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_bytes(gzip.compress(b"something else"))
     ((kind, error),) = both(path, ["kind", "error"])
     assert (kind, "no whole block" in error) == ("skipped", True)
-    monkeypatch.setattr(compressed, "MOST_BYTES", len(CAPTURE) - 1)
+    monkeypatch.setenv("SEGSTORE_MAX_DECOMPRESSED_BYTES", str(len(CAPTURE) - 1))
     path.write_bytes(gzip.compress(CAPTURE))
     ((kind, error),) = both(path, ["kind", "error"])
     assert (kind, "decompress the file first" in error) == ("skipped", True)
