@@ -63,7 +63,10 @@ def test_settings_of_the_client_go_with_them() -> None:
     [
         ({"scope": ""}, "scope", "the option scope is needed"),
         ({"stream": "a/b"}, "stream", "is not a valid stream name"),
-        ({"colour": "red"}, "colour", "there is no option 'colour'"),
+        ({"colour": "red"}, "colour", "there is no option 'colour'; there are "),
+        ({"maxeventpertrigger": "1"}, "maxeventpertrigger", r"did you mean maxEventsPerTrigger\?"),
+        ({"controller": "http://a:9090"}, "controller", "the scheme must be tcp or tls"),
+        ({"controller": "tcp://a:b"}, "controller", "controller: .* is not host:port"),
         ({"maxBytesPerTrigger": "1", "maxEventsPerTrigger": "1"}, "maxEventsPerTrigger", "only one of"),
         ({"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger", "only one of"),
         ({"minOffsetsPerTrigger": "9", "maxEventsPerTrigger": "7"}, "minOffsetsPerTrigger", "9, above the limit of 7"),
@@ -88,7 +91,7 @@ def test_what_does_not_do_is_refused_by_name(given: dict[str, str], option: str,
 
 
 def test_columns_that_a_stream_has_not_are_refused() -> None:
-    assert wanted_names([("offset", "bigint"), ("event", "binary")]) == ("offset", "event")
+    assert wanted_names([("OFFSET", "bigint"), ("event", "binary")]) == ("OFFSET", "event")
     with pytest.raises(OptionError, match="no column 'key'; it has event, segment, offset, length, epoch, time"):
         wanted_names([("key", "string")])
     with pytest.raises(OptionError, match="'event' is a binary, not a string"):
