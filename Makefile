@@ -182,7 +182,8 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs: order, dispatch, kills, unfair peers, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
+soak: $(DEV) ## long runs: random examples of the property tests, order, dispatch, kills, unfair peers, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
+	HYPOTHESIS_PROFILE=search $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup -p no:rerunfailures -m hypothesis
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed

@@ -6,7 +6,7 @@ The trace is made up (`bench.traffic`), of the size that is asked for. Decoding 
 on a part of the trace, with its reading and its checksums. What Spark does is compared by the clock, on two cores, over
 the whole of it: all default columns are made and thrown away by Spark's `noop` sink. Memory is that of the largest
 Python worker, as the system counts it at its peak, for a trace and for one a quarter as long. The reports are those of
-`segstore pipeline report`, of either engine in turn, by the clock, from the start of its process to its end; not with
+`segstore trace report`, of either engine in turn, by the clock, from the start of its process to its end; not with
 `--quick`.
 """
 
@@ -196,7 +196,7 @@ def _reports(folder: Path) -> Times:
     write_traffic(trace, REPORT_MEGABYTES * 1_000_000)
 
     def report(*engine: str) -> None:
-        command = ["pipeline", "report", str(trace), "-o", str(folder / "report"), "--replace", *engine]
+        command = ["trace", "report", str(trace), "-o", str(folder / "report"), "--replace", *engine]
         subprocess.run(
             [sys.executable, "-c", "from segstore.cli.commands import main; main()", *command],
             cwd=ROOT,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import ssl
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from functools import partial
 from random import Random
@@ -105,7 +106,8 @@ class Client(ClosedAfter):
         if self._tls:
             authorities = None
             if settings.tls_ca_file is not None:
-                roots = settings.tls_ca_file.read_bytes()  # once; an empty text would stand for the system's
+                roots = settings.tls_ca_file.read_bytes().removeprefix(BOM_UTF8)  # once
+                # An empty text would stand for the system's.
                 authorities = roots.decode("ascii", "ignore") or "\n"
             try:
                 context = ssl.create_default_context(cadata=authorities)

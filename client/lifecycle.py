@@ -1,8 +1,8 @@
-"""Life cycle of the client's objects: `async with` support and a bound on how long closing may take.
+"""Life cycle of the client's objects: `async with` support, their event loop, and a bound on how long closing may take.
 
 A class derives from `OpenedBefore` if it has an `open`, and from one of `ClosedAfter`, `FreedAfter` and `FlushedAfter`
-for its end. `within` is a deadline that raises a client error; `all_of` runs several coroutines and leaves none behind;
-`finish` waits for work that cancelling must not stop.
+for its end. All of these are `OfOneLoop`. `within` is a deadline that raises a client error; `all_of` runs several
+coroutines and leaves none behind; `finish` waits for work that cancelling must not stop.
 
 Invariant: the closing method is called exactly once, however the block ends. Classes that decide more on exit, such as
 transactions, define their own `__aexit__`.
@@ -11,9 +11,11 @@ transactions, define their own `__aexit__`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, Self, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Protocol, Self, TypeVar
 
 from segstore.client.errors import Closed, RequestTimedOut
 
@@ -36,9 +38,65 @@ class _Flushes(_Closes, Protocol):
 
 P = TypeVar("P", bound=_Opens)
 T = TypeVar("T")
+A = ParamSpec("A")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FREQUENT: Final = "segstore_frequent"
 
 
-class OpenedBefore:
+def frequent(method: F) -> F:
+    """Marks a method that is awaited for each event, and so calls `_check_loop` only before it waits."""
+    setattr(method, _FREQUENT, True)
+    return method
+
+
+class OfOneLoop:
+    """An object that is used in one event loop: in that of its first use, unless it has set `_loop` before.
+
+    In another loop, its public coroutine methods raise RuntimeError: its sockets, tasks and futures would never wake
+    the caller.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, method in tuple(vars(cls).items()):
+            public = not name.startswith("_") or name in ("__aenter__", "__aexit__")
+            if public and inspect.iscoroutinefunction(method) and not hasattr(method, _FREQUENT):
+                setattr(cls, name, _in_its_loop(method))
+
+    def _check_loop(self) -> None:
+        """Raises RuntimeError in another event loop than the object's."""
+        here = asyncio.get_running_loop()
+        own = getattr(self, "_loop", None)
+        if own is None:
+            self._loop = own = here  # type: ignore[misc]  # objects without a loop of their own have no slots
+        if own is not here:
+            raise RuntimeError(
+                f"{type(self).__name__}: the client belongs to the event loop {own!r}, and is used in another one, "
+                f"{here!r}: use it in the loop that opened it, or open a client in each loop"
+            )
+
+    if not TYPE_CHECKING:  # type checkers refuse `with` as they do without these
+
+        def __enter__(self) -> NoReturn:
+            name = type(self).__name__
+            raise TypeError(f"a {name} is entered by `async with`; segstore.client.sync is the client for `with`")
+
+        def __exit__(self, *_: object) -> None: ...
+
+
+def _in_its_loop(method: Callable[A, Awaitable[T]]) -> Callable[A, Coroutine[Any, Any, T]]:
+    @wraps(method)
+    async def checked(*args: A.args, **kwargs: A.kwargs) -> T:
+        args[0]._check_loop()  # type: ignore[attr-defined]  # of a method, this is the object
+        return await method(*args, **kwargs)
+
+    return checked
+
+
+class OpenedBefore(OfOneLoop):
     """Calls `open` on entry. Must precede the other base classes."""
 
     __slots__ = ()
@@ -48,7 +106,7 @@ class OpenedBefore:
         return self
 
 
-class _Entered:
+class _Entered(OfOneLoop):
     __slots__ = ()
 
     async def __aenter__(self) -> Self:

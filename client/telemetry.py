@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from segstore.client.cluster import Cluster
+from segstore.client.lifecycle import frequent
 from segstore.client.metrics import METRICS, Source
 from segstore.client.stream import EventWriter, Router
 from segstore.wire.controller_api import SERVICE
@@ -190,6 +191,7 @@ class ObservedEventWriter(EventWriter):
         with self._telemetry.sending(self._name, 1):
             await super().write(event, routing_key=routing_key)
 
+    @frequent
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """As in the base class."""
         self._submitted += 1

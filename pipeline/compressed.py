@@ -1,7 +1,7 @@
 """Decompresses whole files (gzip, Zstandard) into temporary files, where they can be read by position.
 
-Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written, by default the
-number of bytes in the variable `SEGSTORE_MAX_DECOMPRESSED_BYTES`, or 1 GiB.
+Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written, by default as
+many as the environment variable `SEGSTORE_MAX_DECOMPRESSED_BYTES` says, or 64 GiB.
 """
 
 from __future__ import annotations
@@ -19,24 +19,35 @@ from segstore.pipeline.storage import File, LocalFile
 
 COMPRESSIONS: Final = {".gz": bytes.fromhex("1f8b"), ".zst": bytes.fromhex("28b52ffd")}
 """Suffix → first bytes of a compressed file."""
-_MOST_BYTES: Final = 1 << 30
-_VARIABLE: Final = "SEGSTORE_MAX_DECOMPRESSED_BYTES"
+MOST_BYTES: Final = 64 << 30
+"""Default maximum size of a decompressed file."""
+MOST_BYTES_VARIABLE: Final = "SEGSTORE_MAX_DECOMPRESSED_BYTES"
+"""Environment variable with another maximum."""
 _AT_ONCE: Final = 1 << 20
+
+
+class BadLimit(ValueError):
+    """The environment's maximum is not a positive number of bytes."""
 
 
 @contextmanager
 def decompressed(file: File, stop: int, most_bytes: int | None = None) -> Iterator[tuple[LocalFile, str]]:
     """Yields the decompressed contents of a file's first `stop` bytes, and why there are no more; "" for all of it.
 
-    most_bytes: of the contents; None for the default. Raises ValueError if the variable is no number.
+    most_bytes: of the contents; None for the environment's maximum, or `MOST_BYTES`. Raises BadLimit if the
+    environment's is invalid.
     """
     if most_bytes is None:
-        given = os.environ.get(_VARIABLE, str(_MOST_BYTES))
-        if not given.isascii() or not given.isdigit():
-            raise ValueError(f"{_VARIABLE} is a number of bytes, not {given!r}")
-        most_bytes = int(given)
+        most_bytes = _most_bytes()
     with tempfile.TemporaryFile(prefix="segstore-", buffering=0) as into, LocalFile(into) as content:
         yield content, _decompress(file, stop, into, most_bytes)
+
+
+def _most_bytes() -> int:
+    text = os.environ.get(MOST_BYTES_VARIABLE) or str(MOST_BYTES)
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise BadLimit(f"{MOST_BYTES_VARIABLE} is a positive number of bytes, not {text!r}")
+    return int(text)
 
 
 def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
@@ -45,7 +56,7 @@ def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
         with _opened(file, stop) as source:
             while data := source.read(_AT_ONCE):
                 if len(data) > left:
-                    return f"more than {most_bytes} are not: decompress the file first, or set {_VARIABLE}"
+                    return f"more than {most_bytes} are not: decompress the file first, or set {MOST_BYTES_VARIABLE}"
                 left -= len(data)
                 view = memoryview(data)
                 while view:

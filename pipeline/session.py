@@ -44,7 +44,7 @@ blocks would grow with the square of the trace's size. With more partitions Spar
 
 _SHUFFLE_BYTES: Final = 64 * 1024 * 1024
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_WITHOUT: Final = "`segstore pipeline report --engine local` needs no Java"
+_WITHOUT: Final = "`segstore trace report --engine local` needs no Java"
 _MASTER: Final = re.compile(r"local(\[[^\]]*\]|-cluster\[[^\]]*\])?|spark://.+|yarn|k8s://.+")
 _CONNECT_S: Final = 5.0
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"

@@ -47,6 +47,8 @@ def _occupy_standard_streams() -> None:
     encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding
     output = io.BufferedWriter(_Output(1, "w", closefd=False))
     sys.stdout = io.TextIOWrapper(output, encoding, line_buffering=output.isatty())
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 — until the process ends
 
 
 class _Output(io.FileIO):

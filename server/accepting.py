@@ -1,4 +1,4 @@
-"""Listening sockets: accept or refuse each peer, and close what is left on shutdown.
+"""Listening sockets: accept each peer, and close what is left on shutdown.
 
 asyncio accepts a connection in one tick of the loop and creates its transport in the next. If the server is closed in
 between, asyncio drops the connection with an error in the log and leaks its socket. uvloop has no such gap, but is
@@ -17,6 +17,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+from segstore.server.descriptors import Limit
+
 log = logging.getLogger(__name__)
 
 _TURNS = 2
@@ -27,31 +29,22 @@ _PAUSE_S: Final = 0.1
 class Listening:
     """The listening sockets of a host and port, whose peers get a protocol from `factory`.
 
-    Invariants: a socket whose descriptor is above `highest` is closed at once; at most `handshakes` TLS handshakes are
-    in progress, and one more cancels the oldest; after `close` and `wait_closed` each accepted socket has its protocol
-    or is closed.
+    Invariants: at most `handshakes` TLS handshakes are in progress, and one more cancels the oldest; after `close` and
+    `wait_closed` each accepted socket has its protocol or is closed.
 
     Attributes:
         address: (host, port) of the first socket.
-        highest: as given.
     """
 
     def __init__(
-        self,
-        factory: Callable[[], asyncio.BaseProtocol],
-        refused: Callable[[str, str], None],
-        *,
-        highest: int,
-        handshakes: int,
-        tls: dict[str, Any],
+        self, factory: Callable[[], asyncio.BaseProtocol], limit: Limit, *, handshakes: int, tls: dict[str, Any]
     ) -> None:
-        """refused: called with the address of a peer that is closed at once, and the reason. tls: arguments of
+        """limit: told of peers for which there is no descriptor, and of too many handshakes. tls: arguments of
         `loop.connect_accepted_socket`, empty without TLS.
         """
         self.address = ("", 0)
-        self.highest = highest
         self._factory = factory
-        self._refused = refused
+        self._limit = limit
         self._handshakes = handshakes
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -91,23 +84,23 @@ class Listening:
 
     def _accept(self, listening: socket.socket) -> None:
         try:
-            accepted, address = listening.accept()
+            accepted, _ = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:  # without a pause, the loop would try again at once
-            log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._limit.reached()
+            else:
+                log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
             self._pause()
             self._paused = self._loop.call_later(_PAUSE_S, self._resume)
-            return
-        if accepted.fileno() > self.highest:
-            self._refused(f"{address[0]}:{address[1]}", f"{accepted.fileno()} file descriptors are open")
-            accepted.close()
             return
         accepted.setblocking(False)
         task = self._loop.create_task(self._connect(accepted), name="segstore accepts a connection")
         self._connecting[task] = None
         task.add_done_callback(self._connecting.pop)
         if self._tls and len(self._connecting) > self._handshakes:
+            self._limit.reached()
             oldest = next((each for each in self._connecting if not each.cancelling()), task)
             self._loop.call_soon(oldest.cancel)  # after it has started, so that it closes its socket
 

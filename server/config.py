@@ -50,16 +50,17 @@ SETTINGS: Final = ConfigDict(
 
 
 def read_text(path: Path, most_bytes: int = 8 * _MIB, ending: bytes = b"") -> str:
-    """The text of a file of at most `most_bytes`, without bytes of `ending` at its end, which do not count.
+    """The text of a file of at most `most_bytes`, or of standard input for `-`, without a byte-order mark, and without
+    bytes of `ending` at its end, which do not count.
 
     Raises OSError, or ValueError, whose text contains nothing of the file, if it is longer or not UTF-8.
     """
-    with path.open("rb") as file:
+    with open(0, "rb", closefd=False) if path == Path("-") else path.open("rb") as file:
         data = file.read(most_bytes + len(ending) + 1).rstrip(ending)
     if len(data) > most_bytes:
         raise ValueError(f"{path} has more than {most_bytes} bytes")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 at byte {error.start}") from None
 
@@ -194,9 +195,7 @@ class LimitSettings(BaseModel):
     controller sends at most 100 (`CommitRequestHandler`)."""
     max_connections: int | None = Field(default=None, gt=0)
     """Maximum number of connections; as many as file descriptors allow if not given. One more replaces the oldest
-    connection that has requested nothing for at least a second; if there is none, the new one is closed at once."""
-    silent_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Close a connection without requests after this long, if three quarters of the connections are open."""
+    connection that has requested nothing; if there is none, the new one is closed at once."""
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Close a connection that has not sent a whole frame by then. A TLS handshake may take as long."""
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)

@@ -6,19 +6,22 @@ however many, never take the descriptors that a data directory needs.
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from typing import Final, NamedTuple
+
+log = logging.getLogger(__name__)
 
 _FILES_OF_A_CONTAINER: Final = 8
 """Maximum number of descriptors open at once for a container's journals, snapshots and chunk files."""
 _OTHER_FILES: Final = 64
-_BEFORE_PEERS: Final = 48
-"""Of these, descriptors that are open before a peer connects: the loop's, listening sockets, journals."""
 _SMALL_SHARE: Final = 8
 """One in this many descriptors is for each of the smaller shares."""
 _MOST_SMALL: Final = 256
 _MOST_CONTROLLER: Final = (1 << 31) - 2
 """gRPC aborts the process above this."""
+_AGAIN_S: Final = 60.0
 
 
 class Shares(NamedTuple):
@@ -26,15 +29,12 @@ class Shares(NamedTuple):
 
     stores: connections of all stores. handshakes: connections of one store port whose TLS handshake is in progress.
     controller: connections to the controller. http: those to each of the two HTTP ports, control API and REST API.
-    highest: the highest descriptor that a store's socket may have. The system assigns the lowest free one, so a higher
-    one means that too many are open, regardless of what opened them.
     """
 
     stores: int
     handshakes: int
     controller: int
     http: int
-    highest: int
 
 
 def shares(containers: int = 0) -> Shares:
@@ -44,7 +44,24 @@ def shares(containers: int = 0) -> Shares:
     small = max(1, min(soft // _SMALL_SHARE, _MOST_SMALL))
     controller = max(1, min(soft // _SMALL_SHARE, _MOST_CONTROLLER))
     stores = max(1, soft - files - controller - 2 * small)
-    return Shares(stores, small, controller, max(1, small // 2), stores + small + min(files // 2, _BEFORE_PEERS))
+    return Shares(stores, small, controller, max(1, small // 2))
+
+
+class Limit:
+    """A limit on the connections to a port, `most`; logs a warning when it is reached, once while this goes on."""
+
+    def __init__(self, port: str, most: int, setting: str = "ulimit -n") -> None:
+        self.most = most
+        self._port = port
+        self._setting = setting
+        self._at_s = -_AGAIN_S
+
+    def reached(self) -> None:
+        """Called for each connection too many."""
+        now_s, said = time.monotonic(), "%d connections to %s are open, the limit (%s); idle ones give way to new ones"
+        if now_s - self._at_s >= _AGAIN_S:
+            log.warning(said, self.most, self._port, self._setting)
+        self._at_s = now_s
 
 
 def _limit() -> int:

@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import struct
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -94,7 +95,7 @@ def trusting(authorities: Path | None) -> tuple[ssl.SSLContext, bytes]:
     """
     if authorities is None:
         return ssl.create_default_context(), b""
-    trusted = authorities.read_bytes()
+    trusted = authorities.read_bytes().removeprefix(BOM_UTF8)
     try:  # an empty text would stand for the system's authorities
         context = ssl.create_default_context(cadata=trusted.decode("ascii", "ignore") or "\n")
     except ssl.SSLError as cause:

@@ -150,10 +150,11 @@ THREADS_END_S = 2.0
 MOST_OF_A_REASON = 8_000
 """Characters of what the first try of a test failed with that are shown, from the end."""
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=3, database=None)
-settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+# Tests draw the same examples in every run; `make soak` searches for new ones.
+settings.register_profile("test", derandomize=True, deadline=None)
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=3)
+settings.register_profile("search", deadline=None, database=None, max_examples=1_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 
 def open_channels() -> dict[tuple[int, int], str]:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,20 @@ from pydantic import SecretStr, ValidationError
 
 from segstore import __version__
 from segstore.cli import serving
+from segstore.cli.api import read_token
 from segstore.cli.commands import main
-from segstore.cli.settings import ServeSettings
+from segstore.cli.settings import ServeSettings, settings
+from segstore.conformance.recorded import read_lines
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings
+from segstore.server.config import read_toml
+from segstore.server.faults import read_faults
+from segstore.server.secret_file import read_secret
 from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, codec_backend, encode
 from segstore.wire.inspect import dissector, to_line
 from segstore.wire.trace import Metadata
+from tests.wire.trace.traces import record
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
@@ -342,6 +349,54 @@ def test_a_misspelt_command_is_answered_with_a_similar_one_of_any_module() -> No
 def test_it_runs_as_a_module_and_says_its_version() -> None:
     done = run_process("--version")
     assert (done.returncode, done.stdout.decode()) == (0, f"segstore, version {__version__}, codec {codec_backend}\n")
+
+
+def test_help_is_the_same_without_docstrings() -> None:
+    pages = ["", "serve", "ctl", "ctl faults", "ctl streams list", "admin streams create", "trace", "send", "produce"]
+    program = (
+        "import sys; from click.testing import CliRunner; from segstore.cli import main\n"
+        "for page in sys.argv[1:]: print(CliRunner().invoke(main, [*page.split(), '--help']).output)"
+    )
+    command = [sys.executable, "-OO", "-c", program, *pages]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "".join(f"{run(*page.split(), '--help').output}\n" for page in pages)
+
+
+def test_arguments_are_text_in_any_locale(tmp_path: Path) -> None:
+    path = tmp_path / "käse.jsonl"
+    write_trace(path, [record(SegmentCreated(1, "käse/s/0"), reply=True), record(HELLO)], Metadata)
+    ascii_only = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "segstore", "trace", "show", str(path), "-f"]
+    for expression, shown in (("segment = 'käse/s/0'", b"SEGMENT_CREATED"), (b"segment = '\xff'", b"is not UTF-8")):
+        done = subprocess.run([*command, expression], capture_output=True, timeout=60, check=False, env=ascii_only)
+        assert shown in (done.stdout or done.stderr)
+        assert done.returncode == (0 if done.stdout else 2)
+    surrogates = "käse".encode().decode("ascii", "surrogateescape")
+    assert settings()["published_host"].value(surrogates) == "käse"
+    assert settings()["record"].value(surrogates) == Path(surrogates)
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        settings()["auth_key"].value("\udcff")
+
+
+def test_a_byte_order_mark_before_text_is_dropped(tmp_path: Path) -> None:
+    faults = "rules: [{do: hold, name: a}]"
+    path = tmp_path / "file"
+    texts: list[tuple[str, Callable[[Path], object]]] = [
+        (to_line(Hello(17, 5)), lambda path: run("encode", str(path)).stdout),
+        (HELLO.hex(), lambda path: run("decode", str(path)).stdout),
+        ((FIXTURES / "traces" / "write.jsonl").read_text("utf-8"), lambda path: run("trace", "show", str(path)).stdout),
+        (faults, read_faults),
+        ('{"rules": [{"do": "hold", "name": "a"}]}', lambda path: read_faults(path.rename(path.with_suffix(".json")))),
+        ("port = 5", read_toml),
+        ("secret", read_secret),
+        ("secret", read_token),
+        ('{"case": "a", "type": "HELLO", "fields": {}, "hex": "00"}', read_lines),
+    ]
+    for text, read in texts:
+        path.write_text(text, "utf-8")
+        plain = read(path)
+        path.write_text(text, "utf-8-sig")
+        assert read(path) == plain != "", text[:40]
 
 
 def test_looking_at_a_frame_loads_no_server() -> None:

@@ -73,6 +73,14 @@ def test_the_fixtures_hold_every_kind_of_record() -> None:
     assert found == set(Kind)
 
 
+def test_64_bit_integers_are_text_that_any_json_parser_reads_exactly() -> None:
+    numbers: list[int] = []
+    for path in recorded_files(FIXTURES / "vectors"):
+        for line in path.read_text("utf-8").splitlines():
+            json.loads(line, parse_int=lambda digits: numbers.append(int(digits)))
+    assert max(map(abs, numbers)) <= 1 << 31
+
+
 # What does not is seen -------------------------------------------------------------------------------------------
 
 
@@ -81,7 +89,7 @@ def flip_hex(record: dict[str, Any]) -> None:
 
 
 def flip_decoded(record: dict[str, Any]) -> None:
-    record["decoded"] = {**record["decoded"], "requestId": 77}
+    record["decoded"] = {**record["decoded"], "requestId": "77"}
 
 
 def flip_ok(record: dict[str, Any]) -> None:
@@ -345,14 +353,21 @@ def test_deviations_are_counted_by_name_and_excuse_nothing_else(tmp_path: Path) 
 
 def test_a_dialogue_that_shows_a_deviation_is_excused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialogues, "REPLY_TIMEOUT_S", 0.5)
-    sealed = command_named("SEAL_TABLE_SEGMENT")
-    fields = {"requestId": 1, "segment": "t", "delegationToken": ""}
-    frame = encode(sealed.from_dict({"request_id": 1, "segment": "t", "delegation_token": ""})).hex()
-    send = {"op": "send", "conn": "A", "send_hex": frame, "send": {"type": "SEAL_TABLE_SEGMENT", "fields": fields}}
-    steps = [{"op": "open", "conn": "A"}, {**send, "replies": [], "closed": [{"conn": "A", "how": "eof"}]}]
-    status, output = run(folder_of(tmp_path, {"name": "raw_sealed", "server": "plain", "steps": steps}))
+    listed = encode(command_named("STORAGE_CHUNKS_LISTED")(1, ())).hex()
+    cases: list[tuple[str, str, dict[str, Any]]] = [
+        ("SEAL_TABLE_SEGMENT", "t", {"replies": [], "closed": [{"conn": "A", "how": "eof"}]}),
+        ("LIST_STORAGE_CHUNKS", "_system/containers/metadata_0", {"replies": [{"conn": "A", "hex": listed}]}),
+    ]
+    for type_name, segment, expected in cases:
+        fields = {"requestId": 1, "segment": segment, "delegationToken": ""}
+        frame = made(type_name, request_id=1, segment=segment, delegation_token="").hex()
+        send = {"op": "send", "conn": "A", "send_hex": frame, "send": {"type": type_name, "fields": fields}}
+        dialogue = {"name": type_name, "server": "plain-admin", "steps": [{"op": "open", "conn": "A"}, send | expected]}
+        folder_of(tmp_path, dialogue, name=f"{type_name}.json")
+    status, output = run(tmp_path)
     assert status == 0, output
     assert "1 deviation (legacy-table-commands 1)" in output
+    assert "1 deviation (no-system-scope 1)" in output
 
 
 DEVIATIONS = {

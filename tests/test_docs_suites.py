@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import JUNIT
 
+VECTORS = Path(__file__).parent.parent / "fixtures" / "vectors" / "commands.jsonl"
 DOCS = Path(__file__).parent.parent / "docs" / "how-to"
 SUITES = DOCS / "suites"
 ORDERS = """
@@ -145,7 +146,7 @@ def test_the_suite_in_java_passes_with_the_extension(folder: Path) -> None:
     done = ended(folder, "java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.pathsep}out", *launcher)
     assert re.search(r"\b2 tests successful\b", done.stdout), done.stdout + done.stderr
     assert re.search(r"\b1 tests failed\b", done.stdout)
-    assert "0 requests with type = DELETE_SEGMENT were received, not exactly 1" in done.stdout
+    assert "expected exactly 1 request with type = DELETE_SEGMENT, 0 were received" in done.stdout
     assert 'the latest requests: {"last":' in done.stderr
 
 
@@ -188,3 +189,30 @@ func Write(controller, order string) error {{
     )
     run(folder, "go", "vet", "./...")
     assert "ok" in run(folder, "go", "test", "./orders")
+
+
+@pytest.mark.parametrize(
+    ("language", "program", "command"),
+    [
+        pytest.param("python", "check.py", (sys.executable,), id="Python"),
+        pytest.param("js", "check.mjs", ("node",), marks=pytest.mark.needs("node"), id="Node"),
+        pytest.param("go", "check.go", ("go", "run"), marks=pytest.mark.needs("Go"), id="Go"),
+        pytest.param(
+            *("java", "Check.java", ("java", "-XX:TieredStopAtLevel=1")),
+            marks=pytest.mark.needs("JUnit 5 and a Java compiler"),
+            id="Java",
+        ),
+    ],
+)
+def test_a_check_of_a_codec_agrees_with_the_vectors_and_shows_a_difference(
+    tmp_path: Path, language: str, program: str, command: tuple[str, ...]
+) -> None:
+    (text,) = blocks("check-your-codec.md", language)
+    (tmp_path / program).write_text(text, encoding="utf-8")
+    assert run(tmp_path, *command, program, VECTORS.parent) == "134 of 134 agree\n"
+    hello, rest = VECTORS.read_text("utf-8").split("\n", 1)
+    (tmp_path / "commands.jsonl").write_text(hello.replace('"i32",17', '"i32",16') + "\n" + rest, encoding="utf-8")
+    done = ended(tmp_path, *command, program, ".")
+    assert done.returncode == 1
+    expected, found = (f"ffffff8100000008000000{version:02x}00000005" for version in (17, 16))
+    assert done.stdout == f"HELLO typical: {expected} expected, {found} found\n133 of 134 agree\n"

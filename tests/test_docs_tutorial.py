@@ -1,4 +1,4 @@
-"""The tutorial of docs/start: its test fails as the page says, and passes after the page's fix."""
+"""The tests in the README, in the tutorial and in the recipes fail and pass as the page says, for its reasons."""
 
 from __future__ import annotations
 
@@ -10,33 +10,52 @@ import pytest
 from tests.pytest_suites import SLOW_S, slow
 
 pytest_plugins = ["pytester"]
+pytestmark = [pytest.mark.needs("pravega in this Python"), slow]
 
-PAGE = (Path(__file__).parent.parent / "docs" / "start" / "first-test.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n# (\w+\.py)(?:, continued)?\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-SAID = re.findall(r"^\$ pytest\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parent.parent
+OPTIONS = ("-p", "no:asyncio", "-o", "segstore_unmatched_faults=error")
 
 
-@pytest.mark.needs("pravega in this Python")
-@slow
-def test_the_tutorials_test_fails_and_then_passes(pytester: pytest.Pytester) -> None:
-    assert [name for name, _ in PROGRAMS] == ["shop.py", "test_shop.py", "shop.py", "test_shop.py"]
-    failure, success = SAID
-    options = ("-p", "no:asyncio")
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
-    def save(program: tuple[str, str]) -> None:
-        name, source = program
-        with (pytester.path / name).open("a", encoding="utf-8") as file:
-            file.write(source)
 
-    save(PROGRAMS[0])
-    save(PROGRAMS[1])
-    failed = pytester.runpytest_subprocess(*options, timeout=SLOW_S)
+def programs(name: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page(name), re.DOTALL | re.MULTILINE)
+
+
+def test_the_readmes_test_fails_and_passes(pytester: pytest.Pytester) -> None:
+    (program,) = programs("README.md")
+    (failure,) = re.findall(r"^E .*$", page("README.md"), re.MULTILINE)
+    flushed = program.replace("write_event(order)\n", "write_event(order)\n    writer.flush()\n")
+    pytester.makepyfile(test_orders=program, test_flushed=flushed)
+    result = pytester.runpytest_subprocess(*OPTIONS, timeout=SLOW_S)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines([failure.replace("[", "[[]"), "FAILED test_orders.py*"])
+
+
+def test_the_tutorials_tests_fail_and_pass(pytester: pytest.Pytester) -> None:
+    shop, tests, flush, refusal = programs("docs/start/first-test.md")
+    failure, success = re.findall(
+        r"^\$ pytest\n(.*?)\n```$", page("docs/start/first-test.md"), re.DOTALL | re.MULTILINE
+    )
+    pytester.makepyfile(shop=shop, test_shop=tests)
+    failed = pytester.runpytest_subprocess(*OPTIONS, timeout=SLOW_S)
     failed.assert_outcomes(failed=1)
     failed.stdout.fnmatch_lines(failure.replace("[", "[[]"))
-    save(PROGRAMS[2])
-    passed = pytester.runpytest_subprocess(*options, timeout=SLOW_S)
+    pytester.makepyfile(shop=f"{shop}{flush}")
+    passed = pytester.runpytest_subprocess(*OPTIONS, timeout=SLOW_S)
     passed.assert_outcomes(passed=1)
     passed.stdout.fnmatch_lines(f"*{success}*")
-    save(PROGRAMS[3])
-    pytester.runpytest_subprocess(*options, "--segstore-record=traces", timeout=SLOW_S).assert_outcomes(passed=2)
+    without_the_rule = re.sub(r".*segstore_faults\.add.*\n", "", refusal).replace("def test_", "def test_without_rule_")
+    pytester.makepyfile(test_shop=f"{tests}\n\n{refusal}\n\n{without_the_rule}")
+    last = pytester.runpytest_subprocess(*OPTIONS, "--segstore-record=traces", timeout=SLOW_S)
+    last.assert_outcomes(passed=2, failed=1)
+    last.stdout.fnmatch_lines(["*DID NOT RAISE*", "FAILED test_shop.py::test_without_rule_*"])
     assert (pytester.path / "traces" / "test_orders_are_stored.jsonl").exists()
+
+
+def test_the_recipes_pass(pytester: pytest.Pytester) -> None:
+    shop, *tests = programs("docs/how-to/test-an-application.md")
+    pytester.makepyfile(shop=shop, test_shop="\n\n".join(tests))
+    pytester.runpytest_subprocess(*OPTIONS, timeout=SLOW_S).assert_outcomes(passed=10)

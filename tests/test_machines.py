@@ -80,12 +80,12 @@ def test_without_pypi_no_executable_is_made(tmp_path: Path) -> None:
 def test_without_java_spark_is_refused_in_one_sentence_that_names_the_other_engine(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
     trace = ROOT / "fixtures" / "traces" / "write.jsonl"
-    report = [*SEGSTORE, "pipeline", "report", str(trace), "--out", str(tmp_path / "report"), "--engine", "spark"]
+    report = [*SEGSTORE, "trace", "report", str(trace), "--out", str(tmp_path / "report"), "--engine", "spark"]
     done = subprocess.run(report, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("segstore: Spark ")
     if "is not installed" not in done.stderr:
-        assert done.stderr.endswith("`segstore pipeline report --engine local` needs no Java\n")
+        assert done.stderr.endswith("`segstore trace report --engine local` needs no Java\n")
 
 
 @pytest.mark.slow
@@ -136,6 +136,6 @@ def test_commands_need_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             subprocess.run([*SEGSTORE, "admin", *arguments], check=True, timeout=PATIENCE_S)
         server.terminate()
         assert server.wait(PATIENCE_S) == 0
-    report = [*SEGSTORE, "pipeline", "report", str(trace), "--engine", "local", "--out", str(tmp_path / "report")]
+    report = [*SEGSTORE, "trace", "report", str(trace), "--engine", "local", "--out", str(tmp_path / "report")]
     done = subprocess.run(report, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, (tmp_path / "report" / "report.html").is_file()) == (0, True), done.stderr

@@ -93,17 +93,33 @@ def test_delimiters_keys_and_the_rest_without_one(run: Run, stream: str) -> None
     assert (made.returncode, made.stderr) == (0, b"")
     assert run("consume", stream, "-e", "-D", "|").stdout == b"1|\n2=>|no key||last|"
     assert run("consume", stream, "-e", "-c", "2", "-f", "%S,").stdout == b"1,4,"
-    wrong = run("produce", stream, "-K", ":", given=b"ok:1\n\xff:2\n")
-    assert (wrong.returncode, wrong.stderr) == (
-        1,
-        b"segstore: standard input: event 2: its routing key is not UTF-8 at byte 0\n",
-    )
-    most = ("-X", "max_large_event_bytes=100", "-X", "max_event_bytes=100")
-    long = run("produce", stream, *most, given=b"short\n" + bytes(200))
-    assert (long.returncode, long.stderr) == (
-        1,
-        b"segstore: standard input: event 2: an event has at most 100 bytes (max_large_event_bytes)\n",
-    )
+    assert run("produce", stream, "-K", ":", given=b"\xef\xbb\xbfa:\xef\xbb\xbf1").returncode == 0
+    assert run("consume", stream, "-e").stdout.endswith(b"last\n\xef\xbb\xbf1\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("from_file", [False, True])
+def test_events_before_an_invalid_one_are_stored_and_counted(
+    run: Run, stream: str, uri: str, tmp_path: Path, from_file: bool
+) -> None:
+    most = ("-X", "max_large_event_bytes=100", "-X", "max_event_bytes=100", "-D", r"\0")
+    events = [b"%d" % number for number in range(3_000)]
+    bad = "event 3001: its routing key is not UTF-8 at byte 0", "event 3001: an event has at most 100 bytes"
+    for wrong, options, said in (
+        (b"\xff:2\0", ("-K", ":"), f"{bad[0]}; events stored: 3000"),
+        (bytes(200).replace(b"\0", b"x"), most, f"{bad[1]} (max_large_event_bytes); events stored: 3000"),
+    ):
+        delimiter = b"\n" if options[0] == "-K" else b"\0"
+        given = delimiter.join([*events, wrong + delimiter, b"later"])
+        if from_file:
+            (tmp_path / "events").write_bytes(given)
+            command = [sys.executable, "-m", "segstore", "produce", stream, "-b", uri, *options]
+            with (tmp_path / "events").open("rb") as file:
+                done = subprocess.run(command, stdin=file, capture_output=True, timeout=PATIENCE_S, check=False)
+        else:
+            done = run("produce", stream, *options, given=given)
+        assert (done.returncode, done.stderr.decode()) == (1, f"segstore: standard input: {said}\n")
+    assert sorted(run("consume", stream, "-e").stdout.split()) == sorted(events * 2)
 
 
 @pytest.mark.slow
@@ -202,7 +218,8 @@ def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(
             each.send_signal(number)
             assert each.wait(PATIENCE_S) == 128 + number
             assert each.stderr is not None
-            assert each.stderr.read() == b""
+            said = b"segstore: interrupted; events stored: 1\n" if each is producer else b""
+            assert each.stderr.read() == said
     assert run("consume", stream, "-e").stdout == b"one\n"
 
 
@@ -260,14 +277,15 @@ def test_a_signal_ends_a_command_that_waits_for_a_controller(command: str, numbe
         assert b"retrying while calls wait" in waiting.stderr.readline()
         waiting.send_signal(number)
         assert waiting.wait(PATIENCE_S) == 128 + number
-        assert waiting.stderr.read() == b""
+        said = b"segstore: interrupted; events stored: 0\n" if command == "produce" else b""
+        assert waiting.stderr.read() == said
 
 
 @pytest.mark.slow
 def test_a_closed_standard_input_is_named(uri: str, run: Run, stream: str) -> None:
     command = ["sh", "-c", 'exec "$@" <&-', "sh", *SEGSTORE, "produce", stream, "-b", uri]
     refused = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
-    said = b"segstore: standard input is closed: there are no events to write\n"
+    said = b"segstore: standard input is closed: there are no events to write; events stored: 0\n"
     assert (refused.returncode, refused.stdout, refused.stderr) == (1, b"", said)
 
 
@@ -317,7 +335,7 @@ def test_a_terminal_shows_control_characters_escaped(uri: str, run: Run, stream:
 
 
 @pytest.mark.slow
-def test_what_is_there_is_managed(run: Run, stream: str) -> None:
+def test_what_is_there_is_managed(run: Run, stream: str, uri: str) -> None:
     assert run("admin", "streams", "create", stream).stderr == f"segstore: stream {stream} exists\n".encode()
     assert (
         run("admin", "streams", "update", stream, "--event-rate", "10", "--factor", "3", "--keep-bytes", "9").returncode
@@ -328,10 +346,16 @@ def test_what_is_there_is_managed(run: Run, stream: str) -> None:
     assert run("admin", "streams", "seal", stream).returncode == 0
     shown = json.loads(run("admin", "--json", "streams", "show", stream).stdout)
     assert (shown["sealed"], shown["segments"], shown["tail"]) == (True, [], None)
-    assert run("produce", stream, given=b"x").stderr == f"segstore: stream {stream} is sealed\n".encode()
+    assert (
+        run("produce", stream, given=b"x").stderr == f"segstore: stream {stream} is sealed; events stored: 0\n".encode()
+    )
 
     assert run("admin", "tables", "create", "a/t", "--key-bytes", "4").returncode == 0
     assert run("admin", "tables", "list", "a").stdout == b"t\n"
+    assert run("admin", "tables").stdout == b"a/t\n"
+    assert f"{stream}\n".encode() in run("admin", "streams", "list").stdout
+    follows = run("admin", "-b", "tcp://127.0.0.1:1", "tables", "list", "-b", uri, "--json")
+    assert (follows.stdout, follows.stderr) == (b'{"table": "a/t"}\n', b"")
     assert b"primary_key_bytes: 4\n" in run("admin", "tables", "show", "a/t").stdout
     assert run("admin", "tables", "delete", "a/t").returncode == 0
     assert run("admin", "tables", "delete", "a/t").stderr == b"segstore: there is no table a/t\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from segstore import pytest_plugin as plugin
+from segstore.testing import RunningServer
 from tests.pytest_suites import SLOW_S, STRICT, TRACES, passed, slow
 
 pytest_plugins = ["pytester"]
@@ -35,10 +36,10 @@ def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None
 
 @pytest.mark.needs("pravega, the official client")
 @slow
-def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: pytest.Pytester) -> None:
+def test_the_examples_with_the_official_client_run_as_the_page_says(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
     options = "-o", f"segstore_traces={TRACES}"
-    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 3)
+    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 2)
 
 
 def test_the_reference_names_every_fixture_setting_and_option() -> None:
@@ -47,3 +48,9 @@ def test_the_reference_names_every_fixture_setting_and_option() -> None:
     fixtures = set(re.findall(r"^@pytest\.fixture.*\ndef (\w+)", source, re.MULTILINE)) - {"segstore_hosts"}
     settings = set(re.findall(r'"(segstore_\w+)",\s+"', source))
     assert said == fixtures | settings | {"--segstore-record", "--segstore-record-tokens"}
+
+
+def test_the_reference_names_every_member_of_a_server() -> None:
+    words = set(re.findall(r"`[^`]*`", REFERENCE))
+    members = {name for name in dir(RunningServer) if name[0] != "_"}
+    assert {name for name in members if not any(re.search(rf"\b{name}\b", each) for each in words)} == set()

@@ -1,4 +1,4 @@
-"""The README and the page about the codec: their commands print what they say, their code runs, their targets exist."""
+"""The page about the codec prints what it says, and its code runs; the targets that the README names exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CODEC = (ROOT / "docs" / "how-to" / "use-the-codec.md").read_text(encoding="utf-
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README + CODEC, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", CODEC, re.DOTALL | re.MULTILINE)
 
 
 def sessions() -> list[tuple[str, str]]:
@@ -30,7 +30,7 @@ def sessions() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("command", "printed"), sessions())
 def test_a_command_prints_what_the_page_says(command: str, printed: str) -> None:
-    here = re.sub(r"(\.venv/bin/)?segstore ", f"{Path(sys.executable).parent}/segstore ", command)
+    here = command.replace("segstore ", f"{Path(sys.executable).parent}/segstore ")
     done = subprocess.run(["/bin/sh", "-c", here], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == printed
@@ -46,9 +46,9 @@ def test_the_code_of_the_page_runs(source: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_readme_shows_a_decoded_frame_and_the_codec() -> None:
+def test_the_page_shows_a_decoded_frame_and_the_codec() -> None:
     assert any("segstore decode" in command for command, _ in sessions())
-    assert len(blocks("python")) >= 3
+    assert len(blocks("python")) >= 2
 
 
 def test_every_target_that_the_readme_names_exists() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,9 +14,9 @@ from segstore.traces import Access, ReplyDifference, drive, report
 from segstore.traces.replay import diff_stores
 from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, SegmentRead, StreamSegmentInfo, decode, encode
 from segstore.wire.trace import Direction, Record, RecordKind, compare_frames
-from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, create, read, set_up
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up
 from tests.server.tap.test_server import upstream
-from tests.server.traffic import record, streams, writes
+from tests.server.traffic import Port, record, streams, writes
 
 
 @pytest.fixture
@@ -267,3 +268,29 @@ async def test_a_connection_attempt_has_the_timeout_of_a_reply(monkeypatch: pyte
     trace = [Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO))]
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1: it did not answer in 0\.05 s"):
         await drive(trace, "127.0.0.1", 1, timeout_s=0.05)
+
+
+async def test_a_connection_that_a_recorded_fault_has_closed_is_no_difference(tmp_path: Path) -> None:
+    async def in_flight(host: str, port: int, known: int) -> None:
+        """Three appends, of which the second is cut, and the third is made again."""
+        where = Port(host, port)
+        async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone
+            await peer.ask(HELLO, create(), set_up(), append(1, b"one"))
+            peer.send(append(2, b"two"), append(3, b"three"))
+            await peer.closed()
+        async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # as above
+            await peer.ask(HELLO, set_up())
+            for number, event in ((2, b"two"), (3, b"three")):
+                if number > known:
+                    await peer.ask(append(number, event))
+
+    for do, known in (("close after", 2), ("close before", 1)):
+        async with MockSegmentStore() as mock:
+            mock.faults.add("type = APPEND_BLOCK_END", nth=2, do=do, name="cut")
+            records = await record(tmp_path / f"{do}.wtrace", partial(in_flight, known=known), mock)
+        async with MockSegmentStore() as mock:
+            found = await drive(records, mock.host, mock.port, all_differences=True)
+        assert found.differences == []
+        assert [each.partition(", ")[2] for each in found.cuts] == [
+            f"connection 1: closed by a recorded fault 'cut': {do}"
+        ]

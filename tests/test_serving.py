@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -172,7 +174,9 @@ def test_text_is_one_line() -> None:
 # --- serving and ending -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "closed terminal"]
+)
 def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals) -> None:
     with served("--announce", "json") as store, store.connect() as connection:
         assert ask(connection, Hello(17, 5), create(), set_up(), append(0), count=4)
@@ -245,6 +249,73 @@ def test_a_second_signal_ends_it_at_once() -> None:
         assert "Traceback" not in store.errors()
 
 
+def break_the_protocol(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as peer:
+        peer.sendall(bytes(8))
+        assert peer.recv(1) == b""
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 0), (("--record", "-"), 1)], ids=["log", "recording"])
+def test_a_server_waits_for_no_reader_of_its_output(options: tuple[str, ...], status: int) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, bytes(4096)):
+            pass
+    os.set_blocking(writer, True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = (sys.executable, "-m", "segstore", "serve", "--port", str(port), "--controller-port", "0", *options)
+    with subprocess.Popen(command, stdout=writer, stderr=writer) as process:
+        try:
+            until = time.monotonic() + PATIENCE_S
+            while time.monotonic() < until:
+                with suppress(ConnectionRefusedError):
+                    break_the_protocol(port)
+                    break
+            break_the_protocol(port)
+            process.terminate()
+            assert process.wait(PATIENCE_S) == status
+        finally:
+            process.kill()
+            os.close(reader)
+            os.close(writer)
+
+
+def test_what_nobody_reads_is_dropped_and_its_lines_are_counted() -> None:
+    program = (
+        "import sys; from segstore import outputs; outputs._MOST_QUEUED_BYTES = 100_000; outputs.never_wait();"
+        "[print('x' * 99, file=sys.stderr) for _ in range(5_000)]; print('written', flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "written\n"
+        lines = process.communicate(timeout=PATIENCE_S)[1].splitlines()
+    dropped = [int(line.split()[0]) for line in lines if line != "x" * 99]
+    assert dropped
+    assert len(lines) - len(dropped) + sum(dropped) == 5_000
+    assert process.returncode == 0
+
+
+def test_mistakes_of_peers_are_logged_at_a_bounded_rate_and_counted() -> None:
+    with served("--announce", "json") as store:
+        _, port = str(store.announced["segment_store"]).rsplit(":", 1)
+        for _ in range(100):
+            break_the_protocol(int(port))
+        assert store.end() == 0
+        lines = store.errors().splitlines()
+    counts = [int(line.partition(" WARNING and ")[2].split()[0]) for line in lines if " WARNING and " in line]
+    assert counts
+    assert len(lines) - len(counts) + sum(counts) == 100
+
+
+def test_without_standard_error_it_serves() -> None:
+    with served(command=("sh", "-c", f"exec {shlex.join((*SERVE, '--announce', 'text'))} 2>&-")) as store:
+        assert store.line.startswith("segstore listens: ")
+        assert store.end() == 0
+
+
 def test_a_peer_that_broke_the_protocol_is_on_standard_error() -> None:
     with served("--announce", "json") as store, store.connect() as connection:
         host, port = connection.getsockname()
@@ -291,6 +362,7 @@ def test_tls_is_served(tmp_path: Path) -> None:
     [
         ("--port", "", "choose another, or 0 for a free one"),
         ("--controller-port", ", for the controller,", "choose another with --controller-port, or 0 for a free one"),
+        ("--admin-port", ", for admin commands,", "choose another with --admin-port, or 0 for a free one"),
     ],
 )
 def test_a_taken_port_is_one_sentence_and_status_1(option: str, what: str, advice: str) -> None:

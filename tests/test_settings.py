@@ -70,18 +70,24 @@ def test_a_setting_of_a_model_without_source_has_no_description() -> None:
 
 
 def test_help_lists_every_setting_in_its_group() -> None:
-    shown = run("--help").output
+    shown = run("--help-all").output
     sections = [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert sections == [*groups(), "Other options"]
     assert all(f"  {each.usage}" in shown for each in ALL.values())
     assert "--config FILE" in shown
     assert "  --record FILE  " in shown
     assert re.search(r"--no-rebalance +Move containers to stores that own fewer\.\s+\[default: on\]", shown)
+    for_testers = run("--help").output
+    hidden = {name for name, setting in ALL.items() if f"  {setting.usage}" not in for_testers}
+    assert hidden == {name for name, setting in ALL.items() if setting.is_advanced}
+    assert hidden > {*GROUPS["Cluster of several processes"].split(), "strict_auth", "stack_traces"}
+    assert not hidden & {"data", "faults", "record", "stores", "token_ttl_s", "http_port"}
+    assert "--help-all" in for_testers
 
 
 def test_the_command_has_an_option_for_each_setting_and_older_names() -> None:
     names = {name for each in serve.get_params(click.Context(serve)) for name in each.opts}
-    assert names - {"-h"} == {each.option for each in ALL.values()} | {"--trace", "--config", "--help"}
+    assert names - {"-h"} == {each.option for each in ALL.values()} | {"--trace", "--config", "--help", "--help-all"}
 
 
 # --- where they come from ---------------------------------------------------------------------------------------

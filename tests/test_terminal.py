@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from segstore import tap as tapping
 from segstore.cli import serving
 from segstore.cli.commands import main
-from segstore.cli.replay import _tell as tell
 from segstore.cli.terminal import LogFormatter, error_text
+from segstore.cli.traces.replay import _tell as tell
 from segstore.conformance.__main__ import main as conformance
 from segstore.explore import ClientFailed, Exploration
 from segstore.explore.explorer import CutPoint, Finding
@@ -114,11 +114,10 @@ def test_traces_are_compared_cut_and_replayed_clean(traces: list[Path], tmp_path
     for path in traces:
         run(main, "trace", "filter", path, tmp_path / "out.jsonl", "-f", "type = HELLO")
         run(main, "trace", "convert", path, tmp_path / "out.wtrace", "--redact")
-        run(main, "replay", path, "--to", "127.0.0.1:1")
-        run(main, "diff-stores", path, "127.0.0.1:1", "127.0.0.1:2")
+        run(main, "send", path, "--to", "127.0.0.1:1")
+        run(main, "send", path, "--to", "127.0.0.1:1", "--against", "127.0.0.1:2")
         run(main, "explore", path, "--filter", f"segment = '{HOSTILE}' and {HOSTILE}")
-        run(main, "pipeline", "replay", path)
-        run(main, "pipeline", "report", path, "-o", path)
+        run(main, "trace", "report", path, "-o", path)
     run(main, "trace", "show", lines, "-f", HOSTILE)
     run(main, "trace", "show", tmp_path / HOSTILE[2:])
     run(main, "trace", HOSTILE)

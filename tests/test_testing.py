@@ -19,7 +19,6 @@ import pytest
 from pydantic import SecretStr
 
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.errors import AlreadyExists, TooMany
 from segstore.server.faults import FaultFunctionError, FaultRequest, NoFaults, Seen
 from segstore.server.faults.decisions import NoSuchRule
 from segstore.server.faults.observe import NotSeen
@@ -300,26 +299,9 @@ def test_several_stores_have_addresses_of_their_own_and_one_state(servers: Serve
     assert server.read(SEGMENT) == b""
 
 
-def test_a_stream_is_made_with_its_scope_and_segments(servers: Servers) -> None:
-    server = servers.serve(stores=2)
-    server.create_stream("scope", "stream", segments=2)
-    server.create_stream("scope", "other")
-    with pytest.raises(AlreadyExists):
-        server.create_stream("scope", "stream")
-    with pytest.raises(TooMany, match="2147483647 segments of a stream exceed the limit of 4096"):
-        server.create_stream("scope", "huge", segments=2**31 - 1)
-    assert server.segments() == ["scope/other/0.#epoch.0", "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"]
-
-
 def test_each_process_has_a_controller_of_its_own(servers: Servers) -> None:
     host, _, port = servers.serve().controller_uri.rpartition(":")
     socket.create_connection((host, int(port)), PATIENCE_S).close()
-
-
-def test_the_rest_api_is_served_with_the_controller(servers: Servers) -> None:
-    server = servers.serve(rest_port=0)
-    answer = httpx.post(f"{server.rest_url}/v1/scopes", json={"scopeName": "a"}, trust_env=False, timeout=60)
-    assert (answer.status_code, answer.json()) == (201, {"scopeName": "a"})
 
 
 def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThread) -> None:
@@ -332,8 +314,17 @@ def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThr
     socket.create_connection((host, int(port)), PATIENCE_S).close()
 
 
-def test_an_admin_port_is_there_if_it_is_asked_for(servers: Servers) -> None:
-    assert servers.serve(admin_port=0).admin_port > 0
+@pytest.mark.parametrize("first", ["host", "admin_port", "controller_uri", "rest_url", "http_url"])
+def test_every_address_works_whichever_is_asked_for_first(servers: Servers, first: str) -> None:
+    server = servers.serve(admin_port=0, rest_port=0, http_port=0)
+    address = getattr(server, first)
+    if first == "rest_url":
+        assert httpx.post(f"{address}/v1/scopes", json={"scopeName": "a"}, trust_env=False, timeout=60).is_success
+    elif first == "http_url":
+        assert httpx.put(f"{address}/v1/streams/a/b", trust_env=False, timeout=60).is_success
+    else:
+        ports = {"host": server.port, "admin_port": address, "controller_uri": str(address).rpartition(":")[2]}
+        socket.create_connection((server.host, int(ports[first])), PATIENCE_S).close()
     with pytest.raises(RuntimeError, match="admin_port=0"):
         _ = servers.serve().admin_port
 
@@ -401,6 +392,7 @@ def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers)
     "call",
     [
         lambda server: server.create_stream("a", "b"),
+        lambda server: server.write_events("a/b", [b"x"]),
         lambda server: server.snapshot("a"),
         lambda server: server.restore("a"),
         lambda server: server.reset(),
@@ -430,12 +422,13 @@ def test_what_needs_a_running_server_is_refused_by_a_stopped_one(
     [
         ("create_stream", (1, "b"), "scope is text, not 1"),
         ("create_stream", ("a", None), "stream is text, not None"),
-        ("create_stream", ("a", "b", "2"), "segments is a number, not '2'"),
-        ("create_stream", ("a", "b", True), "segments is a number, not True"),
+        ("create_stream", ("a", "b", "2"), "segments: a whole number is needed"),
+        ("create_stream", ("a", "b", True), "segments: a whole number is needed"),
+        ("write_events", ("a", [b"x"]), "a name is SCOPE/NAME, not 'a'"),
         ("snapshot", (None,), "name is text, not None"),
         ("restore", (3,), "name is text, not 3"),
         ("read", (b"a",), "segment is text, not b'a'"),
-        ("events", (None,), "segment is text, not None"),
+        ("events", (None,), "name is text, not None"),
     ],
 )
 def test_an_argument_of_another_type_is_refused_by_its_name(
@@ -681,12 +674,16 @@ def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: P
     server.stop()
 
 
-def test_a_tap_before_a_controller_hears_of_stores(servers: Servers) -> None:
+def test_a_tap_before_a_controller_asks_it_for_a_store(servers: Servers) -> None:
     server = servers.serve()
     tap = servers.tap(f"tcp://{server.controller_uri}")
-    assert tap.addresses == []
+    with Client(tap.address) as client:
+        assert client.ask(HELLO)[0].type_name == "HELLO"
+    assert tap.addresses == [tap.address] != server.addresses
+    nowhere = servers.tap("tcp://127.0.0.1:1")
     with pytest.raises(LookupError, match="knows of no store"):
-        _ = tap.address
+        _ = nowhere.address
+    nowhere.stop()
     assert tap.controller_uri != server.controller_uri
     with pytest.raises(ValueError, match="needs a controller or a store"):
         servers.tap()

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gzip
 import json
+import os
 import re
 import struct
 import subprocess
@@ -22,7 +23,7 @@ from segstore.cli.commands import main
 from segstore.client import connect
 from segstore.server.replay import read_script
 from segstore.testing import ServerThread
-from segstore.traces import TraceFile
+from segstore.traces import TraceFile, write_trace
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -39,7 +40,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.controller_api import messages
-from segstore.wire.trace import Call, Direction, Record, RecordKind, event_data
+from segstore.wire.trace import Call, Direction, Metadata, Record, RecordKind, event_data
 from segstore.wire.trace.filters import NAMES
 from tests.test_serving import PATIENCE_S, SERVE, served
 from tests.wire.trace.traces import capture, frame, record
@@ -86,9 +87,9 @@ def test_show_prints_a_line_for_each_record(trace: Path) -> None:
 
 
 def test_show_prints_what_a_filter_chooses(trace: Path) -> None:
-    lines = run("show", trace, "-f", "failure and latency >= 10ms and scope = scope").stdout.splitlines()
-    assert len(lines) == 1
-    assert "NO_SUCH_SEGMENT" in lines[0]
+    request, reply = run("show", trace, "-f", "failure and latency >= 10ms and scope = scope").stdout.splitlines()
+    assert ("SEAL_SEGMENT" in request, "NO_SUCH_SEGMENT" in reply) == (True, True)
+    assert request.endswith("after 10 ms")
     assert run("show", trace, "--filter", "size > 1GiB").stdout == ""
 
 
@@ -112,7 +113,7 @@ def test_show_prints_the_lines_of_a_fixture_as_json(trace: Path, tmp_path: Path)
     run("convert", trace, tmp_path / "b.jsonl")
     shown = run("show", trace, "--json", "--show-tokens").stdout.splitlines()
     assert shown == (tmp_path / "b.jsonl").read_text().splitlines()[1:]
-    assert json.loads(run("show", trace, "--json", "-f", "failure").stdout)["at_ns"] == 16 * MS
+    assert json.loads(run("show", trace, "--json", "-f", "failure and direction = reply").stdout)["at_ns"] == 16 * MS
 
 
 def test_stats_counts(trace: Path) -> None:
@@ -144,6 +145,14 @@ def test_stats_are_also_json(trace: Path) -> None:
     assert (hello["frames"], hello["size"]) == (1, 16)
 
 
+def test_stats_count_a_read_that_its_client_gave_up_apart(tmp_path: Path) -> None:
+    close = Record(2 * MS, 1, Direction.REQUEST, RecordKind.CLOSE, b"{}")
+    (tmp_path / "a.wtrace").write_bytes(capture([record(ReadSegment("a/b/0", 0, 100, "", 7)), close]))
+    assert "given up by the client, waiting for data: READ_SEGMENT 1" in run("stats", tmp_path / "a.wtrace").stdout
+    found = json.loads(run("stats", tmp_path / "a.wtrace", "--json").stdout)
+    assert (found["unanswered"], found["given_up"]) == ({}, {"READ_SEGMENT": 1})
+
+
 def test_stats_of_what_a_filter_chooses(trace: Path) -> None:
     found = json.loads(run("stats", trace, "--json", "-f", "type = HELLO").stdout)
     assert {each["command"] for each in found["traffic"]} == {"HELLO"}
@@ -159,6 +168,52 @@ def test_percentiles_are_values_that_occurred(tmp_path: Path) -> None:
     (tmp_path / "a.wtrace").write_bytes(capture(pairs))
     (found,) = json.loads(run("stats", tmp_path / "a.wtrace", "--json").stdout)["latencies"]
     assert (found["p50_ns"], found["p99_ns"], found["max_ns"]) == (100, 198, 200)
+
+
+def test_times_further_apart_than_64_bits_have_statistics(tmp_path: Path) -> None:
+    most = (1 << 63) - 1
+    pairs = [record(SealSegment(1, "s", ""), at=1), record(SegmentSealed(1, "s"), at=3, reply=True)]
+    pairs += [record(SealSegment(2, "s", ""), at=-most), record(SegmentSealed(2, "s"), at=most, reply=True)]
+    write_trace(tmp_path / "a.jsonl", pairs, Metadata)
+    (found,) = json.loads(run("stats", tmp_path / "a.jsonl", "--json").stdout)["latencies"]
+    assert (found["p50_ns"], found["max_ns"]) == (2, 2 * most)
+
+
+def test_traces_are_read_from_pipes_in_every_form(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    commands = (
+        ["trace", "show", "PIPE"],
+        ["trace", "stats", "PIPE"],
+        ["trace", "diff", "PIPE", str(trace)],
+        ["trace", "filter", "PIPE", str(out), "-f", "type = HELLO"],
+        ["trace", "convert", "PIPE", str(out)],
+        ["trace", "view", "PIPE", "-o", str(tmp_path / "page.html")],
+        ["explore", "PIPE", "-f", "type = NONE"],
+        ["send", "PIPE", "--to", "127.0.0.1:1"],
+    )
+    whole = [trace, tmp_path / "b.jsonl", tmp_path / "b.pcapng"]
+    for path in whole[1:]:
+        run("convert", trace, path)
+    for path in whole:
+        for command in commands:
+            reading, writing = os.pipe()
+            os.write(writing, path.read_bytes())
+            os.close(writing)
+            named, piped = (
+                CliRunner().invoke(main, [name if part == "PIPE" else part for part in command])
+                for name in (str(path), f"/dev/fd/{reading}")
+            )
+            os.close(reading)
+            assert piped.exit_code == named.exit_code, (path, command, piped.output)
+            shown, said = (
+                [line for line in each.output.splitlines() if "bytes" not in line] for each in (named, piped)
+            )
+            assert said == shown, (path, command)
+    command = [sys.executable, "-m", "segstore", "trace", "stats", "-"]
+    done = subprocess.run(command, input=whole[1].read_bytes(), capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.stdout.decode() == run("stats", whole[1]).stdout
+    refused = CliRunner().invoke(main, ["trace", "index", "-"])
+    assert (refused.exit_code, "an index is written beside a file" in refused.output) == (2, True)
 
 
 def test_convert_there_and_back_changes_nothing(trace: Path, tmp_path: Path) -> None:
@@ -377,7 +432,7 @@ def test_diff_prints_calls_and_withholds_their_tokens(tmp_path: Path) -> None:
     assert lines == [
         "controller call 1, reply:",
         "  grpc-status: 'OK' in A, 'UNAVAILABLE' in B",
-        "  grpc-message: nothing in A, 'later' in B",
+        "  grpc-message: only in B ('later')",
         "  A: createScope OK",
         "  B: createScope UNAVAILABLE later",
         "controller call 2, reply:",
@@ -453,11 +508,12 @@ def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> 
     changed[3] = record(ReadSegment("scope/stream/0", 64, 100, "secret", 7))
     (tmp_path / "b.wtrace").write_bytes(capture(changed[:-3]))
     lines = run("diff", trace, tmp_path / "b.wtrace", status=1).stdout.splitlines()
-    assert lines[:2] == ["connection #1, request 2:", "  offset: 0 in A, 64 in B"]
-    assert lines[2].startswith("  A: ")
+    more = "  A has one more SEAL_SEGMENT, one more BYTES"
+    assert lines[:3] == ["connection #1, request 2:", more, "  offset: 0 in A, 64 in B"]
+    assert lines[3].startswith("  A: ")
     assert any("00 00 00 00 00 00 00 40" in line and "offset" in line for line in lines)
     (tmp_path / "b.wtrace").write_bytes(capture(DIALOGUE[:-3]))
-    assert "  only A goes on, with 2 more" in run("diff", trace, tmp_path / "b.wtrace", status=1).stdout
+    assert f"{more}\n" in run("diff", trace, tmp_path / "b.wtrace", status=1).stdout
 
 
 def test_what_readers_of_packets_do_not_find_is_said_on_writing_and_on_reading(
@@ -578,7 +634,7 @@ def test_the_event_of_another_recorder_is_shown_by_its_length(tmp_path: Path) ->
 
 
 def test_long_work_on_a_terminal_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from segstore.cli import trace as trace_cli
+    trace_cli = sys.modules["segstore.cli.traces.trace"]
 
     monkeypatch.setattr(trace_cli, "_LONG_WORK_BYTES", 10)
     monkeypatch.setattr(trace_cli, "_is_terminal", lambda: True)
@@ -631,7 +687,7 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("segstore.cli.trace.time.sleep", interrupt)
+    monkeypatch.setattr("time.sleep", interrupt)
     followed = run("show", "--follow", trace, "-f", "type = SEAL_SEGMENT")
     assert followed.output == run("show", trace, "-f", "type = SEAL_SEGMENT").output
     assert "SEAL_SEGMENT" in followed.output

@@ -14,25 +14,34 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{self.named_host}:{self.port}"
+
+    @property
+    def named_host(self) -> str:
+        """The host as clients are told: an IPv6 address in brackets, because the official ones append `:port`."""
+        return f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
         """Reads host:port; the host may be in brackets. Raises ValueError."""
         host, _, port = text.rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
         try:
-            if "[" in host or "]" in host or not (port.isascii() and port.isdecimal()):
-                raise ValueError("brackets or no number")
+            if not (port.isascii() and port.isdecimal()):
+                raise ValueError("no number")
             return cls.checked(host, int(port))
         except ValueError as problem:
             raise ValueError(f"{text!r:.200} is no HOST:PORT") from problem
 
     @classmethod
     def checked(cls, host: str, port: int) -> Endpoint:
-        """Returns an endpoint that a peer names. Raises ValueError for one that cannot be connected to."""
+        """Returns an endpoint that a peer names; the host may be in brackets. Raises ValueError for one that cannot be
+        connected to.
+        """
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
         try:
+            if "[" in host or "]" in host:
+                raise UnicodeError("brackets")
             host.encode("idna")  # as name resolution does
         except UnicodeError as problem:
             raise ValueError(f"{host!r:.200} is no host: {problem}") from problem

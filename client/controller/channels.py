@@ -35,6 +35,7 @@ from segstore.client.errors import (
     RequestTimedOut,
     TokenRefused,
 )
+from segstore.client.lifecycle import OfOneLoop
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class _Search(msgspec.Struct):
     tried: int = 0
 
 
-class ControllerChannels:
+class ControllerChannels(OfOneLoop):
     """Channels to the nodes of one controller.
 
     Attributes:

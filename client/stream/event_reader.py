@@ -26,7 +26,7 @@ from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import Controller, CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, frequent, not_open
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
@@ -240,6 +240,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
             segment_id, offset = place
             self._cut[segment_id] = offset
 
+    @frequent
     async def read(self) -> StreamEvent | None:
         """Returns the next event, None at the end of a sealed stream.
 
@@ -248,6 +249,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         """
         return self._ahead.current.pop() if await self._some() else None
 
+    @frequent
     async def read_slice(self) -> list[StreamEvent]:
         """Returns all buffered events of the next segment read, in order: at least one, or [] at the end of a sealed
         stream. Cheaper than `read` for many events. Raises as `read`.
@@ -263,6 +265,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         """Waits until events are buffered; returns False at the end of a sealed stream."""
         ahead = self._ahead
         while not ahead.current:
+            self._check_loop()
             self._note_place()
             turn = ahead.advance()
             if turn is not None:

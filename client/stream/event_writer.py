@@ -34,7 +34,7 @@ from segstore.client.errors import (
     SegmentOver,
     StreamSealed,
 )
-from segstore.client.lifecycle import FlushedAfter, OpenedBefore, not_open, within
+from segstore.client.lifecycle import FlushedAfter, OpenedBefore, frequent, not_open, within
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterState, WriterStats
 from segstore.client.stream.events import whole_event
@@ -163,6 +163,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             self._unreported = True
             raise
 
+    @frequent
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """Accepts an event and waits for room; returns a future that completes when it is stored, or has the error.
 
@@ -175,6 +176,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         if done is not None:
             self._unreported = True
             return done
+        self._check_loop()
         done, ahead = self._accept(event, routing_key, False)
         self._unreported = True
         if ahead is not None:

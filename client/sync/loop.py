@@ -2,7 +2,8 @@
 
 Invariants: the thread runs as long as a client is open, and the client that closes last joins it; a call that is
 interrupted, as by Ctrl-C, is cancelled and has ended before the interruption continues. Refused: calls in a forked
-process, where neither the thread nor gRPC runs, and calls from the thread itself, which would wait for themselves.
+process, where neither the thread nor gRPC runs, calls from the thread itself, which would wait for themselves, and
+threads that gevent or eventlet has replaced: the loop would block them all.
 
 There is one loop rather than one for each client because gRPC polls one queue for all loops of a process.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -127,6 +129,14 @@ def _ended() -> Closed:
     return Closed("the client was closed during the call")
 
 
+def _threads_are_replaced() -> bool:
+    """Whether gevent or eventlet has replaced the threads of the system by its own."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    return (gevent is not None and gevent.is_module_patched("threading")) or (
+        eventlet is not None and eventlet.is_monkey_patched("thread")
+    )
+
+
 class _Shared:
     """The loop thread of this process, while a client is open."""
 
@@ -138,6 +148,11 @@ class _Shared:
     def enter(self) -> LoopThread:
         if self._forked:
             raise _forked()
+        if _threads_are_replaced():
+            raise RuntimeError(
+                "the client's event loop needs a thread of the system, and gevent or eventlet has replaced these: "
+                "call patch_all(thread=False), or use the client in another process"
+            )
         with self._lock:
             if self._thread is None:
                 self._thread = LoopThread()

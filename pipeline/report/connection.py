@@ -104,7 +104,8 @@ class Life:
     def __init__(self, life: int, found: Found) -> None:
         self.life = life
         self._found = found
-        self._opened = self._closed = False
+        self._opened = False
+        self._closed: str | None = None  # the direction of the first close
         self._directions: set[str] = set()
         self._last: Row | None = None
         self._pending = Pending()
@@ -122,7 +123,7 @@ class Life:
         if row.kind == "open":
             self._opened = True
         elif row.kind == "close":
-            self._closed = True
+            self._closed = self._closed or row.direction
         else:
             self._sent(row)
 
@@ -270,7 +271,7 @@ class Life:
         request = self._pending.answer(row)
         if request is None:
             self._broken(Rule.REPLY_WITHOUT_REQUEST, row)
-            self._found.exchanges.append(Request(row, orphan=True).exchange(self.life, closed=False))
+            self._found.exchanges.append(Request(row, orphan=True).exchange(self.life, closed=None))
         elif not row.failure and row.command not in ANSWERS[request.row.command]:
             self._broken(Rule.REPLY_KIND, row)
         if row.refuses:

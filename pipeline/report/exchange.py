@@ -106,8 +106,11 @@ class Request:
             return self.reply is not None
         return self.ack is not None or self.repeated or (self.row.command != "APPEND_BLOCK_END" and self.reply.refuses)
 
-    def exchange(self, life: int, *, closed: bool) -> tuple[Any, ...]:
-        """Returns the row. closed: whether the connection was closed. `COVERED` is not decided here."""
+    def exchange(self, life: int, *, closed: str | None) -> tuple[Any, ...]:
+        """Returns the row. closed: the side that closed the connection, `request` for the client, if it was closed.
+
+        `COVERED` is not decided here.
+        """
         row, reply = self.row, self.reply
         ended: Row | None
         append = not self.orphan and row.command in APPENDS
@@ -128,6 +131,8 @@ class Request:
             ended, segment = reply, row.segment
             if reply is not None:
                 status = Status.REFUSED if reply.failure else Status.ANSWERED
+            elif closed == "request" and row.command == "READ_SEGMENT":
+                status = Status.GIVEN_UP
             else:
                 status = Status.UNANSWERED if closed else Status.WAITING
         if segment is None and reply is not None:

@@ -224,13 +224,13 @@ def _summary(facts: Facts, figures: str) -> str:
         + _tile(frames, "frames")
         + _tile(facts["connections"]["all"], "connections")
         + _tile(facts["calls_made"], "controller calls")
-        + _tile(facts["calls_failed"], "of these failed", bad=True)
+        + _tile(facts["calls_failed"], "failed calls", bad=True)
         + _tile(status[Status.ANSWERED], "requests answered")
         + _tile(status[Status.REFUSED], "refused")
         + _tile(status[Status.UNANSWERED], "unanswered", bad=True)
         + _tile(status[Status.LOST], "appends lost", bad=True)
         + _tile(status[Status.ORPHAN], "orphan replies", bad=True)
-        + _tile(sum(rule["broken"] for rule in facts["rules"]), "times a rule was broken", bad=True)
+        + _tile(sum(rule["broken"] for rule in facts["rules"]), "protocol violations", bad=True)
         + _tile(facts["skipped_stretches"] + facts["undecoded_frames"], "skipped or undecoded", bad=True)
         + "</div>"
         + figures
@@ -271,6 +271,7 @@ _ENDS: Final = {
     Status.REFUSED: "a failure",
     Status.WAITING: "no reply, but the connection was open at the end of the trace",
     Status.UNANSWERED: "no reply before the connection was closed",
+    Status.GIVEN_UP: "a read that waited for data when its client closed the connection",
     Status.ORPHAN: "a reply without a request",
     Status.REPEATED: "an append of events that were acknowledged before",
     Status.COVERED: "an append without an ack, of which a later set-up or ack says that it is stored",

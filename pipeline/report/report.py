@@ -41,7 +41,7 @@ _SHOWN: Final = 30
 """Maximum number of rows of a table on the page; the whole table is in Parquet."""
 _EXAMPLES: Final = 3
 """Number of example violations per rule on the page."""
-_ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
+_SETTLED: Final = (Status.ANSWERED.value, Status.REFUSED.value, Status.GIVEN_UP.value)
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS, *(column.name for column in CALL_COLUMNS))))
 
 Facts = dict[str, Any]
@@ -179,16 +179,17 @@ class _Report:
     def _ended(self, exchanges: Table) -> Facts:
         counts = self._rows(
             f"""
-            SELECT status, count(*) AS times, count(CASE WHEN NOT paired THEN 1 END) AS unpaired, sum(CASE
+            SELECT status, count(*) AS times,
+              count(CASE WHEN NOT paired AND status <> '{Status.GIVEN_UP}' THEN 1 END) AS unpaired, sum(CASE
               WHEN status = '{Status.LOST}' THEN CAST(last_event AS DECIMAL(38, 0)) - first_event + 1 END) AS events
             FROM {{exchanges}} GROUP BY status
             """,
             exchanges=exchanges,
         )
         times = {row["status"]: row["times"] for row in counts}
-        bad = self._sql(f"SELECT * FROM {{exchanges}} WHERE status NOT IN {_ENDED}", exchanges=exchanges)
+        bad = self._sql(f"SELECT * FROM {{exchanges}} WHERE status NOT IN {_SETTLED}", exchanges=exchanges)
         first = self._rows(f"SELECT * FROM {{bad}} ORDER BY ts_ns, file, block, record LIMIT {_SHOWN}", bad=bad)
-        every = sum(count for status, count in times.items() if status not in (Status.ANSWERED, Status.REFUSED))
+        every = sum(count for status, count in times.items() if status not in _SETTLED)
         return {
             "status": {str(each): times.get(each, 0) for each in Status},
             "unpaired": sum(row["unpaired"] for row in counts),

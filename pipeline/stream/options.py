@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from segstore.client import ClientSettings, CutError, connect
+from segstore.client import ClientSettings, CutError
+from segstore.client.client import parse_uri
 from segstore.pipeline.stream.cuts import Place, parse_place
 from segstore.pipeline.trace.options import OptionError, read_count, read_flag, unknown_option
 from segstore.wire.names import is_stream_name
@@ -125,10 +126,14 @@ class StreamOptions(NamedTuple):
 
 def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError."""
-    given, names, client = _split_options(options)
+    given, names, settings = _split_options(options)
     for name in ("controller", "scope", "stream"):
         if not given.get(name):
             raise OptionError(f"the option {name} is needed", name)
+    try:
+        parse_uri(given["controller"])
+    except ValueError as error:
+        raise OptionError(f"controller: {error}", "controller", given["controller"]) from None
     for name in ("scope", "stream"):
         if not is_stream_name(given[name]):
             raise OptionError(f"{given[name]!r} is not a valid {name} name", name, given[name])
@@ -140,7 +145,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         controller=given["controller"],
         scope=given["scope"],
         stream=given["stream"],
-        settings=client,
+        settings=settings,
         start=_place(given, names, "from"),
         end=_place(given, names, "to"),
         start_name=names.get("from", "from"),
@@ -157,11 +162,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         commit_timeout_ms=read_count(given, "commitTimeoutMs", COMMIT_TIMEOUT_MS),
         abort_timeout_ms=read_count(given, "abortTimeoutMs", ABORT_TIMEOUT_MS),
     )
-    settings = read.client_settings()
-    try:
-        connect(read.controller, settings)
-    except ValueError as cause:
-        raise OptionError(f"controller: {cause}", "controller", read.controller) from cause
+    read.client_settings()
     return read
 
 

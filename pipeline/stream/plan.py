@@ -258,8 +258,10 @@ async def next_cut(
 
 
 class _Extent(NamedTuple):
-    """The part of a segment that a batch can read. modified_ms: when the segment was last modified or sealed. closed:
-    whether its successors start at `end`."""
+    """The part of a segment that a batch can read.
+
+    modified_ms: when the segment was last modified or sealed. closed: whether its successors start at `end`.
+    """
 
     start: int
     end: int

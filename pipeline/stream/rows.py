@@ -49,18 +49,15 @@ _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the column names of a schema of (name, type), which may be the caller's, in any case.
-
-    Raises OptionError.
-    """
+    """Returns the columns of a schema of (name, type), as spelled, in any case. Raises OptionError."""
     names = []
-    for name, kind in fields:
-        known = COLUMNS.get(name.lower())
-        if known is None:
-            raise OptionError(f"a stream has no column {name!r}; it has {', '.join(COLUMNS)}", "schema", name)
-        if kind != known:
-            raise OptionError(f"the column {name!r} is a {known}, not a {kind}", "schema", kind)
-        names.append(name)
+    for spelled, kind in fields:
+        name = spelled.lower()
+        if name not in COLUMNS:
+            raise OptionError(f"a stream has no column {spelled!r}; it has {', '.join(COLUMNS)}", "schema", spelled)
+        if kind != COLUMNS[name]:
+            raise OptionError(f"the column {name!r} is a {COLUMNS[name]}, not a {kind}", "schema", kind)
+        names.append(spelled)
     return tuple(names)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fractions import Fraction
 from typing import Final
 
 from segstore.client.stream import EVENT_HEADER_BYTES
@@ -223,17 +224,18 @@ def share_out(
     """
     had = {segment_id: each.amount_at(at) for segment_id, each in timelines.items()}
     grown = {segment_id: each.amount_at(until) - had[segment_id] for segment_id, each in timelines.items()}
-    weights: dict[int, float] = dict(grown)
-    followers: dict[int, list[tuple[int, float]]] = {segment_id: [] for segment_id in timelines}
+    # Fractions, because floating point loses an event: 31 / 355 * 355 is less than 31.
+    weights = {segment_id: Fraction(amount) for segment_id, amount in grown.items()}
+    followers: dict[int, list[tuple[int, Fraction]]] = {segment_id: [] for segment_id in timelines}
     for segment_id in sorted(timelines, reverse=True):
         together = sum([grown[each] for each in waits_for[segment_id]])
         for each in waits_for[segment_id]:
             # Predecessors end together, so what follows is divided as they are.
-            fraction = grown[each] / together if together else 1 / len(waits_for[segment_id])
+            fraction = Fraction(grown[each], together) if together else Fraction(1, len(waits_for[segment_id]))
             weights[each] += weights[segment_id] * fraction
             followers[each].append((segment_id, weights[segment_id] * fraction))
-    part = left / max(1, sum(grown.values()))
-    budgets = {each: 0.0 if waits_for[each] else weights[each] * part for each in timelines}
+    part = Fraction(left, max(1, sum(grown.values())))
+    budgets = {each: weights[each] * (not waits_for[each]) * part for each in timelines}
     amounts: dict[int, int] = {}
     ended: set[int] = set()
     for segment_id in sorted(timelines):

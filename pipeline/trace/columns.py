@@ -211,7 +211,9 @@ DEFAULT_COLUMNS: Final = _default_columns()
 
 
 def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple[Column, ...]:
-    """Returns the columns with these names in any case, in order; the default ones for None. Raises ColumnError.
+    """Returns the columns with these names, in order; the default ones for None.
+
+    Raises ColumnError. Names are case-insensitive, as in Spark SQL.
 
     packed: of packed rows.
     """

@@ -121,11 +121,11 @@ _LIMITS: Final[tuple[tuple[str, LimitUnit], ...]] = (
 
 
 def unknown_option(name: str, options: Iterable[str]) -> OptionError:
-    """Returns the error for an option that does not exist; Spark passes its name in lower case."""
+    """Returns the error for an unknown option, with the most similar of the known `options`."""
     known = {option.lower(): option for option in options}
-    near = difflib.get_close_matches(name.lower(), known, 1)
-    meant = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(known.values())}"
-    return OptionError(f"there is no option {name!r}; {meant}", name)
+    similar = difflib.get_close_matches(name.lower(), known, 1)
+    advice = f"did you mean {known[similar[0]]}?" if similar else f"there are {', '.join(known.values())}"
+    return OptionError(f"there is no option {name!r}; {advice}", name)
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:

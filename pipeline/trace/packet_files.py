@@ -55,13 +55,17 @@ class BadPackets(ValueError):
 
 
 class Packet(NamedTuple):
-    """A packet: offset of its header, time (ns since 1970), link type, a view of its bytes, the comment on it."""
+    """A packet: offset of its header, time (ns since 1970), link type, a view of its bytes, the comment on it.
+
+    is_cut: whether the capture has its beginning only, up to a snap length.
+    """
 
     at: int
     ts_ns: int
     link: int
     data: memoryview
     comment: bytes = b""
+    is_cut: bool = False
 
 
 class Segment(NamedTuple):
@@ -117,10 +121,11 @@ def _pcap(source: _Window, order: str, unit_ns: int) -> Iterator[Packet]:
     header = struct.Struct(order + "IIII")
     at = 24
     while at < source.stop:
-        seconds, fraction, size, _ = header.unpack(source.read(at, 16, at))
+        seconds, fraction, size, whole = header.unpack(source.read(at, 16, at))
         if size > MOST_PACKET_BYTES:
             raise BadPackets(at, f"a packet of {size} bytes exceeds {MOST_PACKET_BYTES}")
-        yield Packet(at, seconds * _SECOND_NS + fraction * unit_ns, link, source.read(at + 16, size, at))
+        ts_ns = seconds * _SECOND_NS + fraction * unit_ns
+        yield Packet(at, ts_ns, link, source.read(at + 16, size, at), is_cut=size < whole)
         at += 16 + size
 
 
@@ -172,7 +177,7 @@ def _interface(body: memoryview, order: str) -> _Interface:
 
 
 def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface], *, old: bool) -> Packet:
-    number, high, low, size, _ = struct.unpack_from(order + ("HxxIIII" if old else "IIIII"), body)
+    number, high, low, size, whole = struct.unpack_from(order + ("HxxIIII" if old else "IIIII"), body)
     if number >= len(interfaces):
         raise BadPackets(at, f"a packet names interface {number}, but only {len(interfaces)} are described")
     if size > len(body) - 20:
@@ -183,7 +188,7 @@ def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface],
         raise BadPackets(at, f"a time of {ts_ns // _SECOND_NS} s since 1970 exceeds 64 bits in nanoseconds")
     end = 20 + size + -size % 4
     comment = _comment(body[end:], order) if len(body) > end and not old else b""
-    return Packet(at, ts_ns, link, body[20 : 20 + size], comment)
+    return Packet(at, ts_ns, link, body[20 : 20 + size], comment, size < whole)
 
 
 def _comment(options: memoryview, order: str) -> bytes:

@@ -78,6 +78,7 @@ PIECES_AT_ONCE: Final = 16_384
 """A chunk ends after this many pieces, however short they are."""
 HELLO_START: Final = struct.pack(">ii", -127, 8)
 """The first bytes of a client, by which connections to stores are found."""
+_CUT: Final = "cut short by the capture (snap length; tcpdump -s 0 sets none)"
 _MASK: Final = 0xFFFFFFFF
 
 _End = tuple[bytes, int]
@@ -87,11 +88,12 @@ _Key = tuple[_End, _End]
 class Side:
     """One direction of a connection: bytes in order.
 
+    is_cut: whether the capture has only the beginning of some of its packets.
     next: position of the next byte; unlike a sequence number it never wraps. last: that of the end, once known.
     waiting: memory, in bytes, of pieces that came too early. lost: number of bytes after a gap.
     """
 
-    __slots__ = ("_ahead", "_order", "broken", "last", "lost", "next", "waiting")
+    __slots__ = ("_ahead", "_order", "broken", "is_cut", "last", "lost", "next", "waiting")
 
     def __init__(self) -> None:
         self.next: int | None = None
@@ -101,6 +103,7 @@ class Side:
         self.waiting = 0
         self.lost = 0
         self.broken = False
+        self.is_cut = False
 
     def take(self, sequence: int, data: bytes) -> list[bytes]:
         """Adds a piece; returns the pieces that are now in order."""
@@ -293,6 +296,7 @@ class Reassembly:
         if not connection.other:
             sequence = (found.sequence + 1) & _MASK if found.flags & SYN else found.sequence
             sender = Direction(found.source != connection.client)
+            connection.sides[sender].is_cut |= packet.is_cut
             self._take(connection, key, sender, sequence, bytes(found.data))
             if found.flags & (FIN | RST) and connection.closed_by is None:
                 connection.closed_by, connection.closing = sender, packet.comment
@@ -392,13 +396,16 @@ class Reassembly:
         connection = self.connections.pop(key)
         self.waiting -= connection.waiting
         if not connection.known:
+            if connection.sides[0].is_cut:  # perhaps its Hello, by which it would be known
+                reason = f"the first packets of the connection from {_named(connection.client)} are {_CUT}"
+                yield Skipped(self.path, connection.number, 0, reason)
             return
-        for direction, side in zip(Direction, connection.sides, strict=True):
+        for direction, side in zip(("requests", "replies"), connection.sides, strict=True):
             side.give_up()
-            if side.lost:
+            if side.lost or (side.is_cut and not side.complete):
                 reason = (
-                    f"packets of the {direction.name.lower()}s of connection {connection.number} are missing: "
-                    f"{side.lost} bytes after them are not read"
+                    f"packets with {direction} of the connection from {_named(connection.client)} are "
+                    f"{_CUT if side.is_cut else 'missing'}: {side.lost} bytes after them are not read"
                 )
                 yield Skipped(self.path, connection.number, side.lost, reason)
         if closes:

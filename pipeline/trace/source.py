@@ -240,5 +240,5 @@ def _read(
 
     if not isinstance(partition, TracePieces):
         return iter(())  # Spark's own, where there is nothing to read
-    rows = read_rows(partition.pieces, options, columns, chosen)
+    rows: Any = read_rows(partition.pieces, options, columns, chosen)
     return (row.rename_columns(names) for row in rows) if options.vectorised else rows

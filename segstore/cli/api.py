@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _COMPLETABLE: Final = re.compile(r"[\w./+%-]+")
 """Names that are one word in every shell."""
+UNEXPECTED: Final = (KeyError, TypeError, AttributeError, RecursionError)
+"""Errors of reading an answer in JSON of another form."""
 
 
 class Api:
@@ -37,8 +40,14 @@ class Api:
         if parts.scheme != "http" or not parts.netloc or parts.path.strip("/") or parts.query or "@" in parts.netloc:
             raise click.UsageError(f"{url}: a URL is http://HOST:PORT, as serve announces it")
         self._where = parts.netloc
-        self._token = token
+        self.token = token
         self.as_json = as_json
+
+    def changed(self, option: str, value: Any) -> Api:
+        """Returns this with another value of an option of `segstore ctl`."""
+        url = value if option == "url" else self.url
+        token = read_token(value) if option == "token_file" else self.token
+        return Api(url, token, as_json=value if option == "as_json" else self.as_json)
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The answer's JSON; None for none. body: sent as JSON. Raises ClickException for a refusal."""
@@ -61,10 +70,10 @@ class Api:
         try:
             return answer.read(size)
         except (OSError, HTTPException) as error:
-            raise click.ClickException(f"{self._url}: the answer has ended early: {error!r}") from error
+            raise click.ClickException(f"{self.url}: the answer has ended early: {error!r}") from error
 
     @property
-    def _url(self) -> str:
+    def url(self) -> str:
         return f"http://{self._where}"
 
     @contextmanager
@@ -75,8 +84,8 @@ class Api:
 
         given = {name: str(value) for name, value in query.items() if value is not None}
         headers = {"content-type": "application/json"} if data is not None else {}
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token}"
+        if self.token is not None:
+            headers["authorization"] = f"Bearer {self.token}"
         connection = HTTPConnection(self._where, timeout=_PATIENCE_S)
         try:
             try:
@@ -85,15 +94,15 @@ class Api:
                 refusal = answer.read(_MOST_BYTES + 1) if answer.status >= 300 else b""
             except OSError as error:
                 hint = "start the server with --http-port, or give its address with --url"
-                raise click.ClickException(f"{self._url}: {error_text(error)}; {hint}") from error
+                raise click.ClickException(f"{self.url}: {error_text(error)}; {hint}") from error
             except (HTTPException, ValueError) as error:
-                raise click.ClickException(f"{self._url}: this is no HTTP API: {error!r}") from error
+                raise click.ClickException(f"{self.url}: this is no HTTP API: {error!r}") from error
             if answer.status >= 300:
                 is_problem = (answer.getheader("content-type") or "").partition(";")[0] == _PROBLEM
                 found = self._json(refusal, f"{method} /v1/{path}") if is_problem else None
                 if isinstance(found, dict) and "detail" in found:
                     raise Refusal(str(found["detail"]))
-                said = f"{self._url} answered {answer.status} {answer.reason}"
+                said = f"{self.url} answered {answer.status} {answer.reason}"
                 raise click.ClickException(f"{said}: this is not the HTTP API, {_WHERE}")
             yield answer
         finally:
@@ -103,7 +112,7 @@ class Api:
         try:
             return json.loads(said) if said and len(said) <= _MOST_BYTES else None
         except (ValueError, RecursionError) as error:
-            raise click.ClickException(f"{self._url}: the answer to {asked} is not JSON") from error
+            raise click.ClickException(f"{self.url}: the answer to {asked} is not JSON") from error
 
     def show(self, found: Any, columns: Sequence[str] = (), rows: str = "") -> None:
         """Prints an answer: as JSON, as a table of the list `rows`, or as one line for each key."""
@@ -155,7 +164,7 @@ def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Con
         try:
             api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
             found = [each for each in names(api, incomplete) if each.startswith(incomplete)]
-        except (click.ClickException, OSError):
+        except (click.ClickException, OSError, *UNEXPECTED):
             return []
         return list(filter(_COMPLETABLE.fullmatch, found))
 
@@ -172,7 +181,7 @@ def quoted(name: str) -> str:
 
 
 def read_token(path: Path | None) -> str | None:
-    return None if path is None else path.read_text(encoding="ascii", errors="replace").strip()
+    return None if path is None else path.read_bytes().removeprefix(BOM_UTF8).decode("ascii", "replace").strip()
 
 
 pass_api: Final[Callable[..., Any]] = click.make_pass_decorator(Api)

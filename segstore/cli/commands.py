@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Refusal, Renamed, check_texts, echo, echo_raw, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, Renamed, complete_command, echo, echo_raw, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,12 +37,11 @@ _MODULES: Final = {
     "produce": "pravega",
     "consume": "pravega",
     "admin": "pravega",
-    "trace": "trace",
-    "replay": "replay",
-    "diff-stores": "replay",
-    "explore": "replay",
+    "trace": "traces",
+    "replay": "traces",
+    "send": "traces",
+    "explore": "traces",
     "tap": "tap",
-    "pipeline": "pipeline",
 }
 """The modules of the commands that are not declared here."""
 _MOST_INPUT: Final = 256 << 20
@@ -63,7 +62,7 @@ class _OneSentence(click.Group):
             self.load_all()  # for the suggestion of a similar name
         command = super().get_command(ctx, cmd_name)
         if command is not None:
-            check_texts(command)
+            complete_command(command)
         return command
 
     def load_all(self) -> None:
@@ -74,7 +73,7 @@ class _OneSentence(click.Group):
     def _load(self, name: str) -> None:
         if name not in self.commands:
             module = import_module(f"segstore.cli.{_MODULES[name]}")
-            self.add_command(getattr(module, name.replace("-", "_")))
+            self.add_command(getattr(module, name))
 
     def main(self, *args: Any, **extra: Any) -> Any:
         run: Any = super().main
@@ -84,6 +83,7 @@ class _OneSentence(click.Group):
             if hasattr(stream, "reconfigure"):  # escapes characters that the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
         log_plainly()
+        complete_command(self)
         if "SEGSTORE_CODEC" in os.environ:
             try:
                 _codec_backend()
@@ -242,7 +242,7 @@ def explain(source: Any, show_tokens: bool, full: bool) -> int:
 
 
 @main.command(short_help="Write the frames of commands in JSON.")
-@click.argument("source", metavar="FILE|-", default="-", type=_Input("r", encoding="utf-8"))
+@click.argument("source", metavar="FILE|-", default="-", type=_Input("r", encoding="utf-8-sig"))
 @click.option("--format", "form", type=click.Choice(["hex", "raw", "base64"]), default="hex", show_default=True)
 def encode(source: Any, form: Form) -> int:
     """Write the frames of commands: JSON lines as `decode --json` prints them."""
@@ -300,8 +300,9 @@ def verify(folder: Path) -> int:
 
             found = read_all(folder)
             faults = found.faults
-            notes = [f"{folder}: {found.files} files are as they were written, up to batch {found.batches}"]
-            notes = [] if faults else notes
+            notes = list(found.notes)
+            if not faults:
+                notes.append(f"{folder}: {found.files} files are as they were written, up to batch {found.batches}")
     except DataError as error:
         raise click.ClickException(str(error)) from error
     for note in notes:

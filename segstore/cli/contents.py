@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 import click
 
 from segstore.cli.api import Api, completed, pass_api, quoted
-from segstore.cli.terminal import Listing
+from segstore.cli.terminal import Listing, echo
 
+_PAGE: Final = 500
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number.")
 after = click.option("--after", metavar="NAME", help="Only what comes after this, as the previous page names it.")
 
@@ -27,7 +29,7 @@ def _one_line(text: str) -> str:
     return " ".join(each.strip() for each in text.splitlines())
 
 
-def _name(kind: str) -> Callable[..., Any]:
+def _name(kind: str, *, required: bool = True) -> Callable[..., Any]:
     """An argument that is completed: `SCOPE`, and for a kind of resource `SCOPE/NAME`."""
 
     def names(api: Api, incomplete: str) -> list[str]:
@@ -37,7 +39,36 @@ def _name(kind: str) -> Callable[..., Any]:
         listed = api.ask("GET", f"{kind}s/{quoted(scope)}", limit=500)[f"{kind}s"]
         return [f"{scope}/{each[kind]}" for each in listed]
 
-    return click.argument("name", metavar=f"SCOPE/{kind.upper()}" if kind else "SCOPE", shell_complete=completed(names))
+    metavar = f"SCOPE/{kind.upper()}" if kind else "SCOPE" if required else "[SCOPE]"
+    return click.argument("name", metavar=metavar, required=required, shell_complete=completed(names))
+
+
+def _list(api: Api, kind: str, scope: str | None, columns: tuple[str, ...], **page: Any) -> None:
+    """Lists the objects of a kind in a scope, or, without one, all in all scopes, up to the limit."""
+    if scope is not None:
+        api.show(api.ask("GET", f"{kind}/{quoted(scope)}", **page), columns, kind)
+        return
+    if page["after"] is not None:
+        raise click.UsageError("--after goes with a SCOPE")
+    rows = (
+        {"scope": scope, **row}
+        for scope in _every(api, "scopes", "scopes")
+        for row in _every(api, f"{kind}/{quoted(scope)}", kind, internal=page.get("internal"))
+    )
+    shown = list(islice(rows, page["limit"] + 1))
+    if len(shown) > page["limit"]:
+        echo("segstore: there are more: --limit N lists N, and SCOPE one scope", err=True)
+    api.show({kind: shown[: page["limit"]]}, ("scope", *columns), kind)
+
+
+def _every(api: Api, path: str, rows: str, **query: Any) -> Iterator[Any]:
+    """The entries of all pages of a list."""
+    after: str | None = None
+    while True:
+        page = api.ask("GET", path, limit=_PAGE, after=after, **query)
+        yield from page[rows]
+        if (after := page.get("next")) is None:
+            return
 
 
 @click.group(cls=Listing)
@@ -67,21 +98,21 @@ def show_scope(api: Api, name: str) -> None:
     api.show(api.ask("GET", f"scopes/{quoted(name)}"))
 
 
-@click.group()
+@click.group(cls=Listing)
 def streams() -> None:
     """List and show streams, their segments and their last events."""
 
 
 @streams.command("list")
-@_name("")
+@_name("", required=False)
 @_limit
 @after
 @click.option("--internal", is_flag=True, help="Also internal streams, whose names begin with _.")
 @pass_api
-def list_streams(api: Api, name: str, **page: Any) -> None:
-    """List the streams of a scope."""
-    found = api.ask("GET", f"streams/{quoted(name)}", **page)
-    api.show(found, ("stream", "sealed", "epoch", "open_segments", "transactions", "tags"), "streams")
+def list_streams(api: Api, name: str | None, **page: Any) -> None:
+    """List the streams of a scope, or of all."""
+    columns = ("stream", "sealed", "epoch", "open_segments", "transactions", "tags")
+    _list(api, "streams", name, columns, **page)
 
 
 @streams.command("show")
@@ -149,19 +180,19 @@ def show_transaction(api: Api, name: str, transaction: object) -> None:
     api.show_parts(found, {"segments": ("name", "length")})
 
 
-@click.group()
+@click.group(cls=Listing)
 def groups() -> None:
     """List and show reader groups."""
 
 
 @groups.command("list")
-@_name("")
+@_name("", required=False)
 @_limit
 @after
 @pass_api
-def list_groups(api: Api, name: str, **page: Any) -> None:
-    """List the reader groups of a scope."""
-    api.show(api.ask("GET", f"groups/{quoted(name)}", **page), ("group", "kind"), "groups")
+def list_groups(api: Api, name: str | None, **page: Any) -> None:
+    """List the reader groups of a scope, or of all."""
+    _list(api, "groups", name, ("group", "kind"), **page)
 
 
 @groups.command("show")
@@ -176,20 +207,19 @@ def show_group(api: Api, name: str) -> None:
     api.show_parts(api.ask("GET", f"groups/{_two(name)}"), columns)
 
 
-@click.group()
+@click.group(cls=Listing)
 def tables() -> None:
     """List and show key-value tables and their entries."""
 
 
 @tables.command("list")
-@_name("")
+@_name("", required=False)
 @_limit
 @after
 @pass_api
-def list_tables(api: Api, name: str, **page: Any) -> None:
-    """List the key-value tables of a scope."""
-    columns = ("table", "partitions", "primary_key_bytes", "secondary_key_bytes")
-    api.show(api.ask("GET", f"tables/{quoted(name)}", **page), columns, "tables")
+def list_tables(api: Api, name: str | None, **page: Any) -> None:
+    """List the key-value tables of a scope, or of all."""
+    _list(api, "tables", name, ("table", "partitions", "primary_key_bytes", "secondary_key_bytes"), **page)
 
 
 @tables.command("show")

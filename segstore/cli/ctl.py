@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.api import URL, Api, completed, pass_api, quoted, read_token
+from segstore.cli.api import UNEXPECTED, URL, Api, completed, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS, after
-from segstore.cli.terminal import EXISTING_FILE, Finite, Listing, NewPath
+from segstore.cli.terminal import EXISTING_FILE, INPUT_FILE, Finite, Listing, NewPath, let_options_follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,19 @@ if TYPE_CHECKING:
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 
-@click.group()
+class _Steering(click.Group):
+    """A group that reports an answer of another form in a sentence."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UNEXPECTED as error:
+            url = ctx.obj.url if isinstance(ctx.obj, Api) else ctx.params["url"]
+            said = f"{url}: an answer is not one of this version's HTTP API: {error!r}"
+            raise click.ClickException(said) from error
+
+
+@click.group(cls=_Steering)
 @click.option(
     "--url",
     metavar="URL",
@@ -45,7 +57,7 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool) -> None:
     """Steer a running server, and show what it holds.
 
-    The server, or a tap, is started with --http-port.
+    The server, or a tap, is started with --http-port. The options may also follow the sub-command.
     """
     context.obj = Api(url, read_token(token_file), as_json=as_json)
 
@@ -76,7 +88,7 @@ def _show_rules(api: Api, found: Any) -> None:
 
 
 _fault_file = click.option(
-    "-f", "--file", "file", required=True, metavar="FILE", type=EXISTING_FILE, help="Fault file (YAML or JSON)."
+    "-f", "--file", "file", required=True, metavar="FILE|-", type=INPUT_FILE, help="Fault file (YAML or JSON)."
 )
 
 
@@ -358,22 +370,35 @@ def _snapshot_command(name: str, method: str, suffix: str, text: str) -> None:
 
 
 _snapshot_command("take", "PUT", "", "Take a snapshot, and replace one of this name.")
-_snapshot_command("restore", "POST", "/restore", "Restore a snapshot; cuts all connections, removes fault rules.")
 _snapshot_command("delete", "DELETE", "", "Delete a snapshot.")
+
+
+@snapshot.command()
+@_name("snapshots")
+@pass_api
+def restore(api: Api, name: str) -> None:
+    """Restore a snapshot; cuts all connections, removes fault rules."""
+    _show_replaced(api, f"snapshots/{quoted(name)}/restore", f"snapshot {name} is restored")
+
+
+def _show_replaced(api: Api, path: str, said: str) -> None:
+    """Prints that a request has replaced all data, and how many connections it has cut."""
+    found = api.ask("POST", path)
+    api.show(found if api.as_json else {said: f"{found['connections']} connections were cut"})
 
 
 @ctl.command()
 @pass_api
 def reset(api: Api) -> None:
     """Remove all data and fault rules; cuts all connections."""
-    api.show(api.ask("POST", "reset"))
+    _show_replaced(api, "reset", "all data and fault rules are removed")
 
 
 @ctl.command()
 @click.option("--end", is_flag=True, help="Keep requests no longer, and forget them.")
 @pass_api
 def keep(api: Api, end: bool) -> None:
-    """Keep requests from now on, for wait and verify; appends are slower meanwhile."""
+    """Keep requests on a tap, or again on a server; a server with an HTTP port does so from its start."""
     api.show(api.ask("DELETE" if end else "POST", "requests/keep"))
 
 
@@ -418,3 +443,4 @@ def problems(api: Api, **given: Any) -> None:
 
 for _each in CONTENTS:
     ctl.add_command(_each)
+let_options_follow(ctl, Api.changed)

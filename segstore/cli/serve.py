@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -14,6 +14,9 @@ from segstore.cli.terminal import EXISTING_FILE, echo
 if TYPE_CHECKING:
     from segstore.cli.settings import Setting
 
+_EVERYTHING: Final = f"{__name__}.everything"
+"""The key in a context's `meta` that makes its help show every option."""
+
 
 class _Serve(click.Command):
     """A command with an option for each setting, shown in groups."""
@@ -21,7 +24,7 @@ class _Serve(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         from segstore.cli.settings import settings
 
-        if len(self.params) == 1:
+        if len(self.params) == 2:
             for each in settings().values():
                 option = f"{each.option}/--no-{each.option[2:]}" if each.is_flag else each.option
                 names = [each.name, option, *each.aliases]
@@ -31,11 +34,16 @@ class _Serve(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from segstore.cli.settings import groups, settings
 
-        sections = {group: [_row(each) for each in members] for group, members in groups().items()}
+        everything = ctx.meta.get(_EVERYTHING, False)
+        sections = {
+            group: [_row(setting) for setting in members if everything or not setting.is_advanced]
+            for group, members in groups().items()
+        }
         others = [each.get_help_record(ctx) for each in self.get_params(ctx) if each.name not in settings()]
         for section, rows in {**sections, "Other options": [each for each in others if each]}.items():
-            with formatter.section(section):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
 
 def _row(setting: Setting) -> tuple[str, str]:
@@ -43,7 +51,18 @@ def _row(setting: Setting) -> tuple[str, str]:
     return setting.usage, setting.help + default
 
 
+def _show_all(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        context.meta[_EVERYTHING] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
 @click.command(cls=_Serve)
+@click.option(
+    *("--help-all", "_"), is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+    help="Show all options, also for clusters of processes and for the details of the protocol.",
+)  # fmt: skip
 @click.option("--config", type=EXISTING_FILE, envvar="SEGSTORE_CONFIG", metavar="FILE", help="Settings file (TOML).")
 def serve(config: Path | None, **options: Any) -> int:
     """Run a mock segment store.

@@ -1,8 +1,8 @@
 """The composition root of `segstore serve`: starts the parts, announces their addresses, and stops them.
 
 The announcement is one line on stdout once all parts listen. Everything else goes to stderr, including instructions for
-clients, which are omitted with a JSON announcement. SIGTERM and SIGINT drain and end the process with status 0; a
-second signal ends it at once.
+clients, which are omitted with a JSON announcement. SIGTERM, SIGINT and SIGHUP drain and end the process with status 0;
+a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from segstore import __version__, loops
 from segstore.cli.settings import ServeSettings
 from segstore.cli.terminal import log_to_stderr
+from segstore.outputs import drain
 from segstore.server.clock import LoopClock
 from segstore.server.cluster import Cluster, ClusterNode, ClusterProcess
 from segstore.server.config import read_text
@@ -83,11 +84,11 @@ def print_announcement(
     rest: Endpoint | None = None,
     out: TextIO | None = None,
 ) -> None:
-    """Prints the announcement of the parts that listen, by default on standard output."""
+    """Prints the announcement of the parts that listen, by default on standard output. Raises OSError."""
     out = out or sys.stdout
     addresses = {"segment_store": segment_store, "controller": controller, "admin": admin, "http": http, "rest": rest}
     out.write(announcement(addresses, form) + "\n")
-    out.flush()
+    drain(out)
 
 
 def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
@@ -214,7 +215,7 @@ def keep_freed_memory() -> None:
 
 
 def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.Event:
-    """An event that SIGTERM or SIGINT sets, after which `at_first` is called.
+    """An event that SIGTERM, SIGINT, or the SIGHUP of a closed terminal sets, after which `at_first` is called.
 
     A second signal raises SystemExit with 128 and its number.
     """
@@ -227,7 +228,10 @@ def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.E
         if at_first is not None:
             at_first()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loops.on_signal(number, received, number)
     return stop
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args, ge
 from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from segstore.cli.terminal import error_text
+from segstore.cli.terminal import argument_text, error_text
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.config import SETTINGS, read_toml, unknown_name
 from segstore.server.controller import read_config
@@ -93,6 +93,11 @@ GROUPS: Final[Mapping[str, str]] = {
         "session_expired_policy session_reconnect_retries takeover_delay_ms preload stale_node load_report_interval_ms"
     ),
 }
+_ADVANCED: Final = frozenset(
+    f"{GROUPS['Cluster of several processes']} own rebalance transient_idle_s strict_auth strict_wire_version "
+    "strict_request_ids strict_transient_attributes stack_traces long_poll_s max_connections controller_config".split()
+)
+"""Settings that `serve --help-all` shows, and `serve --help` does not."""
 
 _FIELDS: Final = {
     "max_memory": "max_memory_bytes",
@@ -165,6 +170,10 @@ class Setting(NamedTuple):
         return _ALIASES.get(self.name, ())
 
     @property
+    def is_advanced(self) -> bool:
+        return self.name in _ADVANCED
+
+    @property
     def variable(self) -> str:
         return f"SEGSTORE_{self.name.upper()}"
 
@@ -226,6 +235,8 @@ class Setting(NamedTuple):
 
         Raises ValueError.
         """
+        if isinstance(given, str) and not self.is_file:
+            given = argument_text(given)
         if self.is_file and given == "":
             raise ValueError("the name is empty")
         if self.is_file and isinstance(given, str):

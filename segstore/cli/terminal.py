@@ -1,4 +1,4 @@
-"""Texts and numbers on the command line, and its output: lines, tables, errors of the operating system, log format.
+"""Texts, numbers and help on the command line, and its output: lines, tables, errors of the system, log format.
 
 Invariant: text from files and peers reaches a terminal only through `printable`, so it can neither move the cursor nor
 imitate another line. Log lines have a bounded length. Refused: arguments that are not UTF-8, and numbers that are not
@@ -7,22 +7,33 @@ finite.
 
 from __future__ import annotations
 
+import ast
+import copy
+import inspect
 import io
 import json
 import logging
 import math
 import os
 import select
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
+
+from segstore.outputs import BoundedLog, never_wait
 
 PORT: Final = click.IntRange(0, 65535)
 EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+INPUT_FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+"""A file, a pipe, or standard input (-)."""
 http_token_file: Final = click.option(
     "--http-token-file",
     type=EXISTING_FILE,
@@ -44,16 +55,51 @@ class Finite(click.FloatRange):
         return made
 
 
-class Text(click.types.StringParamType):
-    """Text: an argument that is UTF-8."""
+def is_pipe(name: str) -> bool:
+    """Whether this is `-`, or names something that can be read only once, such as a pipe."""
+    path = Path(name)
+    return name == "-" or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
+class Rereadable(click.Path):
+    """A path that is read more than once. Of a pipe it is that of a copy, which is removed when the command ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        made = super().convert(value, param, ctx)
+        path: Any = super().convert(value, param, ctx)
+        if not is_pipe(str(path)):
+            return path
+        context = click.get_current_context() if ctx is None else ctx
+        name = "stdin" if str(path) == "-" else Path(path).name
+        copy = Path(context.with_resource(tempfile.TemporaryDirectory(prefix="segstore-"))) / name
+        with click.open_file(path, "rb") as pipe, copy.open("wb") as file:
+            shutil.copyfileobj(pipe, file)
+        return self.coerce_path_result(str(copy))
+
+
+def argument_text(given: str) -> str:
+    """Returns an argument or a variable of the environment as text. Raises ValueError if its bytes are not UTF-8.
+
+    In a locale whose encoding lacks some of the bytes, Python has read them as surrogates.
+    """
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        data = os.fsencode(given)
         try:
-            made.encode()
-        except UnicodeEncodeError:
-            self.fail(f"{os.fsencode(made)!r} is not UTF-8.", param, ctx)
-        return made
+            return data.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"{data!r} is not UTF-8.") from None
+    return given
+
+
+class Text(click.types.StringParamType):
+    """Text: an argument that is UTF-8, in any locale."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return argument_text(super().convert(value, param, ctx))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class NewPath(click.Path):
@@ -65,13 +111,43 @@ class NewPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def check_texts(command: click.Command) -> None:
-    """Makes all arguments and options of a command and its subcommands that are text refuse other bytes than UTF-8."""
-    for each in command.params:
-        if each.type is click.STRING:
-            each.type = Text()
+def complete_command(command: click.Command) -> None:
+    """Completes a command and its sub-commands: arguments and options that are text are read as `Text`, and the help
+    that `python -OO` has removed with the docstrings is read from the source.
+    """
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = Text()
+    if sys.flags.optimize > 1 and command.help is None and command.callback is not None:
+        with suppress(OSError):  # the source is not installed
+            declared = ast.parse(textwrap.dedent(inspect.getsource(command.callback))).body[0]
+            assert isinstance(declared, ast.FunctionDef)
+            command.help = ast.get_docstring(declared)
     for below in getattr(command, "commands", {}).values():
-        check_texts(below)
+        complete_command(below)
+
+
+def let_options_follow(group: click.Group, change: Callable[[Any, str, Any], object]) -> None:
+    """Makes the options of a group understood behind its sub-commands, too.
+
+    change: returns the context's object with another value of the option of this name.
+    """
+
+    def apply(context: click.Context, option: click.Parameter, value: Any) -> None:
+        if context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+            context.obj = change(context.obj, str(option.name), value)
+
+    def add_to(command: click.Command) -> None:
+        for option in group.params:
+            assert isinstance(option, click.Option)
+            behind = copy.copy(option)
+            behind.hidden, behind.expose_value, behind.default, behind.callback = True, False, None, apply
+            command.params.append(behind)
+        for below in getattr(command, "commands", {}).values():
+            add_to(below)
+
+    for command in group.commands.values():
+        add_to(command)
 
 
 def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
@@ -143,8 +219,17 @@ class Renamed(click.Option):
 class Listing(click.Group):
     """A group that runs its command `list` if none is given."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args or ([] if ctx.resilient_parsing else ["list"]))
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.invoke_without_command, self.no_args_is_help = True, False
+
+    def invoke(self, ctx: click.Context) -> Any:
+        result = super().invoke(ctx)
+        if ctx.invoked_subcommand is not None:
+            return result
+        listing = self.commands["list"]
+        with listing.make_context("list", [], parent=ctx) as inner:
+            return listing.invoke(inner)
 
 
 class LogFormatter(logging.Formatter):
@@ -164,8 +249,12 @@ class LogFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str = "warning") -> None:
-    """Sets up the log of a server, with timestamps, on standard error. level: the lowest that is shown."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Sets up the log of a server, with timestamps, on standard error. level: the lowest that is shown.
+
+    From then on, standard output and error do not wait for their readers.
+    """
+    never_wait()
+    handler = BoundedLog(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper())
     if level == "debug":  # not of the libraries

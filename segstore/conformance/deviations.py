@@ -11,6 +11,7 @@ from segstore.wire import HEADER_BYTES
 from segstore.wire.inspect import pieces
 
 LEGACY_TABLE_COMMANDS: Final = "legacy-table-commands"
+NO_SYSTEM_SCOPE: Final = "no-system-scope"
 
 _LEGACY_CODES: Final = tuple(code.to_bytes(4, "big") for code in (72, 73))
 
@@ -18,4 +19,6 @@ _LEGACY_CODES: Final = tuple(code.to_bytes(4, "big") for code in (72, 73))
 def deviation_of(sent: bytes) -> str | None:
     """Returns the deviation that excuses what these frames result in, if any."""
     legacy = any(len(each.data) >= HEADER_BYTES and each.data.startswith(_LEGACY_CODES) for each in pieces(sent))
-    return LEGACY_TABLE_COMMANDS if legacy else None
+    if legacy:
+        return LEGACY_TABLE_COMMANDS
+    return NO_SYSTEM_SCOPE if b"_system/containers/metadata_" in sent else None

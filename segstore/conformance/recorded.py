@@ -1,5 +1,7 @@
 """Finds recorded files and classifies each line by the kind of fact that it holds.
 
+64-bit integers are text in the files, which every JSON parser reads exactly, or numbers.
+
 Invariant: every line of a file has a kind, or reading the file raises `Unreadable` with the line's number.
 """
 
@@ -8,11 +10,16 @@ from __future__ import annotations
 import enum
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from codecs import BOM_UTF8
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from segstore.wire import COMMANDS
+from segstore.wire.schema import lowering as low
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -89,7 +96,7 @@ def read_lines(path: Path) -> list[Line]:
     """Reads the lines of a file. Raises Unreadable, also for an empty file."""
     found = []
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as cause:
         raise Unreadable(f"cannot be read: {cause}", path=path) from cause
     # Not splitlines: recorded strings may contain other Unicode line separators.
@@ -97,7 +104,7 @@ def read_lines(path: Path) -> list[Line]:
         if not line.strip():
             continue
         try:
-            what = json.loads(line)
+            what = json.loads(line, object_hook=_with_numbers)
         except (ValueError, RecursionError) as cause:
             raise Unreadable(f"not JSON: {cause}", path=path, line=number) from cause
         kind = kind_of(what) if isinstance(what, dict) else None
@@ -108,6 +115,42 @@ def read_lines(path: Path) -> list[Line]:
     if not found:
         raise Unreadable("holds no record", path=path)
     return found
+
+
+def _int64_fields(nodes: Iterable[low.Node], name: str = "") -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case low.Fixed(format="q"):
+                yield node.name or name
+            case low.Sized(trailer_format="q"):
+                yield node.trailer_name
+            case low.TailNode():
+                yield from _int64_fields([node.inner], name)
+            case low.Many():
+                yield from _int64_fields([node.element], node.name)
+            case low.Structure():
+                yield from _int64_fields(node.nodes)
+            case low.Table():
+                yield from _int64_fields(node.columns)
+
+
+_INT64_KEYS: Final = {
+    re.sub("_(.)", lambda letter: letter[1].upper(), name)
+    for cls in COMMANDS.values()
+    for name in _int64_fields(low.lower(cls.parts))
+}
+
+
+def _with_numbers(what: dict[str, Any]) -> dict[str, Any]:
+    """Converts the 64-bit integers of an object from text to numbers."""
+    for key in what.keys() & _INT64_KEYS:
+        value = what[key]
+        what[key] = [_number(element) for element in value] if isinstance(value, list) else _number(value)
+    return what
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and re.fullmatch("-?[0-9]+", value) else value
 
 
 def recorded_files(folder: Path) -> list[Path]:
@@ -124,7 +167,7 @@ def recorded_files(folder: Path) -> list[Path]:
 
 def _is_trace(path: Path) -> bool:
     with path.open("rb") as opened:
-        return opened.read(64).startswith(b'{"segstore_trace"')
+        return opened.read(64).removeprefix(BOM_UTF8).startswith(b'{"segstore_trace"')
 
 
 def snake(value: Any) -> Any:

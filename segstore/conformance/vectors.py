@@ -153,7 +153,7 @@ def _writes(frame: bytes, ops: list[list[Any]]) -> Found:
         elif kind == "bytes":
             body += bytes.fromhex(value)
         else:
-            body += struct.pack(_OPS[kind], value)
+            body += struct.pack(_OPS[kind], int(value))
     # The block after an AppendBlock is written by its sender, not by the command.
     written = frame[8 : 8 + len(body)] if _READ_CODE(frame)[0] == AppendBlock.code else frame[8:]
     if body != written:

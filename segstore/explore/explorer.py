@@ -31,7 +31,7 @@ from segstore.traces import TraceClient, shortened
 from segstore.wire.blocks import Append
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.printable import printable
-from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, parse_filter, read_records
+from segstore.wire.trace import Metadata, Record, TraceWriter, check_possible, make_mark, parse_filter, read_records
 
 Where = Literal["before", "after", "within"]
 Mock = Any
@@ -163,10 +163,10 @@ async def explore(
     the events of each segment, if known in advance. tell: called after each run.
 
     Raises what the client raises in the fault-free run, TimeoutError if that does not end, ValueError if its results
-    differ from `wanted`, and FilterError.
+    differ from `wanted` or no request can match `match`, and FilterError.
     """
     if match.strip():
-        parse_filter(match)
+        check_possible(parse_filter(match, "request"), "log")
     good = await _run(client, None, match, timeout_s, make_store)
     if good.hung:
         raise TimeoutError(f"the client does not finish within {timeout_s:g} s, even without a fault")

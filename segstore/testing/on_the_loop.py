@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from segstore import __version__
 from segstore.server.cluster import MockCluster
 from segstore.server.config import settings_of
-from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
+from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, Seen, StageName
 from segstore.server.recording import together
@@ -171,7 +171,10 @@ class Served(Watched):
             raise RuntimeError("no admin port is served: give admin_port=0")
         return address[1]
 
-    def http_url(self) -> str:
+    async def http_url(self) -> str:
+        """Starts the controller, if it does not run: the control API creates and lists streams."""
+        if not self._stopped:
+            await self.controller_uri()
         return self.cluster.http_url
 
     async def rest_url(self) -> str:
@@ -188,14 +191,10 @@ class Served(Watched):
             await self.cluster.start_controller()
         return self.cluster.controller_uri
 
-    async def create_stream(self, scope: str, stream: str, segments: int) -> None:
-        """Starts the controller too, if it does not run."""
+    async def contents(self, method: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Calls a method of `WithContents`. Starts the controller, if it does not run."""
         await self.controller_uri()
-        controller = self.cluster.controller
-        assert controller is not None
-        if not controller.scopes.exists(scope):
-            controller.scopes.create(scope)
-        await controller.create_stream(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=segments)))
+        return await getattr(self.cluster, method)(*given, **named)
 
     async def snapshot(self, name: str) -> None:
         await self.cluster.snapshot(name)
@@ -235,8 +234,14 @@ class Served(Watched):
             raise
         return store.segment(segment).read_bytes(info.start_offset, info.length - info.start_offset)
 
-    def events(self, segment: str) -> list[bytes]:
-        """The events of a segment. Raises NoSuchSegment, ValueError."""
+    async def events(self, name: str) -> list[bytes]:
+        """The events of a segment, or of a stream if there is no such segment. Raises NoSuchSegment, ValueError."""
+        if name.count("/") == 1 and name not in self.segments(with_indexes=False):
+            events: list[bytes] = await self.contents("events", (name,), {})
+            return events
+        return self._events(name)
+
+    def _events(self, segment: str) -> list[bytes]:
         data, events, at = self.read(segment), [], 0
         while at < len(data):
             kind = int.from_bytes(data[at : at + 4], "big", signed=True)
@@ -290,7 +295,10 @@ class ServedTap(Watched):
         """Stops the tap. Raises OSError if the recording could not be written. May be called twice."""
         await self.tap.stop(drain_s=1.0)
 
-    def addresses(self) -> list[tuple[str, int]]:
+    async def addresses(self) -> list[tuple[str, int]]:
+        """Asks the controller if the tap knows of no store yet."""
+        if not self.tap.addresses:
+            await self.tap.ask_for_store()
         return [(host, port) for host, port in self.tap.addresses.values()]
 
     def controller_uri(self) -> str:

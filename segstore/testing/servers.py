@@ -4,7 +4,7 @@
         server = servers.serve(stores=2)
         client = connect(server.host, server.port)
         server.wait_for("type = APPEND_BLOCK_END", count=3)
-        assert server.events("scope/stream/0.#epoch.0") == [b"a", b"b", b"c"]
+        assert server.events("scope/stream") == [b"a", b"b", b"c"]
 
 The fixtures of `segstore.pytest_plugin` use these classes. `ServerProcess` is for a client that holds the interpreter
 lock while it waits for the store, as Pravega's official Python client does; the test's own functions must then be
@@ -28,8 +28,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from segstore.server import StoreOptions
 from segstore.server.clock import Clock
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
 
 T = TypeVar("T")
+P = ParamSpec("P")
 F = TypeVar("F", bound=Function)
 
 
@@ -294,10 +296,10 @@ class Running(_Hosted):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first store. Raises LookupError for a tap that knows of no store yet."""
+        """Host and port of the first store. Raises LookupError for a tap whose controller names none."""
         addresses = self.addresses
         if not addresses:
-            raise LookupError("the tap knows of no store yet: it learns of stores from the controller's replies")
+            raise LookupError("the tap knows of no store: its controller names none without credentials")
         return addresses[0]
 
     def report(self) -> str:
@@ -329,6 +331,21 @@ class Running(_Hosted):
         check_wait(count, timeout_s, since)
         given = match, count, stage, timeout_s, since
         return self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
+
+
+def _there(
+    method: Callable[Concatenate[MockCluster, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[RunningServer, P], T]:
+    """The synchronous form of a method of the cluster, which runs where the server does."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: RunningServer, /, *given: P.args, **named: P.kwargs) -> T:
+        self._check_runs()
+        found: T = self._do(Served.contents, name, given, named)
+        return found
+
+    return call
 
 
 class RunningServer(Running):
@@ -368,14 +385,6 @@ class RunningServer(Running):
     def controller_uri(self) -> str:
         """host:port of the controller, which the first access starts. Raises RuntimeError if it comes after `stop`."""
         return self._do(Served.controller_uri)
-
-    def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
-        """Creates a stream, and its scope if needed, through the controller. Raises ControllerError, ValueError."""
-        self._check_runs()
-        _check_text(scope=scope, stream=stream)
-        if isinstance(segments, bool) or not isinstance(segments, int):
-            raise ValueError(f"segments is a number, not {segments!r}")
-        self._do(Served.create_stream, scope, stream, segments)
 
     def snapshot(self, name: str) -> None:
         """Takes a snapshot of all data, and replaces one of this name. Raises SnapshotRefused with a data directory."""
@@ -422,10 +431,38 @@ class RunningServer(Running):
         _check_text(segment=segment)
         return self._do(Served.read, segment)
 
-    def events(self, segment: str) -> list[bytes]:
-        """The events of a segment, in order. Raises NoSuchSegment; ValueError, with the offset, for other bytes."""
-        _check_text(segment=segment)
-        return self._do(Served.events, segment)
+    def events(self, name: str) -> list[bytes]:
+        """The events of a stream, SCOPE/STREAM, or of a segment; those of one routing key are in order.
+
+        Raises ControllerError for an unknown stream, NoSuchSegment; ValueError, with the offset, for other bytes.
+        """
+        _check_text(name=name)
+        return self._do(Served.events, name)
+
+    scopes = _there(MockCluster.scopes)
+    streams = _there(MockCluster.streams)
+    stream = _there(MockCluster.stream)
+    stream_segments = _there(MockCluster.stream_segments)
+    create_stream = _there(MockCluster.create_stream)
+    seal_stream = _there(MockCluster.seal_stream)
+    scale_stream = _there(MockCluster.scale_stream)
+    truncate_stream = _there(MockCluster.truncate_stream)
+    delete_stream = _there(MockCluster.delete_stream)
+    write_events = _there(MockCluster.write_events)
+    transactions = _there(MockCluster.transactions)
+    transaction = _there(MockCluster.transaction)
+    begin_transaction = _there(MockCluster.begin_transaction)
+    commit_transaction = _there(MockCluster.commit_transaction)
+    abort_transaction = _there(MockCluster.abort_transaction)
+    groups = _there(MockCluster.groups)
+    group = _there(MockCluster.group)
+    tables = _there(MockCluster.tables)
+    table = _there(MockCluster.table)
+    create_table = _there(MockCluster.create_table)
+    delete_table = _there(MockCluster.delete_table)
+    entries = _there(MockCluster.entries)
+    write_entries = _there(MockCluster.write_entries)
+    remove_entry = _there(MockCluster.remove_entry)
 
 
 class RunningTap(Running):
@@ -621,7 +658,6 @@ class RunningTrace(_Hosted):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
         return self._address
 
     @property

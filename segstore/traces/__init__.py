@@ -17,7 +17,7 @@ from segstore.traces.files import (
     write_trace,
 )
 from segstore.traces.recording import STANDARD_OUTPUT, Recording, capture_for, finish
-from segstore.traces.replay import Drive, drive
+from segstore.traces.replay import Drive, diff_stores, drive
 from segstore.traces.reply_difference import ReplyDifference, report
 from segstore.traces.stats import duration, lines, statistics
 from segstore.traces.stubborn_client import TraceClient, shortened
@@ -38,6 +38,7 @@ __all__ = [
     "UnreadableTrace",
     "capture_for",
     "check_suffix",
+    "diff_stores",
     "drive",
     "duration",
     "finish",

@@ -16,6 +16,7 @@ import itertools
 import logging
 import mmap
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -64,6 +65,7 @@ FIXTURE: Final = ".jsonl"
 PACKETS: Final = ".pcapng"
 _PACKET_MAGICS: Final = tuple(map(bytes.fromhex, ("0a0d0d0a", "a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1")))
 _START_BYTES: Final = 64
+_STANDARD_INPUT: Final = Path("-")
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _DIRECT_BYTES: Final = 1024 * 1024
 """From this size of a block's data, it is written past the system's cache."""
@@ -93,26 +95,29 @@ class UnreadableTrace(TraceError):
 
 class TraceFile:
     """Reads a trace of any form, detected from its first bytes. Of packet captures (pcap, pcapng), the connections that
-    start with a Hello are read.
+    start with a Hello are read. The path may be a pipe, or `-` for standard input: a fixture is then read as it comes,
+    and once; another form is first copied to a temporary file.
 
         with TraceFile(path) as trace:
             for record in trace.records():
                 ...
 
-    Attributes: path, size (bytes), form ("capture", "fixture" or "packets"), metadata (set once `records` has started),
-    damages (unreadable parts so far). Raises OSError.
+    Attributes: path, size (bytes; of a fixture from a pipe those read so far), form ("capture", "fixture" or
+    "packets"), metadata (set once `records` has started), damages (unreadable parts so far). Raises OSError.
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = path = Path(path)
+        self.path = Path(path)
         self.metadata = Metadata()
         self.damages: list[Damage] = []
-        self._file: BinaryIO = path.open("rb")
+        self._file: io.BufferedReader | io.BufferedRandom = _opened(self.path)
         try:
-            self.size = os.fstat(self._file.fileno()).st_size
-            start = self._file.read(_START_BYTES)
+            self._is_pipe = not self._file.seekable()
+            start = self._file.peek(_START_BYTES)[:_START_BYTES]
             self.form = "packets" if start.startswith(_PACKET_MAGICS) else "fixture" if is_fixture(start) else "capture"
-            self._file.seek(0)
+            if self._is_pipe and self.form != "fixture":
+                self._file = _copy(self._file)
+            self.size = os.fstat(self._file.fileno()).st_size
         except BaseException:
             self._file.close()
             raise
@@ -140,13 +145,14 @@ class TraceFile:
         from segstore.traces.packets import read_capture
 
         self.metadata = Metadata(WIRE_VERSION)
-        with LocalFile(self.path.open("rb", buffering=0)) as file:
-            yield from read_capture(file, str(self.path), self.damages)
+        yield from read_capture(LocalFile(self._file), str(self.path), self.damages)
 
     def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
         def lines() -> Iterator[str]:
             for number, line in enumerate(iter(lambda: self._file.readline(LONGEST_LINE + 1), b""), 1):
                 text = decode_line(line, number)
+                if self._is_pipe:
+                    self.size += len(line)
                 if advance is not None:
                     advance(len(line))
                 yield text
@@ -200,10 +206,20 @@ class TraceFile:
     def _mapped(self) -> contextlib.AbstractContextManager[Any]:
         if not os.fstat(self._file.fileno()).st_size:
             return contextlib.nullcontext(b"")  # empty files cannot be mapped
-        try:
-            return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):
-            return contextlib.nullcontext(self._file.read())  # a pipe
+        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    return open(0, "rb", closefd=False) if path == _STANDARD_INPUT else path.open("rb")
+
+
+def _copy(pipe: io.BufferedReader | io.BufferedRandom) -> io.BufferedRandom:
+    """Returns a temporary file with all bytes of a pipe, which it closes."""
+    copy = tempfile.TemporaryFile("w+b")  # noqa: SIM115 — closed by its owner
+    with pipe:
+        shutil.copyfileobj(pipe, copy)
+    copy.seek(0)
+    return copy
 
 
 def check_suffix(given: object) -> Path:

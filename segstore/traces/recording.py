@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from segstore.outputs import UNREAD, drain
 from segstore.server.recording import TraceRecorder
 from segstore.traces.files import CAPTURE, FileRecorder, TraceFile, check_suffix, of_file, write_trace
 from segstore.wire import MAX_FRAME_BYTES
@@ -132,7 +133,7 @@ class LineRecorder(TraceRecorder):
     def take_block(self) -> None:
         self._print(self._writer.take_parts())
 
-    def _print(self, parts: list[Buffer]) -> None:
+    def _print(self, parts: list[Buffer], *, last: bool = False) -> None:
         if self.failure is not None:
             return
         try:
@@ -144,10 +145,12 @@ class LineRecorder(TraceRecorder):
                     else:
                         sys.stdout.write(to_line(record, self._start_ns) + "\n")
             sys.stdout.flush()
+            if last and not drain(sys.stdout):
+                raise OSError(errno.ENOBUFS, UNREAD)
         except OSError as error:
             log.error("recording to standard output has ended: %s", error)
             self.failure = of_file(error, "standard output")
 
     def close(self) -> None:
-        """Prints pending records."""
-        self._print(self._writer.finish_parts(self._clock()))
+        """Prints pending records; the recording has failed if their reader does not take them in time."""
+        self._print(self._writer.finish_parts(self._clock()), last=True)

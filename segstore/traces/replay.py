@@ -6,6 +6,9 @@ oldest of its kind. Controller calls are made in the same order, if the address 
 store or a controller generates, those of transient segments and of transactions, are learnt from its replies and
 substituted in later requests.
 
+Where a fault rule had closed a connection, its end is no difference: the replies that the rule kept back are not
+compared, and requests that it kept from the store are not sent.
+
 Invariants: the bytes sent are those of the trace, except such ids; a difference lists the fields in which two replies
 differ, in wire order; every wait for a reply has an end; a finished run leaves no connection.
 """
@@ -31,6 +34,9 @@ from segstore.traces.reply_difference import ReplyDifference
 from segstore.wire import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
     CreateTransientSegment,
     ReadSegment,
     SegmentCreated,
@@ -55,6 +61,7 @@ from segstore.wire.trace import (
     compare_frames,
     put_ids,
     take_ids,
+    unpack_data,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +81,7 @@ class Drive(NamedTuple):
     """The result of a run: the differences, and the traffic as records of a trace.
 
     requests, replies: numbers of frames. calls: number of controller calls. left_out: records of controller calls that
-    are no calls or cannot be made.
+    are no calls or cannot be made. cuts: connections that a recorded fault had closed, a line each.
     """
 
     differences: list[ReplyDifference]
@@ -83,6 +90,7 @@ class Drive(NamedTuple):
     replies: int
     calls: int = 0
     left_out: Sequence[LeftOut] = ()
+    cuts: Sequence[str] = ()
 
 
 class _Peer:
@@ -193,6 +201,46 @@ class _Peer:
             aborting.cancel()
 
 
+def _fault(record: Record) -> str:
+    """The fault for which the store has closed a connection; "" if there was none."""
+    reason = (unpack_data(record.data) or {}).get("reason", "") if record.kind is RecordKind.CLOSE else ""
+    return str(reason) if str(reason).startswith("fault ") else ""
+
+
+def _kept_back(records: Iterable[Record]) -> set[int]:
+    """The ids of the records of requests that faults kept from the store, and of parts of replies that they cut.
+
+    Of appends, the next set-up decides.
+    """
+    exchanges, found = Exchanges(), set[int]()
+    blocks: dict[int, Record] = {}
+    starts: dict[int, int] = {}  # the records of blocks, by those of their ends
+    parts: dict[int, int] = {}
+    undecided: dict[Any, list[Exchange]] = {}
+    for record in records:
+        seen = exchanges.see(record)
+        match seen.command:
+            case AppendBlock():
+                blocks[record.connection] = record
+            case AppendBlockEnd() if record.connection in blocks:
+                starts[id(record)] = id(blocks.pop(record.connection))
+            case AppendSetup():
+                for each in undecided.pop(seen.writer_id, ()):
+                    assert isinstance(each.command, AppendBlockEnd)
+                    is_stored = each.command.last_event_number <= seen.command.last_event_number
+                    (found.discard if is_stored else found.add)(id(each.record))
+        if record.kind is RecordKind.BYTES and record.direction is Direction.REPLY:
+            parts[record.connection] = id(record)
+        elif fault := _fault(record):
+            found.add(parts.pop(record.connection, 0))
+            if fault.endswith("close before"):
+                found.update(id(each.record) for each in seen.pending)
+            for each in seen.pending:
+                if isinstance(each.command, AppendBlockEnd):
+                    undecided.setdefault(each.writer_id, []).append(each)
+    return found | {starts[each] for each in found if each in starts}
+
+
 def _claim(frame: bytes) -> Any:
     """The key that a reply shares with the expected one; None for a frame that does not decode."""
     try:
@@ -220,6 +268,8 @@ class _Driver:
     requests: int = 0
     replies: int = 0
     calls_made: int = 0
+    cuts: list[str] = field(default_factory=list)
+    kept_back: set[int] = field(default_factory=set)
     _peers: dict[int, _Peer] = field(default_factory=dict)
     _exchanges: Exchanges = field(default_factory=Exchanges)
     _start: float = 0.0
@@ -227,15 +277,16 @@ class _Driver:
     _number: int = 0
     _late: set[int] = field(default_factory=set)
 
-    async def run(self, records: Iterable[Record]) -> None:
+    async def run(self, records: Sequence[Record]) -> None:
         self._start = asyncio.get_running_loop().time()
-        is_of_clients = None if self.calls is None else OfClients()
+        is_of_clients, self.kept_back = None if self.calls is None else OfClients(), _kept_back(records)
         try:
             for self._number, record in enumerate(records, 1):
                 if is_of_clients is not None and not is_of_clients(record):
                     continue  # a controller's request to its store, which a call causes again
                 seen = self._exchanges.see(record)
-                await self._record(record, seen)
+                if id(record) not in self.kept_back:
+                    await self._record(record, seen)
                 if self.differences and not self.all_differences:
                     break
             else:
@@ -258,7 +309,7 @@ class _Driver:
                 await self._end(number)
                 await self._open(number)
             case RecordKind.CLOSE, Direction.REPLY:
-                await self._closed_by_store(number)
+                await self._closed_by_store(seen)
             case RecordKind.CLOSE, _:
                 await self._end(number)
             case _, Direction.REQUEST:
@@ -299,26 +350,38 @@ class _Driver:
         self._keep(number, Direction.REQUEST, RecordKind.OPEN, b"{}")
         return peer
 
-    async def _end(self, number: int) -> None:
-        """Closes a connection from the client's side; each unexpected reply is a difference."""
+    async def _end(self, number: int, *, is_cut: bool = False) -> None:
+        """Closes a connection from the client's side; each unexpected reply is a difference, unless a fault cut it."""
         peer = self._peers.pop(number, None)
         if peer is None:
             return
         await peer.close(self.timeout_s)
         for at_ns, frame, _ in peer.came:
             self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
-            self._differ(number, None, frame)
+            if not is_cut:
+                self._differ(number, None, frame)
         if peer.rest:
             self._keep(number, Direction.REPLY, RecordKind.BYTES, bytes(peer.rest))
-            self._differ(number, None, bytes(peer.rest))
+            if not is_cut:
+                self._differ(number, None, bytes(peer.rest))
         self._keep(number, Direction.REQUEST, RecordKind.CLOSE, b"{}")
 
-    async def _closed_by_store(self, number: int) -> None:
+    async def _closed_by_store(self, seen: Exchange) -> None:
+        number, fault = seen.record.connection, _fault(seen.record)
         peer = self._peers.get(number)
-        if peer is not None and not await peer.closes(self.timeout_s):
+        if peer is not None and fault:
+            self.cuts.append(f"record {self._number}, connection {number}: closed by a recorded {fault}")
+            waiting = [
+                each
+                for each in seen.pending
+                if not isinstance(each.command, ReadSegment) and id(each.record) not in self.kept_back
+            ]
+            if waiting and (reply := await peer.reply(waiting[-1].record.data, self.timeout_s)) is not None:
+                self._keep(number, Direction.REPLY, RecordKind.FRAME, reply[1], reply[0])
+        elif peer is not None and not await peer.closes(self.timeout_s):
             why = f"the store has not closed the connection within {self.timeout_s:g} s, as in the trace"
             self._differ(number, None, None, why)
-        await self._end(number)
+        await self._end(number, is_cut=bool(fault))
 
     async def _until_due(self, record: Record) -> None:
         """Waits for the time of a request."""
@@ -451,17 +514,19 @@ async def drive(
     """
     check_pace(pace)
     access = access or Access()
-    translation, calls = Translation(ignore), None
+    records, translation, calls = list(records), Translation(ignore), None
     if controller is not None:
         from segstore.traces.calls import TracedCalls
 
-        records, where = list(records), Endpoint(*controller)
+        where = Endpoint(*controller)
         access.warn(where)
         calls = TracedCalls(records, where, Endpoint(host, port), translation, access, timeout_s)
     driver = _Driver((host, port), access, translation, calls, timeout_s, pace, ignore, compare, all_differences)
     await driver.run(records)
     left_out = () if calls is None else calls.left_out
-    return Drive(driver.differences, driver.records, driver.requests, driver.replies, driver.calls_made, left_out)
+    return Drive(
+        driver.differences, driver.records, driver.requests, driver.replies, driver.calls_made, left_out, driver.cuts
+    )
 
 
 async def diff_stores(

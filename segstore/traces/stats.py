@@ -7,14 +7,15 @@ values (nearest rank).
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.wire.trace import Direction, Exchanges, RecordKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
-    from segstore.wire.trace import Record
+    from segstore.wire.trace import Filter, Record
 
 
 class Traffic(NamedTuple):
@@ -39,7 +40,10 @@ class Latency(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """All statistics of a trace; `as_object` converts them to JSON values."""
+    """All statistics of a trace; `as_object` converts them to JSON values.
+
+    given_up: reads that waited for data when their client closed the connection; they are not in `unanswered`.
+    """
 
     duration_ns: int
     connections: int
@@ -47,6 +51,7 @@ class Statistics(NamedTuple):
     traffic: tuple[Traffic, ...]
     latencies: tuple[Latency, ...]
     unanswered: dict[str, int]
+    given_up: dict[str, int]
     unasked: dict[str, int]
 
     def as_object(self) -> dict[str, Any]:
@@ -57,16 +62,24 @@ class Statistics(NamedTuple):
         }
 
 
-def statistics(records: Iterable[Record]) -> Statistics:
-    """Computes the statistics of all records; memory grows by 8 bytes per request."""
-    exchanges = Exchanges()
+def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Statistics:
+    """Computes the statistics of all records, or of those that match a filter; memory grows by 8 bytes per request.
+
+    The latency of a request counts if it or its reply matches.
+    """
     counts: dict[tuple[Direction, str], list[int]] = {}
-    waits: dict[str, array[int]] = {}
+    waits: dict[str, MutableSequence[int]] = {}
+    unanswered, unasked = Counter[str](), Counter[str]()
     alive: set[int] = set()
-    connections = first = last = 0
-    for number, record in enumerate(records):
-        seen = exchanges.see(record)
+    given_up: Counter[str] = Counter()
+    connections = first = last = number = 0
+    for _, seen in Exchanges().settled(records):
+        given_up.update(read.name for read in seen.given_up if chosen is None or chosen(read))
+        if chosen is not None and not chosen(seen):
+            continue
+        record = seen.record
         first, last = (min(first, record.ts_ns), max(last, record.ts_ns)) if number else (record.ts_ns, record.ts_ns)
+        number += 1
         if record.kind is RecordKind.CLOSE:
             alive.discard(record.connection)
             continue
@@ -75,24 +88,30 @@ def statistics(records: Iterable[Record]) -> Statistics:
             alive.add(record.connection)
         if record.kind is RecordKind.OPEN:
             continue
-        name = seen.call.rpc if seen.call is not None else seen.type_name or "(no frame)"
+        name = seen.name if seen.call is not None else seen.type_name or "(no frame)"
         row = counts.setdefault((record.direction, name), [0, 0, 0, 0])
         row[0] += 1
         row[1] += len(record.data)
-        row[2] += seen.failure
+        row[2] += seen.failure and seen.ending is None
         row[3] += seen.malformed
-        for request in seen.answers:
-            asked = request.type_name if request.call is None else request.call.rpc
-            waits.setdefault(str(asked), array("q")).append(record.ts_ns - request.record.ts_ns)
-    left = exchanges.unanswered()
+        unanswered[name] += seen.awaits_reply
+        unasked[name] += seen.unasked
+        for request in (seen, *(each for each in seen.answers if chosen is not None and not chosen(each))):
+            if request.ending is not None and request.latency_ns is not None:
+                times = waits.setdefault(request.name, array("q"))
+                try:
+                    times.append(request.latency_ns)
+                except OverflowError:  # in 64 bits: the times of a damaged trace may be further apart
+                    waits[request.name] = [*times, request.latency_ns]
     return Statistics(
         last - first,
         connections,
         len(alive),
         tuple(Traffic(way.name.lower(), name, *row) for (way, name), row in sorted(counts.items())),
         tuple(_latency(name, sorted(found)) for name, found in sorted(waits.items())),
-        dict(sorted(left.requests.items())),
-        dict(sorted(left.replies.items())),
+        dict(sorted((unanswered - given_up).items())),
+        dict(sorted(given_up.items())),
+        dict(sorted((+unasked).items())),
     )
 
 
@@ -119,7 +138,11 @@ def lines(stats: Statistics) -> Iterator[str]:
         for latency in stats.latencies:
             times = " ".join(f"{duration(ns):>10}" for ns in latency[2:])
             yield f"{latency.command:37} {latency.answered:>10} {times}"
-    for what, counted in (("without a reply", stats.unanswered), ("replies to no request", stats.unasked)):
+    for what, counted in (
+        ("without a reply", stats.unanswered),
+        ("given up by the client, waiting for data", stats.given_up),
+        ("replies to no request", stats.unasked),
+    ):
         if counted:
             yield ""
             yield f"{what}: " + ", ".join(f"{name} {count}" for name, count in counted.items())

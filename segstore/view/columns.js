@@ -2,7 +2,7 @@
 // The counterpart of pack.py. Long work runs in slices, so that the page stays responsive.
 
 const SLICE_MS = 12;
-const KIND = 7, REPLY = 8, MALFORMED = 16, HAS_ID = 32, HAS_CODE = 64;
+const KIND = 7, REPLY = 8, MALFORMED = 16, HAS_ID = 32, HAS_CODE = 64, GIVEN_UP = 128;
 const FRAME = 0, OPEN = 1, CLOSE = 2, BYTES = 3, CALL = 4;
 const KINDS = ["frame", "open", "close", "bytes", "call"];
 
@@ -71,6 +71,7 @@ class Trace {
   constructor(section) {
     this.section = section;
     this.blocks = new Map();
+    this.last = -1; // the record whose bytes were read last, and where they start in its block
   }
 
   async bytesOf(name) {
@@ -101,6 +102,8 @@ class Trace {
     this.call = await narrow("call");
     await this.link(reply, block);
     this.matches = null;
+    this.payloads = []; // of the record that a filter looks at
+    this.shortened = 0; // the records of which the last filter saw a part
     this.changes = null;
   }
 
@@ -176,7 +179,7 @@ class Trace {
   /** Whether the record is a request that a reply is due for. */
   isAnswered(at) {
     const what = this.what[at];
-    if (what & (REPLY | MALFORMED)) return false;
+    if (what & (REPLY | MALFORMED | GIVEN_UP)) return false;
     if ((what & KIND) === CALL) return true;
     const command = (what & HAS_CODE) && SPEC.commands[this.code[at]];
     return Boolean(command && (command.request || command.name === "APPEND_BLOCK_END"));
@@ -256,8 +259,12 @@ class Trace {
       this.blocks.set(number, this.bytesOf(`bytes-${number}`));
     }
     const block = await this.blocks.get(number);
-    let start = 0;
-    for (let each = first; each < at; each++) start += this.keptOf(each);
+    const isSame = Math.floor(this.last / this.tables.block) === number;
+    const isNear = isSame && Math.abs(this.last - at) < at - first;
+    let [place, start] = isNear ? [this.last, this.lastStart] : [first, 0];
+    while (place < at) start += this.keptOf(place++);
+    while (place > at) start -= this.keptOf(--place);
+    [this.last, this.lastStart] = [at, start];
     return new Bytes(block.slice(start, start + this.keptOf(at)), this.size[at], this.tables.head);
   }
 

@@ -10,6 +10,7 @@ class Walk {
     this.bytes = bytes;
     this.at = HEADER_BYTES;
     this.end = bytes.size;
+    this.isCut = false;  // the header announces more bytes
     this.spans = [];
     this.secrets = [];
   }
@@ -20,13 +21,23 @@ class Walk {
     this.at += length;
   }
 
-  need(length) {
-    if (!(length >= 0 && length <= this.end - this.at)) throw new Unreadable();
+  /** Ends the walk if a field is longer than what is left, which is still the field's. */
+  need(length, field, kind = "plain") {
+    const left = this.end - this.at;
+    if (length >= 0 && length <= left) return;
+    const value = kind === "data" ? undefined : null;
+    if (left && length > 0) this.take(left, field, value, `${left} of ${length} bytes`, kind);
+    throw new Unreadable();
+  }
+
+  /** Whether the frame is cut within the field that follows. */
+  get isCutHere() {
+    return this.isCut && this.at < this.end;
   }
 
   /** Checks that bytes can be read here. Bytes that the page leaves out cannot, although the frame has them. */
-  present(length) {
-    this.need(length);
+  present(length, field) {
+    this.need(length, field);
     if (!this.bytes.has(this.at, length)) this.stop("not on this page");
   }
 
@@ -35,13 +46,13 @@ class Walk {
     throw new Unreadable();
   }
 
-  int32() {
-    this.present(4);
+  int32(field) {
+    this.present(4, field);
     return this.bytes.int32(this.at);
   }
 
   count(field, note = "") {
-    const number = this.int32();
+    const number = this.int32(field);
     this.take(4, field, number, note);
     return number;
   }
@@ -55,28 +66,26 @@ class Walk {
     switch (node.is) {
       case "fixed": return this.fixed(node.format, field);
       case "number": {
-        const number = this.int32(), member = node.members[number];
+        const number = this.int32(field), member = node.members[number];
         return this.take(4, field, member ?? node.unknown, member ? String(number) : `${number} is not one of them`);
       }
       case "constant":
-        if (this.int32() !== node.value) throw new Unreadable();
+        if (this.int32(field) !== node.value) throw new Unreadable();
         return this.take(4, field, node.value, "always this");
       case "text": return this.text(field);
       case "data": return this.data(node, field);
       case "rest": return this.rest(field);
       case "zeros": return this.take(this.end - this.at, field, this.end - this.at, "the number of bytes left");
       case "sized": {
-        const available = this.end - this.at;
-        const total = this.count(`${field}.total`, "bytes of what follows, with the length");
+        this.count(`${field}.total`, "bytes of what follows, with the length");
         const length = this.count(`${field}.length`);
-        if (length && total > available) throw new Unreadable();
         this.raw(length, field);
         if (node.format && length) this.fixed(node.format, siblings + node.trailer);
         else if (node.format) this.take(0, siblings + node.trailer, node.missing, "left out after no data");
         return undefined;
       }
       case "tail":
-        if (this.end - this.at >= node.needs) return this.node(node.inner, field);
+        if (this.end - this.at >= node.needs || this.isCutHere) return this.node(node.inner, field);
         return this.take(0, field, node.default, "missing: its default", node.inner.is === "text" ? "text" : "plain");
       case "structure": return this.nodes(node.nodes, `${field}.`);
       case "many":
@@ -95,7 +104,7 @@ class Walk {
 
   fixed(format, field) {
     const width = { q: 8, i: 4, h: 2, b: 1, "?": 1, "16s": 16 }[format];
-    this.present(width);
+    this.present(width, field);
     const { view } = this.bytes, place = this.bytes.place(this.at);
     const read = {
       q: () => view.getBigInt64(place),
@@ -109,10 +118,10 @@ class Walk {
   }
 
   text(field) {
-    this.present(2);
+    this.present(2, `${field}.length`);
     const length = this.bytes.view.getUint16(this.bytes.place(this.at));
     this.take(2, `${field}.length`, length);
-    this.need(length);
+    this.need(length, field, "text");
     if (!this.bytes.has(this.at, length)) return this.take(length, field, undefined, "not whole on this page", "text");
     const value = modifiedUtf8(this.bytes.slice(this.at, length));
     if (value === null) throw new Unreadable();
@@ -120,14 +129,16 @@ class Walk {
   }
 
   data(node, field) {
-    if (node.optional && this.end - this.at < 4) return this.take(0, field, null, "missing: its default", "plain");
+    if (node.optional && this.end - this.at < 4 && !this.isCutHere) {
+      return this.take(0, field, null, "missing: its default", "plain");
+    }
     const length = this.count(`${field}.length`);
     if (length < 0 && node.negativeIsEmpty) return this.take(0, field, null, "a negative length is no data", "plain");
     return this.raw(length, field);
   }
 
   raw(length, field) {
-    this.need(length);
+    this.need(length, field, "data");
     this.take(length, field, undefined, "", "data");
   }
 
@@ -148,8 +159,8 @@ class Walk {
 
   elements(node, field) {
     const number = this.count(`${field}.count`);
-    if (number * node.smallest > this.end - this.at || (number < 0 && !node.negativeIsEmpty)) throw new Unreadable();
-    return Math.max(number, 0);
+    if (number < 0 && !node.negativeIsEmpty) throw new Unreadable();
+    return Math.min(Math.max(number, 0), Math.floor((this.end - this.at) / Math.max(node.smallest, 1)) + 1);
   }
 }
 
@@ -158,10 +169,11 @@ function describe(bytes) {
   const walk = new Walk(bytes);
   try {
     walk.at = 0;
-    const code = walk.int32(), command = SPEC.commands[code];
+    const code = walk.int32("type"), command = SPEC.commands[code];
     walk.take(4, "type", code, command?.name ?? "");
-    const length = walk.int32(), left = walk.end - HEADER_BYTES;
+    const length = walk.int32("length"), left = walk.end - HEADER_BYTES;
     walk.take(4, "length", length, length === left ? "" : `but ${left} bytes follow`);
+    walk.isCut = length > left;
     if (length !== left) walk.end = Math.min(walk.end, HEADER_BYTES + Math.max(length, 0));
     if (command && code) {
       if (command.secrets.length) walk.secrets = [...command.secrets, ""]; // unread bytes may contain a part of one

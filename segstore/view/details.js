@@ -64,6 +64,7 @@ function facts(trace, at, mark) {
   const names = trace.namesOf(at).slice(0, 20).map(([name]) => element("div", null, shown(name)));
   const kept = trace.keptOf(at), limit = kept < trace.size[at] ? `, of which ${kept} are on this page` : "";
   return pairs([
+    trace.what[at] & GIVEN_UP && ["Status", "given up: the client closed the connection while the read waited"],
     mark && ["Problem", element("strong", { className: "problem" }, mark)],
     ["Time", `${time} after the start${utc}`],
     asked >= 0 && ["Latency", latency(trace, at)],

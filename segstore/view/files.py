@@ -92,6 +92,7 @@ def _difference(found: Difference) -> dict[str, Any]:
         "fields": fields,
         "left_over": found.left_over,
         "right_over": found.right_over,
+        "more": found.more_text,
     }
 
 

@@ -1,7 +1,9 @@
 // The filter language of segstore/wire/trace/filters.py, over the columns of a trace: the same expressions, the same
 // results, the same errors. Names, values and units come from Python, in SPEC.filter.
 
-class FilterError extends Error {
+class FilterError extends Error {}
+
+class ParseError extends FilterError {
   constructor(column, expected, found) {
     super(`column ${column}: expected ${expected}, found ${found ? elided(quoted(found), 100) : "the end"}`);
   }
@@ -69,6 +71,8 @@ function similarity(one, other) {
 // --- parsing ------------------------------------------------------------------------------------------------------
 
 const WORD = /[^\s()"'=<>!~]+/y, OPERATOR = /<=|>=|!=|!~|==|[=<>~]/y;
+const PATH = /data(?:\[(\d{1,9})\])?((?:\.[^.[\]]+|\[\d{1,9}\])*)/iy, KEY = /\.([^.[\]]+)|\[(\d+)\]/g;
+const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
 const QUOTED = /"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'/sy, SLASHES = /\/((?:[^/\\]|\\.)*)\//y;
 
 function matchAt(expression, text, at) {
@@ -82,11 +86,12 @@ class Parser {
     this.text = text;
     this.at = 0;
     this.terms = 0;
+    this.readsPayloads = false;
   }
 
   parse() {
     const { text } = this, length = Array.from(text).length;
-    if (length > SPEC.filter.most_text) throw new FilterError(1, `at most ${SPEC.filter.most_text} characters`, text);
+    if (length > SPEC.filter.most_text) throw new ParseError(1, `at most ${SPEC.filter.most_text} characters`, text);
     const tree = this.either(0);
     if (this.peek()) this.fail("'and', 'or' or the end");
     return tree;
@@ -104,7 +109,7 @@ class Parser {
 
   fail(expected) {
     const found = this.peek();
-    throw new FilterError(this.column(this.at), expected, found);
+    throw new ParseError(this.column(this.at), expected, found);
   }
 
   column(at) {
@@ -131,9 +136,15 @@ class Parser {
   }
 
   both(depth) {
-    const parts = [this.one(depth)];
-    while (this.word("and")) parts.push(this.one(depth));
+    const parts = [this.part(depth)];
+    while (this.word("and")) parts.push(this.part(depth));
     return parts.length === 1 ? parts[0] : { all: parts };
+  }
+
+  /** One part of a conjunction, with its source. */
+  part(depth) {
+    const start = this.at, tree = this.one(depth);
+    return { ...tree, text: this.text.slice(start, this.at).trim() };
   }
 
   one(depth) {
@@ -150,7 +161,9 @@ class Parser {
 
   comparison() {
     this.count(1);
-    const { names, operators } = SPEC.filter, found = this.peek();
+    const { names, operators } = SPEC.filter, found = this.peek(), path = matchAt(PATH, found, 0);
+    if (path?.[0] === found) return this.payload(path);
+    if (/^data[.[]/i.test(found)) this.fail("a path such as data[0].city");
     const name = fold(found) === "writer" ? "writer_id" : fold(found);
     if (!Object.hasOwn(names, name)) {
       const near = nearest(name, Object.keys(names));
@@ -180,6 +193,73 @@ class Parser {
     return { name, test: (value) => value !== null && compare(value) };
   }
 
+  /** A comparison of payloads, or of values of JSON documents in them. */
+  payload([, event, way]) {
+    const keys = Array.from(way.matchAll(KEY), ([, key, index]) => key ?? Number(index));
+    const { data_terms: terms, operators } = SPEC.filter;
+    this.readsPayloads = true;
+    this.count(terms - 1);
+    this.at += this.peek().length;
+    const sign = this.peek() === "==" ? "=" : this.peek();
+    const allowed = keys.length ? operators.data : operators.data.filter((each) => !/[<>]/.test(each));
+    if (!allowed.includes(sign)) this.fail(`one of ${allowed.join(" ")}`);
+    this.at += this.peek().length;
+    const holds = this.payloadTest(keys, sign.replace("!", "")), negated = sign.startsWith("!");
+    const test = (payloads) => {
+      const chosen = event === undefined ? payloads : payloads.slice(Number(event), Number(event) + 1);
+      const values = keys.length ? chosen.flatMap((each) => valuesAt(each, keys)) : chosen;
+      return values.length > 0 && values.some(holds) !== negated;
+    };
+    return { name: "data", test };
+  }
+
+  /** The right side of a comparison of payloads, as a predicate of a payload or a value in it. */
+  payloadTest(keys, sign) {
+    this.peek();
+    const start = this.at;
+    if (sign === "~" && matchAt(SLASHES, this.text, start)) {
+      const pattern = this.pattern("texts");
+      return (value) => textOf(value) !== null && pattern.matches(textOf(value));
+    }
+    const isQuoted = /["']/.test(this.text[start] ?? "");
+    const text = this.peek() ? this.textValue() : this.fail(SPEC.filter.expected.data);
+    if (!keys.length && !isQuoted && /^0x/i.test(text)) {
+      if (!/^0x([0-9a-f]{2})+$/i.test(text)) {
+        throw new ParseError(this.column(start), "pairs of hex digits such as 0x0aff", text);
+      }
+      const wanted = binary(Uint8Array.from(text.slice(2).match(/../g), (each) => parseInt(each, 16)));
+      return sign === "=" ? (value) => binary(value) === wanted : (value) => binary(value).includes(wanted);
+    }
+    const wanted = binary(new TextEncoder().encode(text)), number = NUMBER.test(text) ? Number(text) : null;
+    if (sign === "=") {
+      return (value) => {
+        if (typeof value === "number") return value === number;
+        return value instanceof Uint8Array ? binary(value) === wanted : String(value) === text;
+      };
+    }
+    if (sign !== "~") {
+      if (number === null) throw new ParseError(this.column(start), "a number", text);
+      const compare = {
+        "<": (value) => value < number, "<=": (value) => value <= number,
+        ">": (value) => value > number, ">=": (value) => value >= number,
+      }[sign];
+      return (value) => typeof value === "number" && compare(value);
+    }
+    let pattern;
+    try {
+      pattern = glob(`*${text}*`, false);
+    } catch (error) {
+      if (!(error instanceof PatternError)) throw error;
+      throw new ParseError(this.column(start), `a glob (${error.message})`, this.text.slice(start, this.at));
+    }
+    this.count(pattern.weight);
+    return (value) => {
+      if (value instanceof Uint8Array && binary(value).includes(wanted)) return true;
+      const found = textOf(value);
+      return found !== null && (found.includes(text) || pattern.matches(found));
+    };
+  }
+
   textValue() {
     const found = this.peek(), quote = matchAt(QUOTED, this.text, this.at);
     if (quote) {
@@ -203,7 +283,7 @@ class Parser {
     } catch (error) {
       if (!(error instanceof PatternError)) throw error;
       const expected = `a ${slashes ? "regular expression" : "glob"} (${error.message})`;
-      throw new FilterError(this.column(start), expected, this.text.slice(start, this.at));
+      throw new ParseError(this.column(start), expected, this.text.slice(start, this.at));
     }
     this.count(found.weight);
     return found;
@@ -214,10 +294,42 @@ class Parser {
     if (!this.peek()) this.fail(expected[sort]);
     const start = this.at, found = this.textValue(), value = valueOf(sort, found);
     if (value !== undefined) return value;
-    const near = sort in SPEC.filter.guessed ? nearest(fold(found), Object.keys(words[sort])) : undefined;
-    const wanted = near === undefined ? expected[sort] : `a ${SPEC.filter.guessed[sort]} (${words[sort][near]}?)`;
-    throw new FilterError(this.column(start), wanted, found);
+    const { guessed, meant } = SPEC.filter, hints = sort === "type" ? { ...meant } : {};
+    for (const [word, name] of Object.entries(words[sort] ?? {})) hints[word] = `${name}?`;
+    const near = sort in guessed ? nearest(fold(found), Object.keys(hints)) : undefined, hint = hints[near];
+    const wanted = near === undefined ? expected[sort] : `a ${guessed[sort]} (${hint})`;
+    throw new ParseError(this.column(start), wanted, found);
   }
+}
+
+const LATIN = new TextDecoder("latin1"), LENIENT = new TextDecoder("utf-8", { ignoreBOM: true });
+const STRICT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+/** Bytes as a text of as many characters, which is fast to search. */
+const binary = (bytes) => LATIN.decode(bytes);
+
+/** The text of a payload or a value; null of a value that is none. */
+function textOf(value) {
+  if (value instanceof Uint8Array) return LENIENT.decode(value);
+  return typeof value === "string" ? value : null;
+}
+
+/** The value of a JSON document at a path, if there is one; objects and arrays are none. */
+function valuesAt(payload, keys) {
+  let value;
+  try {
+    value = JSON.parse(STRICT.decode(payload));
+  } catch {
+    return [];
+  }
+  for (const key of keys) {
+    const isIndex = typeof key === "number";
+    const isThere = isIndex ? Array.isArray(value) && key < value.length
+      : value !== null && typeof value === "object" && !Array.isArray(value) && Object.hasOwn(value, key);
+    if (!isThere) return [];
+    value = value[key];
+  }
+  return value !== null && typeof value === "object" ? [] : [value];
 }
 
 const some = (values, test) => values !== null && values.length > 0 && test(values);
@@ -285,18 +397,23 @@ const VALUES = {
   scope: (trace, at) => trace.namesOf(at).flatMap(([, scope]) => scope === null ? [] : [scope])
     .concat(streamsOf(trace, at).map(([scope]) => scope)),
   rpc: (trace, at) => callOf(trace, at)?.rpc ?? null,
-  status: (trace, at) => callOf(trace, at)?.status || null,
+  status: (trace, at) => callOf(trace, at)?.status || callOf(trace, trace.replyOf[at])?.status || null,
   flow: (trace, at) => trace.what[at] & HAS_ID ? BigInt(trace.ids[2 * at + 1]) : null,
   sequence: (trace, at) => trace.what[at] & HAS_ID ? BigInt(trace.ids[2 * at]) : null,
   request_id: (trace, at) => trace.what[at] & HAS_ID ? trace.requestId[at] : null,
   writer_id: (trace, at) => trace.tables.writers[trace.writer[at]],
   connection: (trace, at) => BigInt(trace.tables.lanes[trace.lane[at]][0]),
   direction: (trace, at) => trace.what[at] & REPLY ? 1 : 0,
-  failure: (trace, at) => trace.failureOf(at),
+  failure: (trace, at) => trace.failureOf(trace.replyOf[at] < 0 ? at : trace.replyOf[at]),
   malformed: (trace, at) => (trace.what[at] & MALFORMED) !== 0,
   size: (trace, at) => BigInt(trace.size[at]),
-  latency: (trace, at) => trace.requestOf[at] < 0 ? null : trace.since[at] - trace.since[trace.requestOf[at]],
+  latency: (trace, at) => {
+    const asked = trace.requestOf[at], reply = trace.replyOf[at];
+    if (reply >= 0) return trace.since[reply] - trace.since[at];
+    return asked < 0 ? null : trace.since[at] - trace.since[asked];
+  },
   time: (trace, at) => trace.since[at],
+  data: (trace) => trace.payloads,
 };
 
 /** Names whose value only depends on a column: tests are then run once per number in it, and not for each record. */
@@ -332,12 +449,111 @@ function compiled(tree, trace) {
   };
 }
 
-/** Which records match a filter: 1 for each that does. Raises FilterError. `isCurrent` stops it when it says no. */
+class Unknown extends Error {}
+
+/** The value that all records of a type have; throws `Unknown` if it depends on the record. */
+function known(subject, name) {
+  const value = subject[name];
+  if (value === undefined) throw new Unknown();
+  return typeof value === "number" && name !== "direction" ? BigInt(value) : value;
+}
+
+function mayHold(tree, subject) {
+  try {
+    return holdsFor(tree, (name) => known(subject, name));
+  } catch (error) {
+    if (error instanceof Unknown) return true;
+    throw error;
+  }
+}
+
+function holdsFor(tree, valueOfName) {
+  if (tree.any) return tree.any.some((part) => holdsFor(part, valueOfName));
+  if (tree.all) return tree.all.every((part) => holdsFor(part, valueOfName));
+  if (tree.not) return !holdsFor(tree.not, valueOfName);
+  return Boolean(tree.test(valueOfName(tree.name)));
+}
+
+/** Refuses a filter that no record of a trace can match. */
+function checkPossible(tree, text) {
+  const { possible } = SPEC.filter, isConjunction = tree.all && tree.text === undefined;
+  const parts = isConjunction ? tree.all : [{ ...tree, text: text.trim() }];
+  if (possible.some((subject) => parts.every((part) => mayHold(part, subject)))) return;
+  const never = parts.filter((part) => !possible.some((subject) => mayHold(part, subject)));
+  const said = (never.length ? never : parts).map((part) => part.text).join(" and ");
+  throw new FilterError(`${elided(said, 100)}: no record of a trace can match this`);
+}
+
+/** Each record with its payloads: the events of an append or a read, the keys and values of tables. */
+async function* payloadsOf(trace) {
+  const isEmpty = new Set(SPEC.filter.possible.filter(({ data }) => data).map(({ code }) => code));
+  const mayHave = (at) => (trace.what[at] & (KIND | MALFORMED)) === FRAME && !isEmpty.has(trace.code[at]);
+  let since = performance.now();
+  for (let at = 0; at < trace.count; at++) {
+    if (performance.now() - since > SLICE_MS) {
+      await pause();
+      since = performance.now();
+    }
+    yield [at, mayHave(at) ? await payloadsAt(trace, at) : []];
+  }
+}
+
+async function payloadsAt(trace, at) {
+  const bytes = await trace.dataOf(at), most = SPEC.filter.data_bytes;
+  if (trace.code[at] === SPEC.append_block) return partsOf(bytes.slice(BLOCK_DATA, bytes.size - BLOCK_DATA), most);
+  const spans = describe(bytes), field = (name) => spans.find((each) => each.field === name);
+  if (trace.blockOf[at] >= 0) {
+    const block = await trace.dataOf(trace.blockOf[at]);
+    return partsOf(joined(block, field("size_of_whole_events").value, bytes, field("data")), most);
+  }
+  const found = [];
+  let left = most;
+  for (const span of spans.filter((each) => each.kind === "data" && !each.secret && each.length)) {
+    const part = bytes.slice(span.offset, span.length);
+    if (span.field === "data") found.push(...partsOf(part, most));
+    else if (span.field.endsWith(".data") && left > 0) {
+      found.push(part.subarray(0, left));
+      left -= part.length;
+    }
+  }
+  return found;
+}
+
+/** The events in framed bytes, without padding; bytes that are none are one part. */
+function partsOf(all, most) {
+  const data = all.subarray(0, most), found = [], view = new DataView(data.buffer, data.byteOffset, data.length);
+  let at = 0;
+  while (data.length - at >= HEADER_BYTES) {
+    const name = SPEC.block_frames[view.getInt32(at)], size = view.getInt32(at + 4);
+    if (!name || size < 0 || (at === 0 && size === 0)) break;
+    if (name !== "PADDING") found.push(data.subarray(at + HEADER_BYTES, at + HEADER_BYTES + size));
+    at += HEADER_BYTES + size;
+  }
+  if (at < data.length) found.push(data.subarray(at));
+  return found.filter((each) => each.length);
+}
+
+/**
+ * Which records match a filter: 1 for each that does. Raises FilterError, also if none matches because none can.
+ * `isCurrent` stops it when it says no.
+ */
 async function matching(text, trace, isCurrent = () => true) {
-  const holds = compiled(new Parser(text).parse(), trace), found = new Uint8Array(trace.count);
-  await inSlices(trace.count, 2048, (from, to) => {
-    if (!isCurrent()) return;
-    for (let at = from; at < to; at++) found[at] = holds(at) ? 1 : 0;
-  });
-  return isCurrent() ? found : null;
+  const parser = new Parser(text), tree = parser.parse();
+  const holds = compiled(tree, trace), found = new Uint8Array(trace.count);
+  trace.shortened = parser.readsPayloads ? trace.tables.left_out : 0;
+  if (parser.readsPayloads) {
+    for await (const [at, payloads] of payloadsOf(trace)) {
+      if (!isCurrent()) return null;
+      trace.payloads = payloads;
+      found[at] = holds(at) ? 1 : 0;
+    }
+  } else {
+    await inSlices(trace.count, 2048, (from, to) => {
+      if (!isCurrent()) return;
+      for (let at = from; at < to; at++) found[at] = holds(at) ? 1 : 0;
+    });
+  }
+  if (!isCurrent()) return null;
+  if (!found.includes(1)) checkPossible(tree, text);
+  return found;
 }

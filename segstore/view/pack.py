@@ -28,7 +28,7 @@ from uuid import UUID
 
 from segstore.traces import redacted
 from segstore.view.state import States
-from segstore.wire.commands import AppendBlock, AppendBlockEnd
+from segstore.wire.commands import AppendBlockEnd
 from segstore.wire.names import SegmentName
 from segstore.wire.trace import Exchanges, RecordKind, unpack_data
 
@@ -47,7 +47,7 @@ _SAMPLED_BLOCKS: Final = 24
 _SAMPLED_BYTES: Final = 32 << 20
 _LEVEL: Final = 6
 _LONGEST_LABEL: Final = 120
-_DIRECTION, _MALFORMED, _HAS_ID, _HAS_CODE = 8, 16, 32, 64
+_DIRECTION, _MALFORMED, _HAS_ID, _HAS_CODE, _GIVEN_UP = 8, 16, 32, 64, 128
 """Bits of the column `what`; its lowest three are the record's kind."""
 
 Sections = dict[str, bytes]
@@ -100,7 +100,6 @@ class _Columns:
         self.states = States()
         self.calls: list[dict[str, Any]] = []
         self._places: dict[int, int] = {}
-        self._blocks: dict[int, int] = {}
         self.sets(())
         self.writers(None)
 
@@ -127,18 +126,17 @@ class _Columns:
         self.block.append(0)
         self.events.append(0)
         self.call.append(0 if seen.call is None else self._call(seen.call))
-        if type(command) is AppendBlock:
-            self._blocks[lane] = at
-        elif type(command) is AppendBlockEnd:
+        if type(command) is AppendBlockEnd:
             self.events[at] = max(command.num_events, 0)
-            opened = self._blocks.pop(lane, None)
-            if opened is not None and self.writer[opened] == self.writer[at]:
-                self.block[at] = at - opened
+            if seen.block is not None:
+                self.block[at] = at - self._places[id(seen.block)]
         if not record.direction:
             # Only what is still pending is looked up, and a pending object's address is its own.
             self._places[id(seen)] = at
         for answered in seen.answers:
             self.reply[self._places[id(answered)]] = at - self._places[id(answered)]
+        for request in seen.given_up:
+            self.what[self._places[id(request)]] |= _GIVEN_UP
         self.states.see(at, lane, seen)
 
     def _call(self, call: Call) -> int:

@@ -356,7 +356,9 @@ class Page {
       const count = `${many(view.shownCount, "record")} of ${view.trace.count.toLocaleString("en")}`;
       return view.letter ? `${view.letter}: ${count}` : count;
     });
-    note.textContent = visible(problem) || (text.trim() ? `${counts.join(", ")} match.` : "");
+    const shortened = this.views.reduce((sum, { trace }) => sum + (text.trim() ? trace.shortened : 0), 0);
+    const missing = shortened ? ` Of ${many(shortened, "record")} only a part is on this page.` : "";
+    note.textContent = visible(problem) || (text.trim() ? `${counts.join(", ")} match.${missing}` : "");
   }
 
   // --- the drawer -----------------------------------------------------------------------------------------------
@@ -447,13 +449,13 @@ function letterOf(number) {
 }
 
 /** How two traces differ in a stream, as text. */
-function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_over: inB }) {
+function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_over: inB, more }) {
   if (places[0] && places[1]) {
     const names = fields.map(({ field }) => field || "bytes not read");
-    return names.join(", ") || "kind of record";
+    return `${more && `${more}; `}${names.join(", ") || "kind of record"}`;
   }
+  if (!isCall) return more;
   const over = places[0] ? inA : inB, side = places[0] ? "A" : "B";
-  if (!isCall) return `only ${side} goes on, with ${many(over, "more record")}`;
   return `only ${side} has it${over ? `, and ${over.toLocaleString("en")} more of its method` : ""}`;
 }
 

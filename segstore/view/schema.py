@@ -11,7 +11,7 @@ from typing import Any, Final
 from segstore.wire.commands import AppendBlock
 from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.schema import lowering as low
-from segstore.wire.trace import language
+from segstore.wire.trace import language, subjects_of, values_of
 
 MOST_EXACT: Final = (1 << 53) - 1
 """The largest integer that a number of JavaScript represents exactly, with all smaller ones."""
@@ -24,7 +24,7 @@ def specification() -> dict[str, Any]:
         "unknown": Unknown.type_name,
         "append_block": AppendBlock.code,
         "block_frames": {code: COMMANDS[code].type_name for code in _block_frames()},
-        "filter": language(),
+        "filter": language() | {"possible": [values_of(each) for each in subjects_of(None, "trace")]},
     }
 
 

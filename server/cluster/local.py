@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Unpack
 
 from segstore.server.clock import Clock, LoopClock
+from segstore.server.cluster.contents import WithContents
 from segstore.server.cluster.members import Members
-from segstore.server.cluster.node import ClusterNode, controller_state
+from segstore.server.cluster.node import ClusterNode, Ownership, controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.controller import Controller, ControllerConfig
@@ -85,6 +86,10 @@ class Cluster(ClusterNode):
             )
 
     @property
+    def _owning(self) -> Ownership:
+        return {"cluster": None if self.members is None else self}
+
+    @property
     def _calls(self) -> ControllerServer | None:
         return self._served
 
@@ -137,7 +142,7 @@ class Cluster(ClusterNode):
             await self.members.start()
         if self._with_controller and self.settings.controller_port is not None:
             await self.start_controller()
-        await self._start_control_api(cluster=None if self.members is None else self)
+        await self._start_control_api()
 
     async def start_controller(self) -> None:
         """Starts the controller after `start(with_controller=False)`; no-op if it runs. Raises OSError."""
@@ -266,11 +271,12 @@ class Cluster(ClusterNode):
         return coordinator
 
 
-class MockCluster(Cluster):
+class MockCluster(Cluster, WithContents):
     """A cluster for a test, on free ports of this machine.
 
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
+            assert await mock.events("shop/orders") == [b"tea"]
 
     `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. `rest_port` is the
     port of the controller's REST API. With `data`, everything is kept in that directory, and another cluster with it

@@ -10,7 +10,8 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from functools import cached_property
+from typing import TYPE_CHECKING, Self, TypedDict
 
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller, ControllerServer
@@ -22,7 +23,7 @@ from segstore.server.node import SegmentStoreServer, WithSnapshots
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.control_api import Cluster, ControlApi
+    from segstore.server.control_api import Cluster, ControlApi, Controlled
     from segstore.server.rest import Answer, Asked, RestApi, Status
 
 
@@ -62,6 +63,11 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
     @property
     @abstractmethod
     def controller(self) -> Controller | None: ...
+
+    @property
+    @abstractmethod
+    def _owning(self) -> Ownership:
+        """How containers are owned, for the control API."""
 
     @property
     @abstractmethod
@@ -114,26 +120,31 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
     async def _stop_owning(self) -> None:
         """Releases containers and data, after the stores have stopped."""
 
-    async def _start_control_api(self, **ownership: Unpack[Ownership]) -> None:
-        """Serves the control API if it has a port. Raises CannotListen."""
-        settings = self.settings
-        if settings.http_port is None:
-            return
-        from segstore.server.control_api import ControlApi, Controlled  # a web library
+    @cached_property
+    def _controlled(self) -> Controlled:
+        from segstore.server.control_api import Controlled  # a web library
 
-        controlled = Controlled(
+        return Controlled(
             self.stores,
             self.rules,
             lambda: self.controller,
             lambda: self.controller_address,
             traffic=self.traffic,
-            data=settings.data,
+            data=self.settings.data,
             snapshots=self.snapshots,
             settled=self._settled,
-            **ownership,
+            **self._owning,
         )
+
+    async def _start_control_api(self) -> None:
+        """Serves the control API if it has a port. Raises CannotListen."""
+        settings = self.settings
+        if settings.http_port is None:
+            return
+        from segstore.server.control_api import ControlApi  # a web library
+
         self._control_api = ControlApi(
-            controlled,
+            self._controlled,
             settings.store.host,
             settings.http_port,
             names=[settings.public_host],

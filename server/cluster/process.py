@@ -17,7 +17,7 @@ from contextlib import suppress
 from segstore.server.clock import Clock
 from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader
-from segstore.server.cluster.node import ClusterNode
+from segstore.server.cluster.node import ClusterNode, Ownership
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.controller import Controller, ControllerServer, wall_clock_ms
 from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
@@ -111,6 +111,13 @@ class ClusterProcess(ClusterNode):
         return None if here is None or here.leading is None else here.leading.controller
 
     @property
+    def _owning(self) -> Ownership:
+        return {
+            "owner_elsewhere": self._owners.of,
+            "why_no_cluster": "each store of the cluster is a process, and ZooKeeper shares the containers out",
+        }
+
+    @property
     def _calls(self) -> ControllerServer | None:
         here = self._leader_here
         return None if here is None or here.leading is None else here.leading.calls
@@ -183,10 +190,7 @@ class ClusterProcess(ClusterNode):
         await ownership.start()
         self._following = asyncio.create_task(self._follow(), name="cluster process")
         await self._serve_rest_api(self._front)
-        await self._start_control_api(
-            owner_elsewhere=self._owners.of,
-            why_no_cluster="each store of the cluster is a process, and ZooKeeper shares the containers out",
-        )
+        await self._start_control_api()
         await self._settle()
 
     async def _start_controller(self, name: str, host: str, port: int) -> None:

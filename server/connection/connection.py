@@ -599,11 +599,11 @@ class Connection(asyncio.BufferedProtocol):
         self.session.end(why, ending)
         self.flush()
 
-    def cut(self, why: str) -> None:
-        """Ends the connection at once: what was written and not read is lost."""
+    def cut(self, why: str, level: int = logging.WARNING) -> None:
+        """Ends the connection at once: what was written and not read is lost. level: of its log line."""
         session = self.session
         session.end(why)
-        log.warning("connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
+        log.log(level, "connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
         self.abort()
 
     def abort(self) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from segstore.server.connection.receiving import ReceiveBuffers
 from segstore.server.connection.states import Ending
-from segstore.server.descriptors import shares
+from segstore.server.descriptors import Limit, shares
 from segstore.server.fair_queue import Job
 
 if TYPE_CHECKING:
@@ -35,10 +35,8 @@ log = logging.getLogger(__name__)
 
 _SWEEP_S = 0.5
 _AT_ONCE: Final = 128
-"""Maximum number of connections whose deadlines are checked, and of silent ones closed, in one loop iteration."""
+"""Maximum number of connections whose deadlines are checked in one loop iteration."""
 _SIZES: Final = 64
-_CROWDED: Final = 0.75
-_GIVES_WAY_S: Final = 1.0
 
 
 class Member(Job, Protocol):
@@ -63,7 +61,7 @@ class Member(Job, Protocol):
 
     def end(self, why: str, ending: Ending) -> None: ...
 
-    def cut(self, why: str) -> None: ...
+    def cut(self, why: str, level: int = ...) -> None: ...
 
     def abort(self) -> None: ...
 
@@ -86,7 +84,7 @@ class ConnectionHub(Generic[C]):
         gate: delays replies until their changes are durable; None if changes need not be durable.
         faults: the rules and the observer of all connections; None if requests are neither observed nor changed.
         number: the store's number in its cluster, for fault rules.
-        most_connections: maximum number of open connections; another one replaces a silent one.
+        limit: maximum number of open connections; another one replaces a silent one.
     """
 
     def __init__(
@@ -118,18 +116,14 @@ class ConnectionHub(Generic[C]):
         self._watched: set[C] = set()
         self._to_ask: list[C] = []  # in this sweep
         shortest = min(
-            limits.first_frame_timeout_s,
-            limits.frame_timeout_s,
-            limits.stalled_peer_timeout_s,
-            limits.silent_timeout_s,
-            limits.linger_s,
+            limits.first_frame_timeout_s, limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.linger_s
         )
         self._sweep_s = min(_SWEEP_S, shortest / 4)
         self._sweeper: asyncio.Handle | None = None
-        self.most_connections = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
-        self._crowded_from = _CROWDED * self.most_connections
-        self._silent: dict[C, float] = {}
-        self._ended: dict[C, float] = {}
+        most = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
+        self.limit = Limit("the segment store", most, "max_connections" if limits.max_connections else "ulimit -n")
+        self._silent: dict[C, None] = {}
+        self._ended: dict[C, None] = {}
         self._running: C | None = None
         self._all_closed: asyncio.Event | None = None
 
@@ -201,8 +195,8 @@ class ConnectionHub(Generic[C]):
                 return
             self.service.counters.evictions += 1
             largest.cut(
-                f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed, "
-                f"and this peer's {largest.held_bytes} are among the most"
+                f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed "
+                f"(total_outstanding_bytes), and this peer's {largest.held_bytes} are among the most"
             )
 
     # --- admission --------------------------------------------------------------------------------------------------
@@ -213,59 +207,38 @@ class ConnectionHub(Generic[C]):
         At the limit, it replaces the oldest connection that has sent no request, or else the one whose peer has ended
         its direction first.
         """
-        now, why = asyncio.get_running_loop().time(), f"{self.most_connections} are open"
-        since = now - _GIVES_WAY_S
-        if len(self.connections) >= self.most_connections and not (
-            self._close_silent(since, f"it has sent no request, and {why}")
-            or self._close_ended(since, f"its peer has ended its direction, and {why}")
-        ):
-            return why
+        if len(self.connections) >= self.limit.most:
+            self.limit.reached()
+            why = f"{self.limit.most} are open"
+            if not self._close_idle(why):
+                return why
         self.connections.add(connection)
-        self._silent[connection] = now
+        self._silent[connection] = None
         return ""
 
     def peer_ended(self, connection: C) -> None:
         """Called for a connection whose peer has ended its direction while replies are to be sent. It may have gone."""
-        self._ended[connection] = asyncio.get_running_loop().time()
+        self._ended[connection] = None
 
     def refused(self, peer: str, why: str) -> None:
-        """Counts and logs a refused connection."""
+        """Counts and logs a refused connection. The limits warn themselves."""
         self.service.counters.connections_refused += 1
-        log.warning("connection from %s refused: %s", peer, why)
+        log.debug("connection from %s refused: %s", peer, why)
 
-    def _close_silent(self, since: float, why: str) -> bool:
-        """Closes the oldest connection that has been silent since then; returns whether there was one."""
+    def _close_idle(self, why: str) -> bool:
+        """Closes a connection that gives way to another; returns whether there was one."""
         while self._silent:
-            oldest, opened = next(iter(self._silent.items()))
-            if not oldest.is_silent:
-                del self._silent[oldest]
-            elif opened > since:
-                return False
-            else:
-                del self._silent[oldest]
-                oldest.cut(why)
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            if oldest.is_silent:
+                oldest.cut(f"it has sent no request, and {why}", logging.DEBUG)
                 return True
-        return False
-
-    def _close_ended(self, since: float, why: str) -> bool:
-        """Closes the connection whose peer was the first to end its direction, if that was before then."""
-        for oldest, ended in self._ended.items():
-            if ended > since:
-                break
+        if self._ended:
+            oldest = next(iter(self._ended))
             del self._ended[oldest]
-            oldest.cut(why)
+            oldest.cut(f"its peer has ended its direction, and {why}", logging.DEBUG)
             return True
         return False
-
-    def _close_silent_ones(self, now: float) -> bool:
-        """If many connections are open, closes some that were silent for too long; returns whether more may be left."""
-        timeout_s = self.limits.silent_timeout_s
-        why = f"it has sent no request in {timeout_s:g} s, and {len(self.connections)} connections are open"
-        for _ in range(_AT_ONCE):
-            if len(self.connections) < self._crowded_from or not self._close_silent(now - timeout_s, why):
-                return False
-            self.service.counters.deadlines_missed += 1
-        return True
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
@@ -286,7 +259,6 @@ class ConnectionHub(Generic[C]):
         now = loop.time()
         some = to_ask[-_AT_ONCE:]
         del to_ask[-_AT_ONCE:]
-        more = False
         try:
             for connection in some:
                 if connection not in self._watched:
@@ -297,11 +269,10 @@ class ConnectionHub(Generic[C]):
                     connection.missed(deadline[1], now)
                 elif deadline is None and not connection.held_bytes:
                     self._watched.discard(connection)
-            more = self._close_silent_ones(now) or bool(to_ask)
         finally:  # an error must not stop later sweeps
-            if more:
+            if to_ask:
                 self._sweeper = loop.call_soon(self._sweep_some)
-            elif self._watched or len(self.connections) >= self._crowded_from:
+            elif self._watched:
                 self._sweeper = loop.call_later(self._sweep_s, self._sweep)
             else:
                 self._sweeper = None

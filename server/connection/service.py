@@ -323,7 +323,7 @@ class StoreService:
     def _wait(self, read: WaitingRead) -> None:
         session, limit = read.session, self.settings.limits.connection_waiting_reads
         if len(session.reads) >= limit:
-            session.end(f"it has {limit} waiting reads, the limit for one connection")
+            session.end(f"it has {limit} waiting reads, the limit for one connection (connection_waiting_reads)")
             return
         self.store.container_for(read.segment).wait(read.segment, read.offset, read)
         session.reads.add(read)

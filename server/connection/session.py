@@ -437,7 +437,9 @@ class Session(SessionState):
         key = (segment, writer_id.bytes)
         limit = service.settings.limits.connection_writer_bytes
         if key not in self._writers and (len(self._writers) + 1) * WRITER_BYTES > limit:
-            self.end(f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold")
+            self.end(
+                f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold (connection_writer_bytes)"
+            )
             return
         self._drop_writer(key)
         self._refused.pop(key, None)
@@ -535,7 +537,7 @@ class Session(SessionState):
             if len(self._transients) >= limit:
                 self._transients = {each for each in self._transients if service.has_segment(each)}
             if len(self._transients) >= limit:
-                self.end(f"it has {limit} transient segments, as many as one connection may have")
+                self.end(f"it has {limit} transient segments, the limit (connection_transient_segments)")
                 return
             service.store.container_for(parent).create_transient_segment(
                 parent, writer_id, random_part, now_ms=service.now_ms()

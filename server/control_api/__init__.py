@@ -1,16 +1,49 @@
 """The control API: JSON over HTTP about a running server, on the event loop that serves its segments.
 
-`ControlApi` is the listener; `make_app` creates the application alone; `Controlled` holds what it serves, and `Cluster`
-has the methods that it calls on several stores. `HttpListener` and `Guard` also serve applications of other rooms.
-Importing this package imports the web library, so a server does that only if it has an HTTP port.
+`ControlApi` is the listener; `make_app` creates the application alone; `Operations` calls its handlers without HTTP;
+`Controlled` holds what it serves, and `Cluster` has the methods that it calls on several stores. `HttpListener` and
+`Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does that
+only if it has an HTTP port, or a test asks what it holds.
 """
 
-from segstore.server.control_api.app import make_app
+from segstore.server.control_api.app import Operations, make_app
+from segstore.server.control_api.contents import (
+    GroupDetails,
+    GroupSummary,
+    SegmentOfStream,
+    StreamDetails,
+    StreamSummary,
+    TableDetails,
+    TableSummary,
+    TransactionDetails,
+)
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.fronts import Cluster
 from segstore.server.control_api.guard import Guard
 from segstore.server.control_api.listening import ControlApi, HttpListener
 from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.steering import StreamState, TransactionState, WrittenEvent
 from segstore.server.control_api.writer_names import WriterNames
 
-__all__ = ["ApiProblem", "Cluster", "ControlApi", "Controlled", "Guard", "HttpListener", "WriterNames", "make_app"]
+__all__ = [
+    "ApiProblem",
+    "Cluster",
+    "ControlApi",
+    "Controlled",
+    "GroupDetails",
+    "GroupSummary",
+    "Guard",
+    "HttpListener",
+    "Operations",
+    "SegmentOfStream",
+    "StreamDetails",
+    "StreamState",
+    "StreamSummary",
+    "TableDetails",
+    "TableSummary",
+    "TransactionDetails",
+    "TransactionState",
+    "WriterNames",
+    "WrittenEvent",
+    "make_app",
+]

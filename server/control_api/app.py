@@ -11,12 +11,14 @@ the name of its handler, and clients are generated from it: it is part of the AP
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, get_args
+from uuid import UUID
 
 from fastapi import Depends, FastAPI, Request, params
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
-from segstore.server.config import unknown_name
+from segstore.server.config import settings_of, unknown_name
 from segstore.server.control_api import contents, page, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
 from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, check_keys, install, place
@@ -58,6 +60,8 @@ _LACKS: Final[dict[Kind, str]] = {
     "replay": "a replay has problems only: this is a request for `segstore serve` or `segstore tap`",
 }
 _OF_REPLAYS: Final = "only a replay answers from a trace: this is a request for `segstore replay`"
+_ERRORS: Final[dict[int, type[Exception]]] = {404: LookupError, 422: ValueError}
+"""What a refusal is in this process; others are RuntimeError."""
 _ABOUT: Final = """Inspects and controls a running segment store, a tap before one, or a replay of a trace.
 
 Every error response is a `Problem`: one sentence, and the place in the request."""
@@ -157,6 +161,39 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the library documents
     return app
+
+
+class Operations:
+    """The operations on streams, transactions, groups and tables, called in this process without HTTP."""
+
+    def __init__(self, controlled: Controlled) -> None:
+        routers = *contents.routers(controlled), arranging.router(controlled), events.router(controlled)
+        routes = (route for router in routers for route in router.routes)
+        self._routes = {route.name: route for route in routes if isinstance(route, APIRoute)}
+
+    async def call(self, operation: str, path: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        """Returns what the handler does. path: the values in the operation's path. given: the fields of its body, or
+        else of its query.
+
+        Raises ControllerError, StoreError; LookupError, ValueError or RuntimeError for other refusals.
+        """
+        route = self._routes[operation]
+        named = dict(zip((each.name for each in route.dependant.path_params), path, strict=True))
+        for name, value in named.items():
+            if not isinstance(value, str | UUID):
+                raise ValueError(f"{name} is text, not {value!r}")
+        for body in route.dependant.body_params:
+            given = {body.name: settings_of(_model(body.field_info.annotation), given)}
+        try:
+            return await route.endpoint(**named, **given)
+        except ApiProblem as problem:
+            raise _ERRORS.get(problem.status, RuntimeError)(problem.detail) from None
+
+
+def _model(annotation: Any) -> type[BaseModel]:
+    """Returns the model of a body, which may be optional."""
+    found: type[BaseModel] = (get_args(annotation) or (annotation,))[0]
+    return found
 
 
 def _describe_rules(description: dict[str, Any]) -> None:

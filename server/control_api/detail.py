@@ -206,7 +206,8 @@ def _timeline(kept: Kept) -> list[Moment]:
     after = 1 + next(index for index, each in enumerate(timeline) if each.what == "received")
     timeline[after:after] = [Moment(at_ms=None, what=f"fault {shown(each)}") for each in kept.faults]
     if kept.reply is None:
-        timeline.append(Moment(at_ms=None, what="no reply so far"))
+        what = "given up: the client closed the connection" if kept.stage == "given up" else "no reply so far"
+        timeline.append(Moment(at_ms=None, what=what))
     return timeline
 
 

@@ -11,7 +11,8 @@ sites can lead only to that page.
 Invariants: a body has at most `max_body_bytes` and is complete within `body_timeout_s` before it is processed; a body's
 content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one. Of the body of a
 refused request, `_MOST_DROPPED_BYTES` are read behind the answer, because closing a connection with unread bytes would
-discard the answer. A request that may be abandoned does not outlive its connection; others are completed, and there are
+discard the answer. HEAD is served wherever GET is: the application sees a GET, and the web server sends no body. A
+request that may be abandoned does not outlive its connection; others are completed, and there are
 at most `_MOST_COMPLETED` of them.
 """
 
@@ -185,6 +186,8 @@ class Guard:
             given = True
             return {"type": "http.request", "body": data, "more_body": False}
 
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
         if self._may_abandon(scope):
             await _until_gone(self._app(scope, receiving, sending), receive)
         elif self._completing >= _MOST_COMPLETED:

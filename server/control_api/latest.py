@@ -15,9 +15,9 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.server.faults import Seen, check_types, counts
-from segstore.wire import AppendBlock, AppendBlockEnd
-from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
+from segstore.server.faults import Seen, counts
+from segstore.wire import AppendBlock
+from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, check_possible, parse_filter
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -49,16 +49,18 @@ class Kept:
         time_ns: since the start of the traffic.
         faults: actions of the fault rules that fired.
         seen: what a mock has observed about it.
+        given_up: whether the client closed the connection while it, a read, waited for data.
     """
 
-    def __init__(self, number: int, request: Exchange, block: Exchange | None, time_ns: int) -> None:
+    def __init__(self, number: int, request: Exchange, time_ns: int) -> None:
         self.number = number
         self.request = request
-        self.block = block
+        self.block = request.block
         self.reply: Exchange | None = None
         self.time_ns = time_ns
         self.faults: tuple[str, ...] = ()
         self.seen: Seen | None = None
+        self.given_up = False
 
     @property
     def command(self) -> Command | None:
@@ -74,7 +76,7 @@ class Kept:
 
     @property
     def status(self) -> str | None:
-        return None if self.reply is None else self.reply.status
+        return self.request.status
 
     @property
     def type_name(self) -> str | None:
@@ -114,11 +116,15 @@ class Kept:
 
     @property
     def failure(self) -> bool:
-        return self.reply is not None and self.reply.failure
+        return self.request.failure
 
     @property
     def latency_ns(self) -> int | None:
-        return None if self.reply is None else self.reply.record.ts_ns - self.request.record.ts_ns
+        return self.request.latency_ns
+
+    @property
+    def payloads(self) -> tuple[bytes, ...]:
+        return self.request.payloads
 
     def as_seen(self) -> Seen:
         """The same facts as an observer has them; the store is 0, whichever it was."""
@@ -141,6 +147,7 @@ class Kept:
             reply=None if self.reply is None else self.reply.status or self.reply.type_name,
             faults=self.faults,
             call=self.call,
+            payload=self.request.payload,
         )
 
     @property
@@ -150,7 +157,9 @@ class Kept:
             return "replied"
         if self.seen is not None and self.seen.refused_s is not None:
             return "refused"
-        return "applied" if self.seen is not None and self.seen.applied_s is not None else "received"
+        if self.seen is not None and self.seen.applied_s is not None:
+            return "applied"
+        return "given up" if self.given_up else "received"
 
 
 class Pairing:
@@ -160,11 +169,13 @@ class Pairing:
         self.requests: deque[Kept] = deque()
         self._started_ns = traffic.started_ns
         self._exchanges = Exchanges(writers=traffic.writers)
-        self._blocks: dict[int, Exchange] = {}
         self._waiting: dict[int, Kept] = {}
 
     def see(self, number: int, record: Record) -> Exchange:
         seen = self._exchanges.see(record)
+        for each in seen.given_up:
+            if (request := self._waiting.pop(id(each), None)) is not None:
+                request.given_up = True
         if record.kind not in (RecordKind.FRAME, RecordKind.BYTES, RecordKind.CALL):
             return seen
         if record.direction is Direction.REPLY:
@@ -172,11 +183,8 @@ class Pairing:
                 request = self._waiting.pop(id(each), None)
                 if request is not None:
                     request.reply = seen
-        elif isinstance(seen.command, AppendBlock):
-            self._blocks[record.connection] = seen
-        else:
-            block = self._blocks.pop(record.connection, None) if isinstance(seen.command, AppendBlockEnd) else None
-            request = Kept(number, seen, block, record.ts_ns - self._started_ns)
+        elif not isinstance(seen.command, AppendBlock):
+            request = Kept(number, seen, record.ts_ns - self._started_ns)
             self._waiting[id(seen)] = request
             self.requests.append(request)
         return seen
@@ -204,9 +212,9 @@ class Latest:
     async def find(self, match: str, *, limit: int, after: int = 0) -> list[Kept]:
         """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
 
-        Raises FilterError; ValueError if nothing matches and the filter names a type that no request has.
+        Raises FilterError; ValueError if nothing matches because no request can match.
         """
-        holds = parse_filter(match) if match.strip() else None
+        holds = parse_filter(match, "request") if match.strip() else None
         async with self._looking:
             last = self.traffic.flush()
             decided = 0 if self._faults is None else sum(each.fired for each in self._faults.tallies())
@@ -216,7 +224,7 @@ class Latest:
                 self._found = await self._find(holds, limit, after, last)
                 self._asked = asked
             if holds is not None and not self._found:  # clients may send what is no request
-                check_types(holds)
+                check_possible(holds, "log")
             return self._found
 
     async def _find(self, holds: Filter | None, limit: int, after: int, last: int) -> list[Kept]:

@@ -6,10 +6,10 @@ short.
 
 Invariants: after `stop`, which can be called twice, no connection and no task is left. The number of connections is
 limited by its share of descriptors (`descriptors`); another connection replaces the one whose current step started
-first. A step is receiving the head of a request or answering it. Each step has a deadline, which incoming bytes do not
-extend; a step in which the peer has read a part of a response gets another one, so a download takes as long as its
-reader needs. A peer that sends no more has `_ENDED_S`, because it may have disconnected. With TLS, half of the share is
-for connections whose handshake is not complete.
+first, if possible one without a request. A step is receiving the head of a request or answering it. Each step has a
+deadline, which incoming bytes do not extend; a step in which the peer has read a part of a response gets another one,
+so a download takes as long as its reader needs. A peer that sends no more has `_ENDED_S`, because it may have
+disconnected. With TLS, half of the share is for connections whose handshake is not complete.
 
 The control API requires a token unless the address is loopback, because any caller can change the server.
 """
@@ -41,7 +41,7 @@ from segstore.server.control_api.guard import ONE_HOST, Guard, is_loopback
 from segstore.server.control_api.latest import latest_seen
 from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
-from segstore.server.descriptors import shares
+from segstore.server.descriptors import Limit, shares
 from segstore.server.net import CannotListen, TlsFiles, listening_on
 from segstore.server.secret_file import read_secret
 from segstore.wire.endpoint import Endpoint
@@ -100,11 +100,12 @@ class _Outgoing:
 class _Connection(H11Protocol):
     """One connection, with the deadline of its current step.
 
-    since_s: when the step started or, if its deadline was extended, when that was.
+    since_s: when the step started or, if its deadline was extended, when that was. limit: of its port.
     """
 
     _asking = _has_ended = False
     since_s = 0.0
+    limit: Limit
     _sent = 0
     _deadline: asyncio.TimerHandle | None = None
     _outgoing: _Outgoing
@@ -120,8 +121,9 @@ class _Connection(H11Protocol):
                 transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _UNSENT, _UNSENT_BYTES)
         super().connection_made(cast("asyncio.Transport", self._outgoing))
         self._begin_step(_FIRST_HEAD_S)
-        if len(self.connections) > (shares().http // 2 if self.scheme == "https" else shares().http):
-            slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_since_s)
+        if len(self.connections) > self.limit.most:
+            self.limit.reached()
+            slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_gives_way)
             self.connections.discard(slowest)
             slowest.transport.abort()
 
@@ -192,16 +194,21 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
 
-def _since_s(connection: _Connection) -> float:
-    return connection.since_s
+def _gives_way(connection: _Connection) -> tuple[bool, float]:
+    """The order in which connections give way to others: first those without a request."""
+    return connection._is_answering(), connection.since_s
 
 
 class _Server:
-    """An application and its connections. server_state: the connections and tasks, as uvicorn has them."""
+    """An application and its connections. server_state: the connections and tasks, as uvicorn has them.
 
-    def __init__(self, app: ASGIApp) -> None:
+    limit: on the connections.
+    """
+
+    def __init__(self, app: ASGIApp, limit: Limit) -> None:
         self.server_state = ServerState()
         self._app = app
+        self._limit = limit
         self._is_ending = False
         self._config = uvicorn.Config(
             self._answer,
@@ -228,7 +235,9 @@ class _Server:
                 raise
 
     def _connection(self) -> _Connection:
-        return _Connection(self._config, self.server_state, {})
+        connection = _Connection(self._config, self.server_state, {})
+        connection.limit = self._limit
+        return connection
 
     async def begin(self, host: str, port: int, tls: ssl.SSLContext | None) -> Endpoint:
         """Listens; returns the address. Raises OSError."""
@@ -236,9 +245,8 @@ class _Server:
         timeouts = {"ssl_handshake_timeout": _FIRST_HEAD_S, "ssl_shutdown_timeout": _DRAIN_S}
         listening = Listening(
             self._connection,
-            _refused,
-            highest=sys.maxsize,  # the number of connections is limited instead
-            handshakes=max(1, shares().http // 2),
+            self._limit,
+            handshakes=self._limit.most,
             tls={} if tls is None else {"ssl": tls, **timeouts},
         )
         self._listening = await listening.start(host, port, _BACKLOG)
@@ -265,10 +273,6 @@ class _Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _refused(peer: str, why: str) -> None:
-    log.debug("a connection of %s is closed: %s", peer, why)
-
-
 class HttpListener:
     """Serves an application at a host and port; port 0 picks a free one. `address` is None before the start.
 
@@ -287,7 +291,8 @@ class HttpListener:
     async def listen(self, app: ASGIApp) -> Endpoint:
         """Starts listening; returns the address. Raises AddressInUse, CannotListen."""
         tls = None if self._tls is None else self._tls.server_context(self._host, self._port)
-        server = _Server(app)
+        most = shares().http if tls is None else max(1, shares().http // 2)
+        server = _Server(app, Limit(f"the {self._use} port", most))
         with listening_on(self._host, self._port, self._use, self._option):
             self.address = await server.begin(self._host, self._port, tls)
         self._server = server

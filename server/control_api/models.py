@@ -118,7 +118,10 @@ class RequestInfo(BaseModel):
     writer_id: UUID | None
     size: int = Field(description="In bytes, with headers; of an append also those of its block.")
     received_ms: int = Field(description="Time of receipt, in ms since 1970.")
-    stage: str = Field(description="The last stage it has reached: received, applied, refused or replied.")
+    stage: str = Field(
+        description="The last stage it has reached: received, applied, refused or replied; given up, if the client "
+        "closed the connection while a read waited for data."
+    )
     reply: str | None = Field(description="The first reply, such as SEGMENT_READ.")
     failure: bool = Field(description="Whether the reply is a failure.")
     latency_ms: float | None = Field(description="Time from receipt to reply.")

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
+_OF_REST_API: Final = ("/ping", "/v1/scopes", "/v1/health/")
+"""Where the paths of Pravega's REST API begin."""
 _NAME_CHARACTERS: Final = 100
 _TAG: Final = re.compile(r"<\w+>|\[key\]")
 _MARK: Final = object()
@@ -155,11 +157,15 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
+    path = request.url.path
+    other_port = (
+        "; Pravega's REST API is at the port of `segstore serve --rest-port`" if path.startswith(_OF_REST_API) else ""
+    )
     if error.status_code == 404:
-        return answer(404, f"there is no {request.url.path}; see /v1/openapi.json", "path", headers)
+        return answer(404, f"there is no {path}; see /v1/openapi.json{other_port}", "path", headers)
     if error.status_code == 405:
         allowed = ", ".join(_allowed(request))
-        why = f"{request.method} is not allowed for {request.url.path}; allowed: {allowed}"
+        why = f"{request.method} is not allowed for {path}; allowed: {allowed}{other_port}"
         return answer(405, why, "method", {"allow": allowed})
     if isinstance(error.__cause__, ValueError | RecursionError):
         return answer(400, *_unreadable(error.__cause__, await request.body()))
@@ -227,11 +233,12 @@ def _allowed(request: Request) -> list[str]:
     """The methods of all routes that match the path. The library's own header names those of the first one only."""
     routes = request.app.routes
     methods = [each for each in _METHODS if each != request.method]
-    return [
+    allowed = [
         method
         for method in methods
         if any(each.matches({**request.scope, "method": method})[0] is Match.FULL for each in routes)
     ]
+    return ["GET", "HEAD", *allowed[1:]] if "GET" in allowed else allowed
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -45,7 +45,7 @@ class OwnershipSettings(BaseModel):
     takeover_delay_ms: float = Field(default=500.0, ge=0)
     """Delay before a store takes a container that last belonged to another store."""
     preload: bool = False
-    """After a new session, open containers that another store opened meanwhile at once, not on first use."""
+    """Open regained containers immediately instead of on first use."""
     stale_node: Literal["wait", "replace"] = "wait"
     """What to do with a node left by an older session of this store: wait until it is gone, or replace it."""
     load_report_interval_ms: float = Field(default=5_000.0, gt=0)

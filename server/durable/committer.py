@@ -9,8 +9,8 @@ Visibility: requests are executed before their changes are durable, so each repl
 are sent in order. The reference shows readers data only once its log has it; here a read during the write of a group
 waits for that group, whatever it reads.
 
-Invariants: batches are numbered without gaps and become durable in that order; after a failure (`failure`), no reply is
-sent. `full` is set while more than `max_bytes` are queued; callers should then wait.
+Invariants: batches are numbered without gaps and become durable in that order; after a failure (`failure`), also the
+loss of the directory, no reply is sent. `full` is set while more than `max_bytes` are queued; callers should then wait.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain
 from math import inf
-from queue import SimpleQueue
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from segstore.server.durable.data_directory import DataDirectory
+from segstore.server.durable.data_directory import DataDirectory, DirectoryGone
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group, JournalFailed, JournalWriter
 
@@ -43,6 +45,8 @@ _RECORD: Final = Struct(">iI")
 _BEGIN: Final = Struct(">iIQ")
 _NUMBER_BYTES: Final = 8
 _GROUP_BYTES: Final = 8 * 1024 * 1024
+_LOOK_S: Final = 0.5
+"""How often the directory is looked for while nothing is written."""
 
 
 class Gated(Protocol):
@@ -143,6 +147,20 @@ def records(payload: bytes) -> list[tuple[int, memoryview]]:
         found.append((log_id, view[at : at + size]))
         at += size
     return found
+
+
+def failure_of(directory: DataDirectory, where: str | Path, error: Exception) -> str:
+    """Returns why nothing is acknowledged any more after an error, in one sentence. where: the path that it names."""
+    try:
+        directory.check_place()
+    except DirectoryGone as gone:
+        return f"{gone}: nothing is acknowledged any more"
+    except OSError:  # the disk has failed
+        pass
+    return (
+        f"{where} cannot be written to ({error}): nothing is acknowledged any more; "
+        "what was acknowledged is there when the store is started again"
+    )
 
 
 class Committer(Gate):
@@ -317,45 +335,46 @@ class Committer(Gate):
             self._tell(self._ended.set_result, None)
 
     def _write_all(self) -> None:
-        queue, failed = self._queue, False
-        while True:
-            batch = queue.get()
-            if batch is None:
-                return
-            batches, size = [batch], batch.size
-            ending = False
-            while size < _GROUP_BYTES and not queue.empty():
-                more = queue.get()  # this thread is the only consumer
-                if more is None:
-                    ending = True
-                    break
-                batches.append(more)
-                size += more.size
-            if not (failed or self.failure):
-                try:
-                    self._commit(batches, size)
-                except Fenced as error:
-                    failed = True
-                    self._tell(self.fail, str(error), logging.WARNING)
-                except Exception as error:  # waiters must be notified of any error
-                    failed = True
-                    if not isinstance(error, (OSError, MemoryError)):
-                        log.exception("unexpected error in a commit to %s", self._where)
-                    why = (
-                        f"{self._where} cannot be written to ({error}): nothing is acknowledged any more; "
-                        "what was acknowledged is there when the store is started again"
-                    )
-                    self._tell(self.fail, why)
-            if ending:
-                return
+        queue, failed, ending = self._queue, False, False
+        while not ending:
+            batches: list[_Batch] = []
+            size = 0
+            with suppress(Empty):
+                more = queue.get(timeout=_LOOK_S)
+                while more is not None:
+                    batches.append(more)
+                    size += more.size
+                    if size >= _GROUP_BYTES or queue.empty():  # this thread is the only consumer
+                        break
+                    more = queue.get()
+                ending = more is None
+            if failed or self.failure:
+                continue
+            try:
+                if batches:
+                    self._write(batches)
+                self._directory.check_place()
+                if batches:
+                    self._report(batches[-1].number, size)
+            except Fenced as error:
+                failed = True
+                self._tell(self.fail, str(error), logging.WARNING)
+            except Exception as error:  # waiters must be notified of any error
+                failed = True
+                if not isinstance(error, (OSError, MemoryError)):
+                    log.exception("unexpected error in a commit to %s", self._where)
+                self._tell(self.fail, failure_of(self._directory, self._where, error))
 
-    def _commit(self, batches: list[_Batch], size: int) -> None:
+    def _write(self, batches: list[_Batch]) -> None:
         last = batches[-1].number
         payload = b"".join([record for batch in batches for record in batch.records])
         for batch in batches:  # the disk may take long
             batch.records.clear()
         self._journal.append(Group(batches[0].number, last, payload))
         self._directory.note(last)
+
+    def _report(self, last: int, size: int) -> None:
+        """Reports a written group, which ends with batch `last`, and switches journals if this one is full."""
         self.written.append((last, size))
         self._tell(self.catch_up)
         following = self._next

@@ -118,6 +118,13 @@ class DirectoryUnusable(DataError):
         )
 
 
+class DirectoryGone(OSError):
+    """The directory was removed or replaced while it was open; the text is one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} was removed or replaced")
+
+
 class SnapshotFile(msgspec.Struct, frozen=True):
     """number: in its name. size, crc: of the whole file."""
 
@@ -334,9 +341,13 @@ class DataDirectory:
         files.replace(new, self.path / COMMITTED_FILE)
 
     def check_place(self) -> None:
-        """Raises `OSError` if the path no longer leads to the locked directory."""
-        if not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
-            raise OSError(f"another directory is at {self.path} now")
+        """Raises `DirectoryGone` if the path no longer leads to the locked directory and its file `committed`."""
+        try:
+            is_there = os.path.samestat(self.path.stat(), os.fstat(self._folder)) and os.fstat(self._mark).st_nlink
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise DirectoryGone(self.path)
 
     def check_owner(self, cluster: str, containers: int, held: tuple[int, ...]) -> None:
         """Raises `DirectoryForeign` for a directory of another cluster or of other containers."""

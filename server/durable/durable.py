@@ -40,7 +40,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from segstore.server.durable import chunk_files, snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
-from segstore.server.durable.committer import Committer
+from segstore.server.durable.committer import Committer, failure_of
 from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile, snapshot_name
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.files import Files
@@ -302,10 +302,7 @@ class Durability:
         if isinstance(error, Fenced) or self.directory.is_over:
             self.committer.fail(f"{self.directory.path} is another store's now: {error}", logging.WARNING)
             return
-        self.committer.fail(
-            f"{self.directory.path} cannot be written to ({error}): nothing is acknowledged any more; "
-            "what was acknowledged is there when the store is started again"
-        )
+        self.committer.fail(failure_of(self.directory, self.directory.path, error))
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

@@ -226,6 +226,10 @@ class FencedDirectory(DataDirectory):
     def is_over(self) -> bool:
         return self.epoch.is_known_over
 
+    def check_place(self) -> None:
+        self.epoch.check()
+        super().check_place()
+
     def note(self, number: int) -> None:
         super().note(number)
         self.epoch.check()

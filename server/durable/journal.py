@@ -147,12 +147,14 @@ class JournalReader:
         end: offset of the byte after the last group that was read.
         stray: offset of the first byte read that is not zero and in no group; None if there is none. Such bytes are
             corruption of unused space, or a write cut short.
+        is_cut_short: whether all such bytes belong to a group at `end` whose write was not finished, as after a kill.
     """
 
     def __init__(self, path: Path, base_crc: int) -> None:
         self.path = path
         self.end = PAGE_BYTES
         self.stray: int | None = None
+        self.is_cut_short = False
         self._base_crc = base_crc
 
     def __iter__(self) -> Iterator[Group]:
@@ -172,9 +174,17 @@ class JournalReader:
                 self.see_zeros(file.read(self.end - file.tell()), file.tell())
                 yield group
             file.seek(self.end)
+            before, head = self.stray, file.read(_GROUP.size)
+            stop = self.end
+            if len(head) == _GROUP.size and head.startswith(salt):
+                stop += _GROUP.size + _CRC_BYTES + _GROUP.unpack(head)[3]
+                self.is_cut_short = before is None
+            file.seek(self.end)
             while data := file.read(len(ZEROS)):
                 self.see_zeros(data, file.tell())
                 begin = file.tell() - len(data)
+                if data[max(0, stop - begin) :].strip(b"\0"):
+                    self.is_cut_short = False
                 for at in range(begin, file.tell(), PAGE_BYTES):
                     if at > self.end and data.startswith(salt, at - begin):
                         raise JournalDamaged(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -229,9 +229,13 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
 
 
 class Verified(NamedTuple):
-    """Result of a verification: the faults, one sentence each, and counts of what was read."""
+    """Result of a verification: the faults, one sentence each, and counts of what was read.
+
+    notes: findings that are no faults, one sentence each.
+    """
 
     faults: list[str]
+    notes: Sequence[str] = ()
     files: int = 0
     segments: int = 0
     batches: int = 0
@@ -254,14 +258,15 @@ def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) ->
 
 def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verified:
     faults: list[str] = []
+    notes: list[str] = []
     if owner is not None:
         try:
             directory.check_owner(*owner)
         except DirectoryForeign as error:
             faults.append(str(error))
     files, segments = _verify_snapshot(directory, faults)
-    batch = _verify_journals(directory, faults)
-    return Verified(faults, files + len(directory.manifest.journals), segments, batch)
+    batch = _verify_journals(directory, faults, notes)
+    return Verified(faults, notes, files + len(directory.manifest.journals), segments, batch)
 
 
 def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:
@@ -284,8 +289,8 @@ def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, 
     return 1 + len(chunks), segments
 
 
-def _verify_journals(directory: DataDirectory, faults: list[str]) -> int:
-    """Adds the faults of the journals; returns the number of the last batch that can be read."""
+def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[str]) -> int:
+    """Adds the faults of the journals, and notes; returns the number of the last batch that can be read."""
     batch, end = directory.manifest.batch, None
     stray: list[JournalReader] = []
     for entry in directory.manifest.journals:
@@ -306,12 +311,19 @@ def _verify_journals(directory: DataDirectory, faults: list[str]) -> int:
         elif reader.stray is not None:
             stray.append(reader)
     lacking = missing(directory, end, batch)
-    faults += [
-        f"{each.path} has bytes in no group, from byte {each.stray} on: what a loss of power left of a write, or "
-        "damage to what is not used; nothing that was acknowledged is in them"
-        for each in stray
-        if lacking is None or each is not end
-    ]
+    for each in stray:
+        if lacking is not None and each is end:
+            continue
+        if each.is_cut_short:
+            notes.append(
+                f"{each.path} ends with a write that was not finished when its process ended, from byte {each.stray} "
+                "on; nothing that was acknowledged is in it"
+            )
+        else:
+            faults.append(
+                f"{each.path} has bytes in no group, from byte {each.stray} on: unused space is damaged, or the "
+                "machine stopped during a write; nothing that was acknowledged is in them"
+            )
     if lacking is not None:
         faults.append(f"{lacking[0]} is damaged: {lacking[1]}")
     return batch

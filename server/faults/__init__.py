@@ -5,7 +5,7 @@ from segstore.server.faults.faults import Faults, NoFaults, WithFaults, counts, 
 from segstore.server.faults.file import Document, FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
-from segstore.server.faults.near import check_types, line_of
+from segstore.server.faults.near import line_of
 from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName, check_wait
 from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, RoundTrip, Rule, RuleOptions, Status
 from segstore.server.faults.waits import FaultWaits
@@ -45,7 +45,6 @@ __all__ = [
     "Tally",
     "Wait",
     "WithFaults",
-    "check_types",
     "check_wait",
     "counts",
     "fault_decorator",

@@ -133,12 +133,13 @@ class Decider:
         forgotten_decisions: number of older decisions that were discarded.
         looks_at_replies: whether an enabled rule matches replies.
         looks_at_appends: whether an enabled rule may match an unconditional append.
+        looks_at_payloads: whether an enabled rule reads payloads.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.forgotten_decisions = 0
-        self.looks_at_replies = self.looks_at_appends = False
+        self.looks_at_replies = self.looks_at_appends = self.looks_at_payloads = False
         self._log: deque[Decision] = deque()
         self._log_bytes = 0
         self._rules: dict[str, _Rule] = {}
@@ -202,7 +203,7 @@ class Decider:
     def _changed(self) -> None:
         """Rules were replaced, removed, enabled or disabled."""
         self._terms = sum(each.rule.terms for each in self._rules.values())
-        self.looks_at_replies = self.looks_at_appends = False
+        self.looks_at_replies = self.looks_at_appends = self.looks_at_payloads = False
         for each in self._rules.values():
             if each.enabled:
                 self._look_at(each)
@@ -211,6 +212,8 @@ class Decider:
         """An enabled rule takes effect."""
         self.looks_at_replies = self.looks_at_replies or each.rule.on == "reply"
         self.looks_at_appends = self.looks_at_appends or _may_match_append(each)
+        reads_payloads = each.matches is not None and "data" in each.matches.names
+        self.looks_at_payloads = self.looks_at_payloads or reads_payloads
 
     @property
     def rules(self) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from segstore.server.config import keys_at, unknown_name
+from segstore.server.config import keys_at, read_text, unknown_name
 from segstore.server.faults.rules import FaultSettings
 from segstore.wire.printable import printable
 from segstore.wire.validation import first_error, message_of
@@ -76,14 +76,10 @@ class FaultFileError(ValueError):
 
 def read_faults(path: Path) -> FaultSettings:
     """Reads a fault file: JSON if its suffix is `.json`, else YAML. Raises FaultFileError, OSError."""
-    with path.open("rb") as file:
-        data = file.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise FaultFileError(str(path), None, "", f"a fault file has at most {_MOST_BYTES} bytes")
     try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise FaultFileError(str(path), None, "", f"not UTF-8 at byte {error.start}") from error
+        text = read_text(path, _MOST_BYTES)
+    except ValueError as error:
+        raise FaultFileError(str(path), None, "", str(error).removeprefix(f"{path} ")) from error
     return parse_faults(text, str(path), form="json" if path.suffix.lower() == ".json" else "yaml")
 
 

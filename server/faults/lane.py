@@ -53,6 +53,7 @@ from segstore.wire import (
     decode,
 )
 from segstore.wire.blocks import Append
+from segstore.wire.inspect import NO_PAYLOAD
 from segstore.wire.owned import owned
 
 if TYPE_CHECKING:
@@ -216,6 +217,8 @@ class Lane:
         if faults.observer is not None:
             faults.observer.add(seen)
         plan = faults.decide(seen) or NO_PLAN
+        if faults.observer is None:
+            seen.payload = NO_PAYLOAD  # only the rules have read it
         if plan is NO_PLAN and not self._refused:  # nearly all requests
             return [Execute(seen, plan, item, raw)]
         wait = plan.before
@@ -241,6 +244,7 @@ class Lane:
             now_s=faults.clock.now_s(),
             started_s=faults.started_s,
             place=self._progress.count,
+            with_payload=faults.looks_at_payloads or faults.observer is not None,
         )
 
     def _call(self, request: Execute, action: Call) -> list[Effect]:
@@ -474,7 +478,13 @@ class Lane:
             return
         now_s = self._faults.clock.now_s()
         about = reply_seen(
-            reply, len(frame), seen[0] if seen else None, store=self._store, connection=self.number, now_s=now_s
+            reply,
+            len(frame),
+            seen[0] if seen else None,
+            store=self._store,
+            connection=self.number,
+            now_s=now_s,
+            with_payload=self._faults.looks_at_payloads,
         )
         about.place = seen[-1].place if seen else 0
         plan = self._faults.decide(about)

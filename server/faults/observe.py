@@ -8,8 +8,9 @@ written to the socket. Controller calls are requests, too; one that is cancelled
 the filter language: `latency` is the time from receipt to reply, `failure` whether the reply is a failure, `time` the
 time since the store's start.
 
-Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads and tokens are not
-kept. Only `wait_for` waits; its deadline is the loop's.
+Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads have a bound of
+their own, above which the oldest requests lose theirs; tokens are not kept. Only `wait_for` waits; its deadline is the
+loop's.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.config import check_choice
-from segstore.server.faults.near import MOST_LOOKED_AT, check_possible, check_types, near_misses
+from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
+from segstore.wire.inspect import NO_PAYLOAD, Payload
 from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, parse_filter, segments_of
+from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, check_possible, parse_filter, segments_of
 
 _MOST_SHOWN: Final = 100
 _REQUEST_BYTES: Final = 700
@@ -65,6 +67,7 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     over all stores. offset: of a read or a conditional append. event_number, event_count: of an append. size: in bytes,
     with headers. reply: the type name of the first reply. faults: actions of rules that fired. call: of a controller
     call, which is no frame; its type name is the method's, its reply the outcome. place: as a `Decision` has it.
+    payload: empty where no filter can read it.
     """
 
     number: int
@@ -90,6 +93,11 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     failure: bool = False
     call: Call | None = None
     place: int = 0
+    payload: Payload = NO_PAYLOAD
+
+    @property
+    def payloads(self) -> tuple[bytes, ...]:
+        return self.payload.parts()
 
     @property
     def kind(self) -> str:
@@ -123,9 +131,18 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
 
 
 def request_seen(
-    item: Command | Append, number: int, *, store: int, connection: int, now_s: float, started_s: float, place: int = 0
+    item: Command | Append,
+    number: int,
+    *,
+    store: int,
+    connection: int,
+    now_s: float,
+    started_s: float,
+    place: int = 0,
+    with_payload: bool = False,
 ) -> Seen:
-    """Returns the facts about a request at its receipt. Keeps no view of its payload."""
+    """Returns the facts about a request at its receipt. Copies its payload if it is asked for."""
+    payload = Payload(item) if with_payload else NO_PAYLOAD
     if isinstance(item, Append):
         conditional = item.expected_offset is not None
         return Seen(
@@ -144,6 +161,7 @@ def request_seen(
             item.event_number,
             item.event_count,
             place=place,
+            payload=payload,
         )
     return Seen(
         number,
@@ -159,10 +177,20 @@ def request_seen(
         started_s,
         item.offset if isinstance(item, ReadSegment) else -1,
         place=place,
+        payload=payload,
     )
 
 
-def reply_seen(reply: Command, size: int, request: Seen | None, *, store: int, connection: int, now_s: float) -> Seen:
+def reply_seen(
+    reply: Command,
+    size: int,
+    request: Seen | None,
+    *,
+    store: int,
+    connection: int,
+    now_s: float,
+    with_payload: bool = False,
+) -> Seen:
     """Returns the facts about a reply. If it names no segments, its request's are used."""
     return Seen(
         request.number if request is not None else 0,
@@ -180,6 +208,7 @@ def reply_seen(reply: Command, size: int, request: Seen | None, *, store: int, c
         replied_s=now_s,
         direction=1,
         failure=COMMANDS[reply.code].is_failure if reply.code in COMMANDS else False,
+        payload=Payload(reply) if with_payload else NO_PAYLOAD,
     )
 
 
@@ -290,7 +319,8 @@ class Observed:
 class Observer(Observed):
     """Keeps the most recent requests and notifies waiters.
 
-    max_bytes: approximate memory limit; the oldest requests are discarded. forgotten: number of discarded requests.
+    max_bytes: approximate memory limit; the oldest requests are discarded. Their payloads, which are dropped before,
+    have a limit of the same size. forgotten: number of discarded requests.
     """
 
     def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
@@ -301,21 +331,37 @@ class Observer(Observed):
         self.forgotten = 0
         self._seen: deque[Seen] = deque()
         self._bytes = 0
+        self._with_payload: deque[Seen] = deque()
+        self._payload_bytes = 0
         self._waiters: list[_Waiter] = []
         self._looking = asyncio.Lock()
 
     def add(self, seen: Seen) -> None:
         self._seen.append(seen)
         self._bytes += _cost(seen)
+        if seen.payload.size:
+            self._with_payload.append(seen)
+            self._payload_bytes += seen.payload.size
         while self._bytes > self.max_bytes and len(self._seen) > 1:
-            self._bytes -= _cost(self._seen.popleft())
+            oldest = self._seen.popleft()
+            self._bytes -= _cost(oldest)
             self.forgotten += 1
+            if self._with_payload and self._with_payload[0] is oldest:
+                self._drop_payload()
+        while self._payload_bytes > self.max_bytes:
+            self._drop_payload()
         self._notify(seen, Stage.RECEIVED)
+
+    def _drop_payload(self) -> None:
+        oldest = self._with_payload.popleft()
+        self._payload_bytes -= oldest.payload.size
+        oldest.payload = NO_PAYLOAD
 
     def clear(self) -> None:
         """Discards all requests; later ones are numbered after them."""
         self._seen.clear()
-        self._bytes = self.forgotten = 0
+        self._with_payload.clear()
+        self._bytes = self._payload_bytes = self.forgotten = 0
 
     def executed(self, seen: Seen, now_s: float, reply: str | None, *, failure: bool) -> None:
         """Records that a request was executed; `reply` is the type name of its reply."""
@@ -341,7 +387,7 @@ class Observer(Observed):
     def last_request(self) -> str:
         """The last request, for a message about others."""
         if not self._seen:
-            return "none came"
+            return "no request came"
         last = self._seen[-1]
         place = "to the controller" if last.call is not None else f"on connection {last.connection}"
         return f"the last request was {last.type_name} {place}"
@@ -351,7 +397,7 @@ class Observer(Observed):
 
         One line each, with the parts that do not hold. Raises as `latest`.
         """
-        holds, wanted = _of_requests(match, may_be_none=True), stage_of(stage)
+        holds, wanted = _of_requests(match), stage_of(stage)
         latest = islice(self.newest_first(), MOST_LOOKED_AT)
         others = (each for each in latest if not (each.number > since and each.reached(wanted) and holds(each)))
         missing = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
@@ -369,10 +415,10 @@ class Observer(Observed):
         """Returns the last `limit` requests that match, newest first.
 
         after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
-        Raises FilterError; ValueError for a type that no request has.
+        Raises FilterError; ValueError for a filter that no request can match.
         """
         parsed = _parsed(match)
-        holds = _of_requests(match if parsed is None else parsed, may_be_none=True)
+        holds = _of_requests(match if parsed is None else parsed)
         slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
         async with self._looking:  # one slice per tick, however many callers there are
@@ -420,19 +466,13 @@ def _parsed(match: str | Filter) -> Filter | None:
         return match
     if not isinstance(match, str):
         raise ValueError(f"a filter is a text, not {_shown(match)}")
-    return parse_filter(match) if match.strip() else None
+    return parse_filter(match, "request") if match.strip() else None
 
 
-def _of_requests(match: str | Filter, *, may_be_none: bool = False) -> Callable[[Subject], bool]:
-    """Returns the predicate of a filter. may_be_none: a filter that no request can match is an answer, not a mistake.
-
-    Raises FilterError; ValueError for a filter that no request can match, or for a type that none has.
-    """
+def _of_requests(match: str | Filter) -> Callable[[Subject], bool]:
+    """Returns the predicate of a filter. Raises FilterError; ValueError for a filter that no request can match."""
     parsed = _parsed(match)
     if parsed is None:
         return lambda _: True
-    if may_be_none:
-        check_types(parsed)
-    else:
-        check_possible(parsed, "request", recorded=True)
+    check_possible(parsed, "log")
     return parsed

@@ -29,6 +29,7 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    ValidationInfo,
     WithJsonSchema,
     field_serializer,
     field_validator,
@@ -37,13 +38,13 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from segstore.server.config import PlainName
-from segstore.server.faults.near import What, check_possible, possible
+from segstore.server.faults.near import What
 from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
 from segstore.wire import COMMANDS, WireError, encode
 from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
-from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
+from segstore.wire.trace import Filter, FilterError, check_possible, parse_filter, possible, with_fields
 
 if TYPE_CHECKING:
     from segstore.wire import Command
@@ -443,8 +444,8 @@ class Rule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     name: PlainName = Field(default="", max_length=_MOST_NAME, strict=True)
-    match: str = Field(default="", strict=True)
     on: What = "request"
+    match: str = Field(default="", strict=True)
     store: int | None = Field(default=None, ge=0, le=MAX_INT64, strict=True)
     each: Literal["connection", "segment", "writer", "flow"] | None = None
     nth: tuple[Annotated[int, Field(ge=1, le=MAX_INT64, strict=True)], ...] = Field(default=(), max_length=_MOST_LISTED)
@@ -494,10 +495,10 @@ class Rule(BaseModel):
 
     @field_validator("match")
     @classmethod
-    def _check_filter(cls, given: str) -> str:
+    def _check_filter(cls, given: str, info: ValidationInfo) -> str:
         try:
             if given.strip():
-                _parsed(given)
+                _parsed(given, info.data.get("on"))
         except FilterError as error:
             raise ValueError(str(error)) from error
         return given
@@ -511,7 +512,7 @@ class Rule(BaseModel):
     @cached_property
     def filter(self) -> Filter | None:
         """The parsed `match`; None if it matches everything."""
-        return _parsed(self.match) if self.match.strip() else None
+        return _parsed(self.match, self.on) if self.match.strip() else None
 
     @cached_property
     def about_calls(self) -> bool:

@@ -114,15 +114,13 @@ class SegmentStoreServer:
                 "ssl_handshake_timeout": limits.first_frame_timeout_s,
                 "ssl_shutdown_timeout": limits.linger_s,
             }
-        share = shares(self.settings.containers)
         listening = Listening(
             lambda: Connection(self.hub, admin=admin),
-            self.hub.refused,
-            highest=share.highest,
-            handshakes=share.handshakes,
+            self.hub.limit,
+            handshakes=shares(self.settings.containers).handshakes,
             tls=tls,
         )
-        with listening_on(host, port):
+        with listening_on(host, port, *(("admin commands", "--admin-port") if admin else ())):
             await listening.start(host, port, _BACKLOG)
         self._listening.append(listening)
         return Endpoint(*listening.address)

@@ -4,16 +4,21 @@ A request of the client matches one of the trace if all fields are equal except 
 request ids and delegation tokens, and, after translation, writer ids and names of transient segments. In the mode
 "match" the batching of events does not matter either (`segstore.server.replay.batches`). Replies are translated back.
 
-Pure: frames in, replies out. Invariants: a request of the trace is used once, except Hello and KeepAlive in the mode
-"match"; writers of the client and of the trace are paired one to one; replies without anything to translate are the
-bytes of the trace. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered as a
-current store does.
+In this mode a client may connect again at other moments than in the trace: a set-up of a known writer is answered again
+with the last of its events that the trace holds at that point, and a recorded cut happens once, at the first request
+that was lost in it.
+
+Pure: frames in, replies out. Invariants: a request of the trace is used once, except Hello, KeepAlive and SetupAppend
+in the mode "match"; writers of the client and of the trace are paired one to one; replies without anything to translate
+are the bytes of the trace. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered
+as a current store does.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
@@ -23,14 +28,26 @@ import msgspec
 from segstore.server.replay.batches import Batches, as_acknowledged
 from segstore.server.replay.near import NearMiss, described, near_misses
 from segstore.server.replay.script import ScriptedReply, Step, first_unused, key_of, read_script, type_of
-from segstore.wire import Command, CreateTransientSegment, Hello, KeepAlive, SegmentCreated, WireError, decode, encode
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    CreateTransientSegment,
+    Hello,
+    KeepAlive,
+    ReadSegment,
+    SegmentCreated,
+    SetupAppend,
+    WireError,
+    decode,
+    encode,
+)
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Pairing, Record
 
 Mode = Literal["strict", "match"]
 
-_REPEATABLE: Final = (Hello, KeepAlive)
+_REPEATABLE: Final = (Hello, KeepAlive, SetupAppend)
 _NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sources", "source_segment_ids"})
 
 
@@ -65,8 +82,9 @@ class Ids:
         if traced is not None and live is not None:
             self._writers.pair(traced.bytes, live.bytes)
 
-    def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
-        """Translates a reply of the trace for the client. request: that of the trace; live: the client's.
+    def translate(self, frame: bytes, request: Any, live: Any, known: int | None = None) -> bytes:
+        """Translates a reply of the trace for the client. request: that of the trace; live: the client's. known: the
+        number of the last stored event, for the answer to a set-up.
 
         A reply that does not decode is returned unchanged.
         """
@@ -83,6 +101,8 @@ class Ids:
                 changes[name] = self._live(value)
             elif name in _NAMES and isinstance(value, str):
                 changes[name] = self._name(value, request, command)
+        if isinstance(command, AppendSetup) and known is not None:
+            changes["last_event_number"] = known
         changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
         return encode(msgspec.structs.replace(command, **changes)) if changes else frame
 
@@ -146,39 +166,87 @@ class Replay:
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
         """The answer to a request; None if it is not the expected one, or is not in the trace."""
-        key = key_of(item, self.ids.names)
-        live = getattr(item, "writer_id", None)
-        candidates = self._by_key.get(key, []) if self.mode == "match" else islice(expected, 1)
-        step = first_unused(
-            each
-            for each in candidates
-            if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live)
-        )
+        if self.mode == "match":
+            return self._matched(item)
+        step = next(iter(self._fitting(item, islice(expected, 1))), None)
         if step is None:
-            return self._batched(item) if self.mode == "match" and isinstance(item, Append) else None
-        if self.mode == "match" and not isinstance(item, _REPEATABLE):
-            self._by_key[key].remove(step)
-            self._batches.used(step)
-        if expected and expected[0] is step:
-            expected.popleft()
-        step.used += 1
-        self.ids.pair(getattr(step.item, "writer_id", None), live)
-        replies = tuple(
-            ScriptedReply(self.ids.translate(each.frame, step.item, item), each.delay_ns) for each in step.replies
-        )
-        return Answer(step, replies, step.closes and not (self.mode == "match" and step.used > 1))
+            return None
+        expected.popleft()
+        return Answer(step, self._replies(step, item), step.closes)
 
-    def _batched(self, item: Append) -> Answer | None:
-        """The answer to an append whose events are batched differently in the trace."""
-        writer_id = self.ids.traced(item.writer_id)
-        batch = self._batches.take(item, writer_id, self.ids.names.get(item.segment, item.segment))
+    def _fitting(self, item: Command | Append, steps: Iterable[Step]) -> list[Step]:
+        """The steps that a request matches."""
+        key, live = key_of(item, self.ids.names), getattr(item, "writer_id", None)
+        return [
+            each for each in steps if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live)
+        ]
+
+    def _replies(self, step: Step, item: Command | Append, known: int | None = None) -> tuple[ScriptedReply, ...]:
+        """Uses a step; returns its replies for the client."""
+        step.used += 1
+        self.ids.pair(getattr(step.item, "writer_id", None), getattr(item, "writer_id", None))
+        translated = partial(self.ids.translate, request=step.item, live=item, known=known)
+        return tuple(ScriptedReply(translated(each.frame), each.delay_ns) for each in step.replies)
+
+    def _matched(self, item: Command | Append) -> Answer | None:
+        """The answer in the mode "match", whatever has come before."""
+        if isinstance(item, Append):
+            writer_id, segment = self.ids.traced(item.writer_id), self.ids.names.get(item.segment, item.segment)
+            lost = self._batches.lost(item, writer_id, segment)
+            if lost:
+                return self._cut(lost)
+        steps = self._fitting(item, self._by_key.get(key_of(item, self.ids.names), ()))
+        step = first_unused(steps)
+        if step is not None and step.used and isinstance(item, _REPEATABLE):
+            # A repeated set-up is answered, or left to the batches; a repeated keep-alive may have had no reply either.
+            unanswered = None if isinstance(item, SetupAppend) else step
+            step = next((each for each in reversed(steps) if each.replies), unanswered)
+        if step is None:
+            return self._batched(item, writer_id, segment) if isinstance(item, Append) else None
+        if not isinstance(item, _REPEATABLE):
+            self._by_key[step.key].remove(step)
+        self._batches.used(step)
+        replies = self._replies(step, item, self._batches.known(step))
+        if step.cut is None:
+            return Answer(step, replies, step.closes and step.used == 1)
+        if not step.cut.done and (step.closes or (step.is_lost and not isinstance(item, ReadSegment))):
+            return self._cut([step], replies)
+        if step.is_lost and isinstance(item, Append):
+            return self._stored(item, step)
+        return Answer(step, replies, False)
+
+    def _batched(self, item: Append, writer_id: UUID, segment: str) -> Answer | None:
+        """The answer to an append whose events are batched differently in the trace. writer_id, segment: its."""
+        batch = self._batches.take(item, writer_id, segment)
         if batch is None:
             return None
         for each in batch.finished:
             each.used += 1
             self._by_key[each.key].remove(each)
+        lost = [each for each in (*batch.finished, batch.last) if each.is_cut_next]
+        if lost:
+            return self._cut(lost)
+        if batch.last.is_lost:
+            return self._stored(item, batch.last)
         frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
-        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), False)
+        closes = any(each.closes and each.cut is None for each in batch.finished)
+        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), closes)
+
+    def _stored(self, item: Append, step: Step) -> Answer:
+        """Acknowledges events that the trace has stored, if their connection was cut before."""
+        return Answer(step, (ScriptedReply(self._batches.acknowledgement(item, step), 0),), False)
+
+    def _cut(self, steps: list[Step], replies: tuple[ScriptedReply, ...] = ()) -> Answer:
+        """Closes a client's connection in place of those of the trace with which these requests were lost."""
+        for cut in {step.cut for step in steps}:
+            assert cut is not None
+            cut.done = True
+            for each in cut.lost:
+                if not self._batches.has(each):
+                    each.used = each.used or 1
+                    if not isinstance(each.item, _REPEATABLE) and each in self._by_key[each.key]:
+                        self._by_key[each.key].remove(each)
+        return Answer(steps[0], replies, True)
 
     def near(self, item: Command | Append) -> tuple[NearMiss, ...]:
         """The requests of the trace that are nearest to one that it does not answer."""

@@ -199,17 +199,9 @@ def differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDiffe
 
 def in_words(fields: Iterable[FieldDifference]) -> str:
     """Differing fields as text, the first ones only; payloads as JSON, text or hex, shortened around the difference."""
-    said: list[str] = []
-    for each in fields:
-        if each.secret:
-            continue
-        for path, mine, its in each.places():
-            if its is None:
-                said.append(f"{path} is {mine}, and not in the trace")
-            else:
-                said.append(f"{path} lacks {its}" if mine is None else f"{path} is {mine} and not {its}")
-    text = ", ".join(said[:_FIELDS_SHOWN])
-    return text if len(said) <= _FIELDS_SHOWN else f"{text}, and {len(said) - _FIELDS_SHOWN} more"
+    said = [place.text("here", "in the trace") for each in fields if not each.secret for place in each.places()]
+    text = "; ".join(said[:_FIELDS_SHOWN])
+    return text if len(said) <= _FIELDS_SHOWN else f"{text}; and {len(said) - _FIELDS_SHOWN} more"
 
 
 def described(item: Command | Append) -> str:

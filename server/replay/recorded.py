@@ -25,7 +25,6 @@ from segstore.server.controller.api import (
     Handler,
     InFlight,
     UpstreamController,
-    begin,
     bounds,
     listen,
     new_server,
@@ -65,7 +64,7 @@ class RecordedController(Handler):
         listener = new_server(*bounds(ControllerConfig()))
         self = cls(server, calls, listener, host)
         self.endpoint = Endpoint(host, await listen(listener, host, port, None))
-        await begin(listener)
+        await self._in_flight.begin(self.endpoint.port)
         return self
 
     async def aclose(self, grace_s: float = 0.0) -> None:
@@ -128,7 +127,9 @@ class RecordedController(Handler):
         if server.failure and rpc in _SUCCESSORS:
             return b""  # a SuccessorResponse without segments
         if server.failure and rpc == "getURI":
-            return m.NodeUri(endpoint=server.host, port=server.port).SerializeToString()
+            return m.NodeUri(
+                endpoint=Endpoint(server.host, server.port).named_host, port=server.port
+            ).SerializeToString()
         code = grpc.StatusCode.INVALID_ARGUMENT
         if server.missing == "close" and not server.failure:
             code = grpc.StatusCode.UNAVAILABLE

@@ -23,11 +23,23 @@ class ScriptedReply(NamedTuple):
     delay_ns: int
 
 
+class Cut:
+    """The end of a connection that the store closed while requests had no reply. lost: these requests, in order.
+
+    done: whether a client's connection was closed in its place.
+    """
+
+    def __init__(self, lost: list[Step]) -> None:
+        self.lost = lost
+        self.done = False
+
+
 class Step:
     """A request of the trace and its replies.
 
     number: from 1, in the whole trace. connection: from 1, in the order of their first requests. closes: whether the
-        store closed the connection after it. used: how often it was matched.
+        store closed the connection after it. used: how often it was matched. cut: the cut that it was lost in, or that
+        came after it.
     """
 
     def __init__(self, number: int, connection: int, item: Command | Append, ts_ns: int) -> None:
@@ -39,10 +51,21 @@ class Step:
         self.replies: list[ScriptedReply] = []
         self.closes = False
         self.used = 0
+        self.cut: Cut | None = None
 
     @property
     def type_name(self) -> str:
         return type_of(self.item)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has no reply because its connection was cut."""
+        return self.cut is not None and self in self.cut.lost
+
+    @property
+    def is_cut_next(self) -> bool:
+        """Whether it was lost in a cut that is still to come."""
+        return self.cut is not None and not self.cut.done and self in self.cut.lost
 
 
 class _Used(Protocol):
@@ -143,6 +166,10 @@ class _Script:
                 by_store = record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY
                 if ended is not None and ended.last is not None and by_store:
                     ended.last.closes = True
+                    if lost := list(ended.requests):
+                        cut = ended.last.cut = Cut(lost)
+                        for each in lost:
+                            each.cut = cut
                 continue
             reading = self._open.setdefault(record.connection, _Reading())
             seen = Exchange(record, 0)

@@ -96,7 +96,7 @@ def _credentials(request: Request) -> str | None:
 
 def _resource(answering: Answering, verbs: Mapping[str, str]) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        name = verbs["GET" if request.method == "HEAD" else request.method]
+        name = verbs[request.method]
         parameters = {key: request.query_params.getlist(key)[0] for key in request.query_params}
         asked = Asked(name, {**parameters, **request.path_params}, await request.body())
         client = request.client
@@ -127,7 +127,10 @@ def _health(
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    found = response(Answer(error.status_code, why=f"{request.method[:20]} {request.url.path[:200]}: {error.detail}"))
+    why = f"{request.method[:20]} {request.url.path[:200]}: {error.detail}"
+    if error.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        why += " in Pravega's REST API; segstore's own HTTP API has another port: --http-port"
+    found = response(Answer(error.status_code, why=why))
     found.headers.update(error.headers or {})
     return found
 

@@ -67,6 +67,7 @@ def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: V
         elif each.number == present.number:
             read = verify(each.path, (cluster.cluster, cluster.containers, held))
             found.faults.extend(read.faults)
+            found.notes.extend(read.notes)
             how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
             found.notes.append(
                 f"{folder}: epoch {each.number} is current, {read.files} files, up to batch {read.batches}; {how}"

@@ -37,7 +37,6 @@ from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters
 from segstore.wire.names import container_of, index_name, is_index, is_user_stream_segment
 
-_METADATA_PREFIX = "_system/containers/metadata_"
 IS_INDEX = "segmentName is already an index segment name"
 """The reference's message where it looks for the index of an index."""
 
@@ -223,8 +222,6 @@ class SegmentStore:
 
     def list_chunks(self, name: str) -> list[ChunkInfo]:
         """What storage would hold of a segment. Raises ``Unmapped`` for one that does not exist here."""
-        if name.startswith(_METADATA_PREFIX) and name[len(_METADATA_PREFIX) :] in map(str, self.containers):
-            return []
         try:
             return self.container_for(name).list_chunks(name)
         except (NoSuchSegment, NotOwner) as error:

@@ -27,7 +27,6 @@ from segstore.server.controller.api import (
     Calls,
     Handler,
     InFlight,
-    begin,
     channel_to,
     listen,
     new_server,
@@ -99,12 +98,13 @@ class ControllerFront(Handler):
         bound = await listen(server, host, port, tls)
         self = cls(server, channel_to(controller, trust), controller, through, published_host, calls)
         self.port = bound
-        await begin(server)
+        await self._in_flight.begin(bound)
         return self
 
     @property
     def _own(self) -> messages.NodeUri:
-        return messages.NodeUri(endpoint=self._published_host, port=self.port)
+        own = Endpoint(self._published_host, self.port)
+        return messages.NodeUri(endpoint=own.named_host, port=own.port)
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives those in flight `grace_s` seconds, then stops."""
@@ -216,7 +216,8 @@ class ControllerFront(Handler):
             if method == _STORE:
                 uri = messages.NodeUri.FromString(message)
                 if uri.endpoint:
-                    uri.endpoint, uri.port = await self._through(Endpoint.checked(uri.endpoint, uri.port))
+                    door = await self._through(Endpoint.checked(uri.endpoint, uri.port))
+                    uri.endpoint, uri.port = door.named_host, door.port
                     message = uri.SerializeToString()
             elif method == _CONTROLLERS:
                 found = messages.ServerResponse.FromString(message)

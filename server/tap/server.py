@@ -244,6 +244,13 @@ class TapServer(WithFaults):
         asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores[:_MOST_PROBED]]
         return [*found, *await asyncio.gather(*asking)]
 
+    async def ask_for_store(self) -> None:
+        """Listens for the store that the controller names, if it answers without credentials."""
+        if self._front is not None:
+            _, named = await self._front.probe(_PROBE_S)
+            if named is not None:
+                await self.through(named)
+
     async def _start_control_api(self, port: int) -> ControlApi:
         from segstore.server.control_api import ControlApi, Controlled  # a web library
 

@@ -2,9 +2,10 @@
 
     Latency(type="latency", stream="downstream", latency=100, jitter=20)
 
-Names, units and defaults are those of Toxiproxy, with the attributes beside the other fields. Deliberate differences:
-`down` is a toxic and not a state of a proxy; `half_open` and the distributions of `latency` are additions; `rate`,
-`bytes`, `average_size`, and the times of `slow_close` and `timeout` are required, whose default is 0 there.
+Names, units and defaults are those of Toxiproxy. The attributes are beside the other fields, or in `attributes`, as in
+Toxiproxy's JSON. Deliberate differences: `down` is a toxic and not a state of a proxy; `half_open` and the
+distributions of `latency` are additions; `rate`, `bytes`, `average_size`, and the times of `slow_close` and `timeout`
+are required, whose default is 0 there.
 """
 
 from __future__ import annotations
@@ -178,6 +179,10 @@ TOXIC_MODELS: Final[dict[str, type[BaseModel]]] = {f"<{each.__name__}>": each fo
 
 
 def _of_known_type(given: Any) -> Any:
+    if isinstance(given, dict) and isinstance(attributes := given.get("attributes"), dict):
+        if twice := sorted(attributes.keys() & given.keys()):
+            raise ValueError(f"{twice[0]} is given twice, in attributes and beside them")
+        given = {name: value for name, value in given.items() if name != "attributes"} | attributes
     if isinstance(given, dict) and isinstance(given.get("type"), str) and given["type"] not in _TYPES:
         raise ValueError(f"{given['type']!r}: {unknown_name('type of toxic', given['type'], _TYPES)}")
     return given

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from segstore.client import Client, TableKey, connect
+from segstore.client import Client, TableConfig, TableKey, connect
 from segstore.client.errors import Closed, NoNodeAvailable, NoSuchStream, NoSuchTable
 from segstore.client.stream import Revision
 from segstore.server import MockSegmentStore
@@ -148,3 +150,60 @@ async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(t
         found = await asyncio.gather(says(secure, "tls"), says(secure, "tcp"), says(plain, "tls"))
     with_tls = "speak gRPC with TLS and a trusted certificate"
     assert found == [with_tls, "speak gRPC without TLS", with_tls]
+
+
+async def test_every_object_of_a_client_refuses_another_event_loop(pravega: Client) -> None:
+    await pravega.controller.create_table("a", "t", TableConfig(partitions=1, primary_key_bytes=1))
+    async with (
+        pravega.event_writer("a", "s") as writer,
+        pravega.event_reader("a", "s") as reader,
+        pravega.byte_writer("a", "s") as bytes_out,
+        pravega.byte_reader("a", "s") as bytes_in,
+        pravega.reader_group("a", "g", streams=["s"]) as group,
+        group.reader("r") as in_group,
+        pravega.transaction_writer("a", "s") as transactions,
+        transactions.begin() as transaction,
+        pravega.table("a", "t") as table,
+        pravega.revisioned_stream("a", "s") as log,
+        pravega.time_windows("a", "s") as windows,
+    ):
+        await writer.write(b"x")
+        assert (await anext(reader)).data == (await anext(in_group)).data == b"x"
+        objects = (
+            *(pravega, pravega.pool, writer, reader, bytes_out, bytes_in, group, in_group, transactions, transaction),
+            *(table, log, windows),
+        )
+        uses = {
+            "submit": lambda: writer.submit(b"y"),
+            "anext": lambda: anext(reader),
+            "read_slice": reader.read_slice,
+            "anext of a group": lambda: anext(in_group),
+            "a call": lambda: pravega.controller.create_scope("z"),
+            "a list": lambda: anext(pravega.controller.list_scopes()),
+            "entries": lambda: anext(table.entries()),
+            "a new reader": lambda: pravega.event_reader("a", "s").open(),
+        }
+        for each in objects:
+            for name, method in inspect.getmembers(type(each), inspect.iscoroutinefunction):
+                if not name.startswith("_") and name not in ("submit", "read", "read_slice"):
+                    uses[f"{type(each).__name__}.{name}"] = partial(method, each)
+
+        async def elsewhere() -> dict[str, str]:
+            said = {}
+            for name, use in uses.items():
+                try:
+                    said[name] = f"returned {await use()!r}"
+                except Exception as error:  # noqa: BLE001 — compared below
+                    said[name] = f"{type(error).__name__}: {error}"
+            return said
+
+        said = await asyncio.to_thread(asyncio.run, elsewhere())
+        here = repr(asyncio.get_running_loop())
+        assert len(uses) > 60
+        assert {name: text for name, text in said.items() if "RuntimeError" not in text or here not in text} == {}
+        await writer.write(b"and all still work here")
+
+
+def test_with_names_async_with_and_the_synchronous_client() -> None:
+    with pytest.raises(TypeError, match=r"a Client is entered by `async with`; segstore.client.sync"), connect("a:1"):
+        pass

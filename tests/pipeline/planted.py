@@ -65,8 +65,8 @@ class Scene:
     def raw(self, data: bytes) -> None:
         self._put(Direction.REQUEST, RecordKind.BYTES, data)
 
-    def close(self) -> None:
-        self._put(Direction.REQUEST, RecordKind.CLOSE, event_data(by="client"))
+    def close(self, by: Direction = Direction.REQUEST) -> None:
+        self._put(by, RecordKind.CLOSE, b"{}")
 
     def id(self, flow: int = 1) -> int:
         self._sequence += 1
@@ -192,8 +192,15 @@ def one_id_for_all(scene: Scene) -> None:
 
 def read_unanswered(scene: Scene) -> None:
     scene.read("scope/s/8.#epoch.0", answered=False)
-    scene.close()
+    scene.close(Direction.REPLY)
     scene.ended[Status.UNANSWERED] += 1
+    scene.unpaired += 1
+
+
+def read_given_up(scene: Scene) -> None:
+    scene.read("scope/s/8.#epoch.0", answered=False)
+    scene.close()
+    scene.ended[Status.GIVEN_UP] += 1
     scene.unpaired += 1
 
 
@@ -326,7 +333,7 @@ def number_given_again(scene: Scene) -> None:
     again.close()
     scene.records += again.records
     scene.unpaired += 1
-    scene.ended.update({Status.UNANSWERED: 1, Status.ORPHAN: 1})
+    scene.ended.update({Status.GIVEN_UP: 1, Status.ORPHAN: 1})
     scene.broken[Rule.REPLY_WITHOUT_REQUEST.name] += 1
 
 
@@ -339,8 +346,8 @@ def from_the_middle(scene: Scene) -> None:
 
 FAULTS: tuple[Callable[[Scene], None], ...] = (
     own_ack_dropped, ack_lost, ack_not_come_yet, told_by_set_up, made_twice, refused, one_id_for_all, read_unanswered,
-    orphan, other_kind, id_used_again, flow_taken, never_set_up, block_without_end, block_of_another, block_wrong,
-    numbers_wrong, no_hello, not_of_the_protocol, number_given_again, from_the_middle,
+    read_given_up, orphan, other_kind, id_used_again, flow_taken, never_set_up, block_without_end, block_of_another,
+    block_wrong, numbers_wrong, no_hello, not_of_the_protocol, number_given_again, from_the_middle,
 )  # fmt: skip
 
 

@@ -198,9 +198,7 @@ def test_without_its_libraries_it_is_said_what_to_install(
 ) -> None:
     for module in (local_engine, session):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
-    said = CliRunner().invoke(
-        main, ["pipeline", "report", str(RECORDED), "-o", str(tmp_path / "out"), "--engine", chosen]
-    )
+    said = CliRunner().invoke(main, ["trace", "report", str(RECORDED), "-o", str(tmp_path / "out"), "--engine", chosen])
     assert said.exit_code == 1
     assert said.stderr == (f"segstore: a report needs DuckDB, PyArrow and Plotly: {pip_command('report')}\n")
     assert "'duckdb>=" in said.stderr
@@ -211,7 +209,7 @@ def test_an_error_of_duckdb_is_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: Path
 ) -> None:
     monkeypatch.setattr(local_engine, "_MEMORY", "1MB")
-    said = CliRunner().invoke(main, ["pipeline", "report", str(trace), "-o", str(tmp_path / "out")])
+    said = CliRunner().invoke(main, ["trace", "report", str(trace), "-o", str(tmp_path / "out")])
     assert said.exit_code == 1
     assert said.stderr.splitlines()[-1].startswith("segstore: Out of Memory Error: ")
     assert list(tmp_path.iterdir()) == []
@@ -222,7 +220,7 @@ def test_a_report_imports_no_spark_and_starts_no_java(tmp_path: Path) -> None:
 
     code = "import sys; from segstore.cli.commands import main; sys.modules['pyspark'] = None; main()"
     said = subprocess.run(
-        [sys.executable, "-c", code, "pipeline", "report", str(RECORDED), "-o", str(tmp_path / "out")],
+        [sys.executable, "-c", code, "trace", "report", str(RECORDED), "-o", str(tmp_path / "out")],
         env=os.environ | {"PATH": "", "JAVA_HOME": "/nowhere"},
         capture_output=True,
         text=True,

@@ -149,6 +149,12 @@ class Grown(NamedTuple):
         return self.had + (self.grown if time_ms > 0 else 0)
 
 
+def test_a_single_segment_gets_the_whole_limit() -> None:
+    for grown in (*range(1, 60), 355, 997):
+        for left in range(grown + 1):
+            assert share_out({0: Grown(0, grown)}, 0, 1, left, {0: ()}) == {0: left}  # type: ignore[dict-item]
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1000)), min_size=1, max_size=9), st.data())
 def test_a_limit_is_shared_out_and_not_exceeded(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
     lines = {each: Grown(*size) for each, size in enumerate(sizes)}

@@ -1,6 +1,6 @@
 """A stand-alone cluster of Spark does both jobs: `python -m tests.spark.cluster`, or `make spark-cluster`.
 
-A master and two workers are started on this machine. `segstore pipeline report`, the command itself, makes a report
+A master and two workers are started on this machine. `segstore trace report`, the command itself, makes a report
 about a generated trace with planted faults and a torn end; its numbers and every row of its tables are compared with
 the reference, which goes through the trace in one process. Then events go from a stream to a stream
 (`tests.spark.round_trip`). What ran and how long is printed; exits with 1 and says what is wrong if something is.
@@ -51,7 +51,7 @@ def report(master: str, folder: Path, connections: int) -> str:
     files = generate(folder / "traces", connections)
     out = folder / "report"
     start = time.monotonic()
-    command = ["pipeline", "report", str(folder / "traces"), "-o", str(out), "--master", master]
+    command = ["trace", "report", str(folder / "traces"), "-o", str(out), "--master", master]
     said = subprocess.run(
         [sys.executable, "-c", "from segstore.cli.commands import main; main()", *command],
         cwd=ROOT,

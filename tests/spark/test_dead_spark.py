@@ -18,7 +18,7 @@ import pytest
 from py4j.java_gateway import GatewayClient, GatewayParameters
 from py4j.protocol import is_error
 
-from segstore.cli import pipeline as pipeline_cli
+from segstore.cli.traces import report as report_cli
 from segstore.pipeline import session
 from tests.server.support import PATIENCE_S
 from tests.spark import SPARK
@@ -49,7 +49,7 @@ def java_at_work(command: int) -> int | None:
 @pytest.mark.needs("Linux's /proc")
 def test_java_that_is_killed_while_a_report_is_made_is_told_in_a_sentence(tmp_path: Path) -> None:
     out = tmp_path / "report"
-    arguments = ["pipeline", "report", str(RECORDED), "-o", str(out), "--master", "local[1]"]
+    arguments = ["trace", "report", str(RECORDED), "-o", str(out), "--master", "local[1]"]
     with subprocess.Popen(
         [sys.executable, "-m", "segstore", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as command:
@@ -83,7 +83,7 @@ def test_a_connection_to_java_that_is_reset_is_not_logged_as_well(
         dying.start()
         gateway = GatewayClient(gateway_parameters=GatewayParameters(port=java.getsockname()[1]))
         files = [str(RECORDED / "write.jsonl")]
-        with pipeline_cli._spark("local[1]", files):
+        with report_cli.spark_session("local[1]", files):
             answer = gateway.send_command("c\nj\ncall\ne\n")
         dying.join()
     assert is_error(answer)[0]

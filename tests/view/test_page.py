@@ -126,6 +126,16 @@ async def test_names_of_a_trace_are_text_wherever_they_are_shown(tmp_path: Path)
 
 
 @needs_chromium
+async def test_a_read_that_its_client_gave_up_is_no_problem(tmp_path: Path) -> None:
+    read = Record(1, 1, Direction.REQUEST, RecordKind.FRAME, encode(ReadSegment("a/b/0", 0, 100, "", 7)))
+    for by, problems in ((Direction.REQUEST, "0 problems"), (Direction.REPLY, "1 problem")):
+        trace = saved(tmp_path, [read, Record(2, 1, by, RecordKind.CLOSE, b"{}")])
+        async with shown(tmp_path, trace) as browser:
+            assert await browser.get(text_of("#problem-count")) == problems
+            assert ("given up" in await opened(browser, 0)) is (by is Direction.REQUEST)
+
+
+@needs_chromium
 async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_path: Path) -> None:
     async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
         assert "14 records · 1 connection" in await browser.get(text_of(".facts"))
@@ -332,7 +342,7 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
     async with shown(tmp_path, one, against=other) as browser:
         said = await browser.get(text_of(".differences"))
         assert "10 streams differ" in said
-        assert "only A goes on, with 2 more records" in said
+        assert "A has one more HELLO, one more APPEND_SETUP, 2 more DATA_APPENDED" in said
         assert await browser.get("page.places.length") == 10
         await browser.get("document.querySelector('.differences button').click()")
         await browser.until("document.querySelector('#drawer-title')?.textContent.startsWith('A, 6: ')")

@@ -19,6 +19,13 @@ def test_an_endpoint_is_read_as_it_is_written(text: str, endpoint: Endpoint) -> 
     assert pickle.loads(pickle.dumps(endpoint)) == endpoint
 
 
+def test_clients_are_told_an_ipv6_address_in_brackets_and_may_tell_one() -> None:
+    for host, named in (("::1", "[::1]"), ("[::1]", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("a.b", "a.b")):
+        assert Endpoint(host, 1).named_host == named
+        assert str(Endpoint(host, 1)) == f"{named}:1"
+        assert Endpoint.checked(named, 1) == Endpoint(named.strip("[]"), 1)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,11 +4,23 @@ from segstore.wire.inspect.describe import describe, lines, summary
 from segstore.wire.inspect.differing import Place, differing_places, excerpts
 from segstore.wire.inspect.dissector import dissector, filter_name
 from segstore.wire.inspect.jsonl import command_named, from_line, to_line
-from segstore.wire.inspect.payloads import PayloadPart, payload_parts, payload_text, readable
+from segstore.wire.inspect.payloads import (
+    MOST_SEARCHED,
+    NO_PAYLOAD,
+    Payload,
+    PayloadPart,
+    has_payload,
+    payload_parts,
+    payload_text,
+    readable,
+)
 from segstore.wire.inspect.reading import Form, Piece, Unreadable, pieces, recognise, to_text
 
 __all__ = [
+    "MOST_SEARCHED",
+    "NO_PAYLOAD",
     "Form",
+    "Payload",
     "PayloadPart",
     "Piece",
     "Place",
@@ -20,6 +32,7 @@ __all__ = [
     "excerpts",
     "filter_name",
     "from_line",
+    "has_payload",
     "lines",
     "payload_parts",
     "payload_text",

@@ -80,6 +80,7 @@ class _Walk:
         self.frame = frame
         self.at = HEADER_BYTES
         self.end = len(frame)
+        self.is_cut = False  # the header announces more bytes
         self.spans: list[Span] = []
         self.secrets: frozenset[str] = frozenset()
 
@@ -87,17 +88,28 @@ class _Walk:
         self.spans.append(Span(self.at, length, field, value, note, field in self.secrets, kind))
         self.at += length
 
-    def need(self, length: int) -> None:
-        if not 0 <= length <= self.end - self.at:
-            raise _Stop
+    def need(self, length: int, field: str, kind: Kind = "plain") -> None:
+        """Ends the walk if a field is longer than what is left, which is still the field's."""
+        left = self.end - self.at
+        if 0 <= length <= left:
+            return
+        if left and length > 0:
+            value = self.frame[self.at : self.end].hex() if kind == "data" else None
+            self.take(left, field, value, f"{left} of {length} bytes", kind)
+        raise _Stop
 
-    def int32(self) -> int:
-        self.need(4)
+    def int32(self, field: str) -> int:
+        self.need(4, field)
         number: int = _READ_INT32(self.frame, self.at)[0]
         return number
 
+    @property
+    def is_cut_here(self) -> bool:
+        """Whether the frame is cut within the field that follows."""
+        return self.is_cut and self.at < self.end
+
     def count(self, field: str, note: str = "") -> int:
-        number = self.int32()
+        number = self.int32(field)
         self.take(4, field, number, note)
         return number
 
@@ -110,12 +122,12 @@ class _Walk:
             case low.Fixed(format=code):
                 self.fixed(code, field)
             case low.Number(members=members, unknown=unknown):
-                number = self.int32()
+                number = self.int32(field)
                 known = number in {int(member) for member in members}
                 name = (members(number) if known else unknown).name
                 self.take(4, field, name, str(number) if known else f"{number} is not one of them")
             case low.Constant(value=value):
-                number = self.int32()
+                number = self.int32(field)
                 if number != value:
                     raise _Stop
                 self.take(4, field, number, "always this")
@@ -130,7 +142,7 @@ class _Walk:
             case low.Sized():
                 self.sized(node, field)
             case low.TailNode():
-                if self.end - self.at < node.needs:
+                if self.end - self.at < node.needs and not self.is_cut_here:
                     kind: Kind = "text" if isinstance(node.default, str) else "plain"
                     self.take(0, field, _plain(node.default), "missing: its default", kind)
                 else:
@@ -149,15 +161,15 @@ class _Walk:
 
     def fixed(self, code: str, field: str) -> None:
         width = struct.calcsize(">" + code)
-        self.need(width)
+        self.need(width, field)
         (value,) = struct.unpack_from(">" + code, self.frame, self.at)
         self.take(width, field, str(uuid.UUID(bytes=value)) if code == "16s" else value)
 
     def text(self, field: str) -> None:
-        self.need(2)
+        self.need(2, field + ".length")
         length = int.from_bytes(self.frame[self.at : self.at + 2], "big")
         self.take(2, field + ".length", length)
-        self.need(length)
+        self.need(length, field, "text")
         try:
             value = decode_mutf8(self.frame[self.at : self.at + length])
         except ValueError as cause:
@@ -165,7 +177,7 @@ class _Walk:
         self.take(length, field, value, kind="text")
 
     def data(self, node: low.Data, field: str) -> None:
-        if node.optional and self.end - self.at < 4:
+        if node.optional and self.end - self.at < 4 and not self.is_cut_here:
             self.take(0, field, "", "missing: its default")
             return
         length = self.count(field + ".length")
@@ -175,7 +187,7 @@ class _Walk:
         self.bytes(length, field)
 
     def bytes(self, length: int, field: str) -> None:
-        self.need(length)
+        self.need(length, field, "data")
         self.take(length, field, self.frame[self.at : self.at + length].hex(), kind="data")
 
     def remainder(self, field: str, frames: tuple[int, ...]) -> None:
@@ -193,12 +205,9 @@ class _Walk:
             self.bytes(self.end - self.at, field if not index else f"{field}[{index}]")
 
     def sized(self, node: low.Sized, field: str) -> None:
-        available = self.end - self.at
-        total = self.count(field + ".total", "bytes of what follows, with the length")
+        self.count(field + ".total", "bytes of what follows, with the length")
         length = self.count(field + ".length")
         trailer = field[: len(field) - len(node.name)] + node.trailer_name
-        if length and total > available:
-            raise _Stop
         self.bytes(length, field)
         if node.trailer_format and length:
             self.fixed(node.trailer_format, trailer)
@@ -207,9 +216,9 @@ class _Walk:
 
     def elements(self, field: str, smallest: int, negative_is_empty: bool) -> int:
         number = self.count(field + ".count")
-        if number * smallest > self.end - self.at or (number < 0 and not negative_is_empty):
+        if number < 0 and not negative_is_empty:
             raise _Stop
-        return max(number, 0)
+        return min(max(number, 0), (self.end - self.at) // max(smallest, 1) + 1)  # the last one may be cut
 
 
 def _plain(value: Any) -> Any:
@@ -246,13 +255,14 @@ def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description
 
 def _header(walk: _Walk) -> None:
     walk.at = 0
-    code = walk.int32()
+    code = walk.int32("type")
     walk.take(4, "type", code, COMMANDS[code].type_name if code in COMMANDS else "")
-    length = walk.int32()
+    length = walk.int32("length")
     left = walk.end - HEADER_BYTES
     walk.take(4, "length", length, "" if length == left else f"but {left} bytes follow")
     if length != left:
         # The body is read as far as present; bytes after it do not belong to it.
+        walk.is_cut = length > left
         walk.end = min(walk.end, HEADER_BYTES + max(length, 0))
 
 

@@ -32,6 +32,14 @@ class Place(NamedTuple):
     left: str | None
     right: str | None
 
+    def text(self, of_left: str, of_right: str) -> str:
+        """The place in words; the arguments say where each value is, such as "in A"."""
+        path = self.path or "bytes not read"
+        if self.left is not None and self.right is not None:
+            return f"{path}: {self.left} {of_left}, {self.right} {of_right}"
+        side, value = (of_right, self.right) if self.left is None else (of_left, self.left)
+        return f"{path}: differs" if value is None else f"{path}: only {side} ({value})"
+
 
 def differing_places(field: str, left: Any, right: Any) -> Iterator[Place]:
     """The places in which two values of a field differ; None on a side without it. field: the start of their paths.

@@ -1,4 +1,6 @@
-"""Payloads for people: events taken out of their framing, text and JSON as text, other bytes as hex.
+"""Payloads: events taken out of their framing; for people, text and JSON as text, other bytes as hex.
+
+`Payload` holds the parts that filters test: at most the first `MOST_SEARCHED` bytes.
 
 Invariants: a text is one line without control characters, whatever the bytes; without `full`, time and size are
 bounded, however long the payload. Nothing is interpreted beyond that: what applications serialized stays as it is.
@@ -10,20 +12,28 @@ import codecs
 import json
 import struct
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from segstore.wire.codec import HEADER_BYTES
 from segstore.wire.commands import Event, Padding, PartialEvent
 from segstore.wire.printable import printable
+from segstore.wire.schema import Elements
+from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from segstore.wire.schema import Buffer
+    from segstore.wire.blocks import Append
+    from segstore.wire.commands import AppendBlock, AppendBlockEnd
+    from segstore.wire.schema import Buffer, Command
 
 SHOWN_BYTES: Final = 96
 """Bytes of a text that are shown unless it is to be shown in full."""
 SHOWN_PARTS: Final = 4
+MOST_SEARCHED: Final = 1 << 20
+"""Bytes of a payload that filters see: more than writers put into one append block."""
 
 PartKind = Literal["event", "partial event", "padding", "data"]
 
@@ -59,6 +69,76 @@ def payload_parts(data: Buffer) -> Iterator[PayloadPart]:
         at += HEADER_BYTES + size
     if at < len(view):
         yield PayloadPart("data", view[at:], len(view) - at)
+
+
+class Payload:
+    """A copy of the payload of a command or an append. size: in bytes."""
+
+    __slots__ = ("_data", "_values", "size")
+
+    def __init__(self, item: Command | Append | None = None, block: AppendBlock | None = None) -> None:
+        data: Any = getattr(item, "data", None) if block is None else joined(block, item)  # type: ignore[arg-type]
+        is_long = data is not None and len(data) > MOST_SEARCHED
+        self._data = bytes(memoryview(data)[:MOST_SEARCHED] if is_long else data or b"")
+        self._values = tuple(bytes(each) for each in _bounded(_nested(item))) if data is None else ()
+        self.size = len(self._data) + sum(map(len, self._values))
+
+    def parts(self) -> tuple[bytes, ...]:
+        """The events, or the bytes that are none, and the keys and values."""
+        events = (each.data for each in payload_parts(self._data) if each.kind != "padding")
+        return (*(bytes(each) for each in events if each), *self._values)
+
+    def __repr__(self) -> str:
+        return f"<{self.size} bytes>"
+
+
+def joined(block: AppendBlock, end: AppendBlockEnd) -> Buffer:
+    """The data of an append: the whole events of its block, and the event that its end completes."""
+    data, whole = memoryview(block.data), end.size_of_whole_events
+    if not 0 <= whole <= len(data) - HEADER_BYTES:
+        return data[: max(whole, 0)]
+    code, size = struct.unpack_from(">ii", data, whole)
+    if code != PartialEvent.code:
+        return data[:whole]
+    start = whole + HEADER_BYTES
+    return b"".join((data[:whole], data[start : start + max(size, 0)], end.data))
+
+
+def _nested(item: Any) -> Iterator[Buffer]:
+    """The fields `data` within fields of a command, such as those of keys and values."""
+    for name in item.__struct_fields__ if isinstance(item, msgspec.Struct) else ():
+        value = getattr(item, name)
+        for each in value if isinstance(value, (tuple, list, Elements)) else (value,):
+            if isinstance(each, msgspec.Struct):
+                data = getattr(each, "data", b"")
+                if len(data):
+                    yield data
+                yield from _nested(each)
+
+
+def _bounded(values: Iterable[Buffer]) -> Iterator[Buffer]:
+    left = MOST_SEARCHED
+    for each in values:
+        yield memoryview(each)[:left]
+        left -= len(each)
+        if left <= 0:
+            return
+
+
+NO_PAYLOAD: Final = Payload()
+
+
+def has_payload(nodes: Iterable[low.Node]) -> bool:
+    """Whether commands with these fields may have a payload."""
+    for node in nodes:
+        if node.name == "data" and isinstance(node, low.Data | low.Remainder | low.Sized):
+            return True
+        match node:
+            case low.Structure(nodes=inside) if has_payload(inside):
+                return True
+            case low.Many(element=element) if has_payload((element,)):
+                return True
+    return False
 
 
 def payload_text(data: Buffer, *, full: bool = False) -> str:

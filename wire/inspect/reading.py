@@ -1,8 +1,9 @@
 """Reads frames given as raw bytes, hex or base64, and detects which of these it is.
 
-Invariant: `recognise` reads back what `to_text` writes. Input is text if it is all printable ASCII; a raw frame never
-is, because its first byte is 0 or 255. Hex may contain spaces, colons, line ends and `0x`; base64 may be wrapped at any
-width or hold one frame per line, in either alphabet. Refused with `Unreadable`: other text, and empty input.
+Invariant: `recognise` reads back what `to_text` writes. Input is text if it is all printable ASCII, also behind a
+byte-order mark; a raw frame never is, because its first byte is 0 or 255. Hex may contain spaces, colons, line ends and
+`0x`; base64 may be wrapped at any width or hold one frame per line, in either alphabet. Refused with `Unreadable`:
+other text, and empty input.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import base64
 import binascii
 import re
 import struct
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -53,9 +55,10 @@ def recognise(data: bytes) -> tuple[Form, bytes]:
     """Detects the form of the input; returns it with the decoded bytes. Raises Unreadable."""
     if not data:
         raise Unreadable("there is no input")
-    if not _TEXT.issuperset(data):
+    characters = data.removeprefix(BOM_UTF8)
+    if not _TEXT.issuperset(characters):
         return "raw", data
-    text = data.decode("ascii")
+    text = characters.decode("ascii")
     digits = _HEX_BETWEEN.sub("", text)
     if not digits:
         raise Unreadable("the input is blank")

@@ -35,7 +35,16 @@ from segstore.wire.trace.blocks import (
     read_metadata,
     unpack_data,
 )
-from segstore.wire.trace.call_fields import CallKey, fields_of, key_of_call, names_of_call_fields, translated_call
+from segstore.wire.trace.call_fields import (
+    CallKey,
+    Pairing,
+    fields_of,
+    key_of_call,
+    names_of_call_fields,
+    put_ids,
+    take_ids,
+    translated_call,
+)
 from segstore.wire.trace.calls import CONTROLLER, Call, redacted_call, with_fields
 from segstore.wire.trace.diff import (
     VARYING_FIELDS,
@@ -46,8 +55,17 @@ from segstore.wire.trace.diff import (
     differences,
     differing_fields,
 )
-from segstore.wire.trace.exchanges import Exchange, Exchanges, segments_of
-from segstore.wire.trace.filters import MOST_TERMS, MOST_TEXT, Filter, FilterError, Subject, language, parse_filter
+from segstore.wire.trace.exchanges import OF_REPLIES, Ending, Exchange, Exchanges, segments_of
+from segstore.wire.trace.filters import (
+    MOST_TERMS,
+    MOST_TEXT,
+    Filter,
+    FilterError,
+    Subject,
+    language,
+    parse_filter,
+    values_of,
+)
 from segstore.wire.trace.fixture import (
     LONGEST_LINE,
     FixtureError,
@@ -61,7 +79,7 @@ from segstore.wire.trace.fixture import (
     to_line,
     write_lines,
 )
-from segstore.wire.trace.pairing import Pairing, put_ids, take_ids
+from segstore.wire.trace.possible import Among, check_possible, possible, subjects_of
 from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
@@ -89,9 +107,11 @@ __all__ = [
     "MAX_IN_VAIN",
     "MOST_TERMS",
     "MOST_TEXT",
+    "OF_REPLIES",
     "SECRET_CODES",
     "SPARE_BYTES",
     "VARYING_FIELDS",
+    "Among",
     "Block",
     "BlockHeader",
     "BlockType",
@@ -102,6 +122,7 @@ __all__ = [
     "DamagedBlock",
     "Difference",
     "Direction",
+    "Ending",
     "Exchange",
     "Exchanges",
     "FieldDifference",
@@ -121,6 +142,7 @@ __all__ = [
     "TraceVersionError",
     "TraceWriter",
     "Translation",
+    "check_possible",
     "compare_frames",
     "decode_line",
     "differences",
@@ -138,6 +160,7 @@ __all__ = [
     "mark_of",
     "names_of_call_fields",
     "parse_filter",
+    "possible",
     "put_ids",
     "read_blocks",
     "read_body",
@@ -148,10 +171,12 @@ __all__ = [
     "redact",
     "redacted_call",
     "segments_of",
+    "subjects_of",
     "take_ids",
     "to_line",
     "translated_call",
     "unpack_data",
+    "values_of",
     "with_fields",
     "write_lines",
 ]

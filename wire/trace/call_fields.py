@@ -1,24 +1,28 @@
 """The fields of controller calls by path, so that the calls of two runs of one program can be compared.
 
 Some fields differ from run to run: ids that clients and controllers choose, addresses of nodes, times, and delegation
-tokens. Ids and addresses are compared by how they are paired (see `segstore.wire.trace.pairing`), times only by their
+tokens. Ids and addresses are compared by how they are paired (see `Pairing`), times only by their
 sign, because 0 and negative times have a meaning of their own. Fields that this version does not know are not compared:
 recordings leave them out.
+
+Ids of writers and transactions, and random parts of transient segments' names, occur as fields, in names and in data of
+frames, too, as text with or without dashes.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace.calls import TOKEN, messages_in
-from segstore.wire.trace.pairing import put_ids, take_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from google.protobuf.message import Message
 
@@ -27,6 +31,42 @@ if TYPE_CHECKING:
 _CONTROLLERS: Final = "getControllerServerList"
 _TIMES: Final = frozenset({"timestamp", "scaleTimestamp"})
 _MASK: Final = (1 << 64) - 1
+
+
+K = TypeVar("K")
+_ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def take_ids(text: str) -> tuple[str, list[str]]:
+    """Splits a text into what is left without its ids, and the ids: 32 lower-case hexadecimal digits each."""
+    return _ID.sub("*", text), [each.replace("-", "").lower() for each in _ID.findall(text)]
+
+
+def put_ids(text: str, ids: Mapping[str, str]) -> str:
+    """Replaces ids in a text, which keep their form. ids: as from `take_ids`, by the replaced ones."""
+
+    def other(found: re.Match[str]) -> str:
+        there = found[0]
+        replaced = ids.get(there.replace("-", "").lower())
+        return there if replaced is None else str(UUID(replaced)) if "-" in there else replaced
+
+    return _ID.sub(other, text)
+
+
+class Pairing(Generic[K]):
+    """One-to-one pairs of keys of two runs. Attributes: right, left: the key of that run for one of the other."""
+
+    def __init__(self) -> None:
+        self.right: dict[K, K] = {}
+        self.left: dict[K, K] = {}
+
+    def fits(self, left: K, right: K) -> bool:
+        """Whether two keys are paired with each other, or neither with any."""
+        return self.right.get(left, right) == right and self.left.get(right, left) == left
+
+    def pair(self, left: K, right: K) -> None:
+        """Pairs two keys that fit."""
+        self.right[left], self.left[right] = right, left
 
 
 class CallField(NamedTuple):

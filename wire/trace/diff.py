@@ -7,6 +7,9 @@ runs of one program, whose ids differ.
 Controller calls are matched one by one, with a translation those that ask the same: calls that are in flight together
 may come in another order. Their metadata and peers are not compared.
 
+If one trace has a record more, at the first difference or behind it, that is said instead of how the records behind it
+differ: the next `_MOST_ALIGNED` records of both are aligned by their commands, segments and payloads.
+
 Invariants: without a translation, two traces have no difference if and only if every stream has the same bytes, split
 into the same records, and the calls are the same in order; memory is bounded by how far one trace is ahead of the other
 in a stream, and by `max_waiting_bytes`.
@@ -15,8 +18,9 @@ in a stream, and by `max_waiting_bytes`.
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from itertools import zip_longest
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -27,10 +31,9 @@ from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import Place, describe, differing_places
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
-from segstore.wire.trace.call_fields import CallField, facts_of, fields_of, key_of_call
+from segstore.wire.trace.call_fields import CallField, Pairing, facts_of, fields_of, key_of_call, take_ids
 from segstore.wire.trace.calls import CONTROLLER, Call
-from segstore.wire.trace.exchanges import segments_of
-from segstore.wire.trace.pairing import Pairing, take_ids
+from segstore.wire.trace.exchanges import Exchange, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,6 +48,7 @@ _KEEP_ALIVE: Final = struct.pack(">i", KeepAlive.code)
 _HELLO: Final = struct.pack(">i", Hello.code)
 _RECORD_BYTES: Final = 256
 """Approximate overhead of a record."""
+_MOST_ALIGNED: Final = 256
 _DERIVED: Final = ("length", "count", "total")
 
 
@@ -80,10 +84,11 @@ class Difference(NamedTuple):
     """The first record in which a stream differs, or the calls of a method.
 
     connection: from 1, in order of appearance; `CONTROLLER` for a call. number: from 1, within the stream; of a call,
-    its place among the calls of the trace that has it, the left one if both have. left, right: None if the stream has
-    ended, or the call is missing, on that side. fields: differing fields. left_over, right_over: number of records that
-    follow; of calls, of those of the method that differ, too. places: the numbers of both records in their traces, from
-    1; 0 where there is none.
+    its place among the calls of the trace that has it, the left one if both have. left, right: None if the record or
+    call is missing on that side. fields: differing fields. left_over, right_over: number of records that follow; of
+    calls, of those of the method that differ, too. places: the numbers of both records in their traces, from 1; 0 where
+    there is none. more: the records, counted by name, that the left and the right trace have more: those that are
+    missing here on the other side, else in the rest of the stream.
     """
 
     connection: int
@@ -95,12 +100,23 @@ class Difference(NamedTuple):
     left_over: int
     right_over: int
     places: tuple[int, int]
+    more: tuple[dict[str, int], dict[str, int]] = ({}, {})
+
+    @property
+    def more_text(self) -> str:
+        """What one of the traces A and B has more, in words; "" if none has."""
+        said = []
+        for name, more in zip("AB", self.more, strict=True):
+            if more:
+                counts = (f"{'one' if count == 1 else count} more {each}" for each, count in more.items())
+                said.append(f"{name} has {', '.join(counts)}")
+        return "; ".join(said)
 
 
 class Translation:
     """Makes two runs of one program comparable: an id may differ if it always stands for the same one of the other run.
 
-    Request ids are paired within a connection, other ids in the whole trace (see `segstore.wire.trace.pairing`).
+    Request ids are paired within a connection, other ids in the whole trace (see `Pairing`).
     KeepAlives are left out, as clocks send them. ignore: names of fields that may differ in any way.
     ids: the pairs of ids that are not request ids.
     """
@@ -264,10 +280,11 @@ def _difference(
     right: _Placed | None,
     fields: tuple[FieldDifference, ...] = (),
     over: tuple[int, int] = (0, 0),
+    more: tuple[dict[str, int], dict[str, int]] = ({}, {}),
 ) -> Difference:
     one, other = (None if each is None else each.record for each in (left, right))
     places = (left.place if left else 0, right.place if right else 0)
-    return Difference(connection, direction, number, one, other, fields, *over, places)
+    return Difference(connection, direction, number, one, other, fields, *over, places, more)
 
 
 @dataclass(slots=True)
@@ -359,14 +376,40 @@ class _Connections:
             for direction, pair in zip(Direction, pairs, strict=True):
                 found = pair.difference()
                 if found is not None:
-                    at, one, other, fields = found
+                    at, one, other, fields, more = found
                     in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
-                    yield _difference(number, direction, at, one, other, fields, (in_left, in_right))
+                    yield _difference(number, direction, at, one, other, fields, (in_left, in_right), more)
+
+
+_Key = tuple[str, int]
+_More = tuple[dict[str, int], dict[str, int]]
+
+
+def _key_of(record: Record) -> _Key:
+    """The name of a record, and a hash of its texts and payloads without ids, which the same one of another run has."""
+    spans = describe(record.data, unknown="keep").spans if record.kind is RecordKind.FRAME else ()
+    texts = (
+        bytes.fromhex(span.value).decode("latin-1") if span.kind == "data" else str(span.value)
+        for span in spans
+        if span.kind != "plain" and not span.secret and span.value is not None
+    )
+    return Exchange(record, 0).name, hash(tuple(take_ids(each)[0] for each in texts))
+
+
+def _appends(names: Counter[str]) -> dict[str, int]:
+    """Counts by name; an append that came as a block and its end is counted once, as its end."""
+    if names["APPEND_BLOCK"] == names["APPEND_BLOCK_END"]:
+        del names["APPEND_BLOCK"]
+    return {name: count for name, count in names.items() if count}
 
 
 @dataclass(slots=True)
 class _Pair:
-    """A stream in both traces: its record counts, the records still unmatched, and the first difference."""
+    """A stream in both traces: its record counts, the records still unmatched, and the first difference.
+
+    From the first difference on, the names of the records of either side are counted, and the keys of the first ones
+    are held, by which they are aligned.
+    """
 
     connection: int
     translation: Translation | None
@@ -374,11 +417,14 @@ class _Pair:
     _waiting: deque[_Placed] = field(default_factory=deque)
     _waiting_side: int = 0
     _found: tuple[int, _Placed, _Placed, tuple[FieldDifference, ...]] | None = None
+    _names: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+    _ahead: tuple[list[_Key], list[_Key]] = field(default_factory=lambda: ([], []))
 
     def add(self, side: int, placed: _Placed) -> int:
         """Adds the next record of one side; returns the change in buffered bytes."""
         self.counts[side] += 1
         if self._found is not None:
+            self._count(side, placed)
             return 0
         record = placed.record
         if not self._waiting or self._waiting_side == side:
@@ -394,6 +440,9 @@ class _Pair:
             if self.translation is not None and not fields and record.kind is mate.kind is RecordKind.FRAME:
                 return -freed
             self._found = self.counts[side], one, other, fields
+            self._count(side, placed)
+            for each in (waited, *self._waiting):
+                self._count(1 - side, each)
             freed += sum(_size(each.record) for each in self._waiting)
             self._waiting.clear()
         elif self.translation is not None and record.kind is RecordKind.FRAME:
@@ -405,14 +454,38 @@ class _Pair:
             return compare_frames(one.data, other.data)
         return self.translation.fields(self.connection, one.data, other.data)
 
-    def difference(self) -> tuple[int, _Placed | None, _Placed | None, tuple[FieldDifference, ...]] | None:
-        """Returns the first difference, with its number, both records and their fields."""
+    def _count(self, side: int, placed: _Placed) -> None:
+        self._names[side][Exchange(placed.record, 0).name] += 1
+        if len(self._ahead[side]) < _MOST_ALIGNED:
+            self._ahead[side].append(_key_of(placed.record))
+
+    def difference(self) -> tuple[int, _Placed | None, _Placed | None, tuple[FieldDifference, ...], _More] | None:
+        """Returns the first difference: its number, both records, their fields, and what one side has more."""
         if self._found is not None:
-            return self._found
+            number, one, other, fields = self._found
+            missing = self._missing()
+            if missing is None:
+                left, right = self._names
+                return number, one, other, fields, (_appends(left - right), _appends(right - left))
+            side, more = missing
+            return (number, None, other, (), ({}, more)) if side else (number, one, None, (), (more, {}))
         if not self._waiting:
             return None
         first, number = self._waiting[0], 1 + min(self.counts)
-        return (number, None, first, ()) if self._waiting_side else (number, first, None, ())
+        more = _appends(Counter(Exchange(each.record, 0).name for each in self._waiting))
+        return (number, None, first, (), ({}, more)) if self._waiting_side else (number, first, None, (), (more, {}))
+
+    def _missing(self) -> tuple[int, dict[str, int]] | None:
+        """The side whose next records are missing on the other one, and their names; None if they only differ."""
+        (tag, _, left, _, right), *_ = SequenceMatcher(None, *self._ahead, autojunk=False).get_opcodes()
+        if tag not in ("delete", "insert"):
+            return None
+        side, length = (0, left) if tag == "delete" else (1, right)
+        run, others = self._ahead[side][:length], Counter(self._ahead[1 - side])
+        counts = Counter(self._ahead[side])
+        if all(counts[key] <= others[key] for key in run):  # they come later
+            return None
+        return side, _appends(Counter(name for name, _ in run))
 
 
 # --- calls ----------------------------------------------------------------------------------------------------------

@@ -2,25 +2,27 @@
 
 `Exchanges.see` takes the records of a trace one after another, and returns an `Exchange` for each: the command, decoded
 on demand, the segments that it concerns, and for a reply the requests that it answers and how long they waited.
+A request learns the latency and failure of its reply when that is seen; `Exchanges.settled` waits for it.
 
 `segstore.wire.protocol` maps replies to requests. The segment of what names only a writer is that of the
 writer's set-up; of a reply that names none, that of its request.
 
-Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply.
+Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply, with the
+blocks of appends. A request does not refer to its reply, so that neither needs a garbage collection.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.commands import Hello, KeepAlive, SetupAppend
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, KeepAlive, ReadSegment, SetupAppend
 from segstore.wire.errors import WireError
+from segstore.wire.inspect import Payload
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.blocks import Direction, Record, RecordKind
@@ -28,7 +30,7 @@ from segstore.wire.trace.calls import Call
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from segstore.wire.blocks import Append
     from segstore.wire.schema import Command
@@ -36,7 +38,17 @@ if TYPE_CHECKING:
 _SEGMENTS: Final = ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id")
 _SEVERAL: Final = ("source_segment_ids", "sources")
 _HEADER: Final = struct.Struct(">ii").unpack_from
-_CONTEXT: Final = frozenset({"segment", "stream", "scope", "latency"})
+OF_REPLIES: Final = frozenset({"latency", "failure", "status"})
+"""The names of the filter language that a request takes from its reply."""
+_CONTEXT: Final = frozenset({"segment", "stream", "scope", "data"}) | OF_REPLIES
+
+
+class Ending(NamedTuple):
+    """The facts that a request takes from its first reply. status: of a controller call."""
+
+    ts_ns: int
+    failure: bool
+    status: str | None
 
 
 @dataclass(eq=False, repr=False)
@@ -46,11 +58,20 @@ class Exchange:
     Attributes:
         record: as it came. time_ns: since the first record.
         answers: of a reply, the requests that it answers, oldest first; empty where replies are not followed.
+        pending: of the close of a connection, the requests that had no reply.
+        ending: of a request that was answered. awaits_reply: whether it is a request that was not.
+        block: of the end of an append, the frame with its events, if there is one.
+        unasked: whether it is a reply that answers no request.
     """
 
     record: Record
     time_ns: int
     answers: tuple[Exchange, ...] = ()
+    pending: tuple[Exchange, ...] = ()
+    ending: Ending | None = None
+    awaits_reply: bool = False
+    unasked: bool = False
+    block: Exchange | None = None
     error: WireError | None = None
     _from_context: tuple[str, ...] = ()
 
@@ -90,6 +111,12 @@ class Exchange:
         return COMMANDS[code].type_name if code in COMMANDS else Unknown.type_name
 
     @property
+    def given_up(self) -> tuple[Exchange, ...]:
+        """Of the client's close of a connection, the reads that waited for data; they need no reply."""
+        by_store = self.record.direction is Direction.REPLY
+        return () if by_store else tuple(each for each in self.pending if isinstance(each.command, ReadSegment))
+
+    @property
     def name(self) -> str:
         """Its name: the type name of a frame, the method of a call, else the kind in capitals."""
         return self.call.rpc if self.call is not None else self.type_name or self.record.kind.name
@@ -101,6 +128,8 @@ class Exchange:
 
     @property
     def status(self) -> str | None:
+        if self.ending is not None:
+            return self.ending.status
         return None if self.call is None else self.call.outcome or None
 
     @cached_property
@@ -110,6 +139,16 @@ class Exchange:
         if command is None:
             return ()
         return segments_of(command) or self._from_context or (self.answers[0].segments if self.answers else ())
+
+    @property
+    def payload(self) -> Payload:
+        block = None if self.block is None else self.block.command
+        return Payload(self.command, block if isinstance(block, AppendBlock) else None)
+
+    @cached_property
+    def payloads(self) -> tuple[bytes, ...]:
+        """The events of an append or a read, the keys and values of tables; of the end of an append, all its events."""
+        return self.payload.parts()
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -137,6 +176,8 @@ class Exchange:
 
     @property
     def failure(self) -> bool:
+        if self.ending is not None:
+            return self.ending.failure
         if self.call is not None:
             return self.call.failed
         code = self.code
@@ -155,7 +196,9 @@ class Exchange:
 
     @property
     def latency_ns(self) -> int | None:
-        """The latency of a reply: the time since the oldest request that it answers."""
+        """The time from a request to its reply; of a reply, since the oldest request that it answers."""
+        if self.ending is not None:
+            return self.ending.ts_ns - self.record.ts_ns
         return self.record.ts_ns - self.answers[0].record.ts_ns if self.answers else None
 
 
@@ -167,19 +210,13 @@ def segments_of(command: Command | Append) -> tuple[str, ...]:
     return tuple(names)
 
 
-class Unanswered(NamedTuple):
-    """Unmatched commands and calls, counted by type: requests without a reply, replies without a request."""
-
-    requests: Counter[str]
-    replies: Counter[str]
-
-
 @dataclass(slots=True)
 class _Connection:
-    """The segments of a connection's writers, by the bytes of the writers' ids, and its pending requests."""
+    """The segments of a connection's writers, by the bytes of the writers' ids, its pending requests and open block."""
 
     segments: dict[bytes, str] = field(default_factory=dict)
     requests: Requests[Exchange] = field(default_factory=Requests)
+    block: Exchange | None = None
 
 
 class Exchanges:
@@ -196,7 +233,6 @@ class Exchanges:
         self._start_ns: int | None = None
         self._connections: dict[int, _Connection] = {}
         self._calls: dict[int, Exchange] = {}
-        self._unanswered = Unanswered(Counter(), Counter())
 
     @staticmethod
     def needed(names: frozenset[str]) -> bool:
@@ -209,33 +245,39 @@ class Exchanges:
         seen = Exchange(record, record.ts_ns - self._start_ns)
         if self.follow:
             if record.kind is RecordKind.CLOSE:
-                self._close(record.connection)
+                connection = self._connections.pop(record.connection, None)
+                seen.pending = () if connection is None else tuple(connection.requests)
             elif seen.command is not None:
                 self._frame(seen, seen.command)
             elif seen.call is not None:
                 self._call(seen, seen.call)
         return seen
 
-    def unanswered(self) -> Unanswered:
-        """The unmatched commands so far, including pending requests."""
-        requests = Counter(self._unanswered.requests)
-        for connection in self._connections.values():
-            requests.update(str(each.type_name) for each in connection.requests)
-        requests.update(each.call.rpc for each in self._calls.values() if each.call is not None)
-        return Unanswered(requests, Counter(self._unanswered.replies))
+    def settled(self, records: Iterable[Record]) -> Iterator[tuple[int, Exchange]]:
+        """Takes all records, and yields each with its place, from 0, once all facts about it are known.
 
-    def _close(self, number: int) -> None:
-        connection = self._connections.pop(number, None)
-        if connection is not None:
-            self._unanswered.requests.update(str(each.type_name) for each in connection.requests)
+        A request comes before its reply, before the end of its connection, or, if it has neither, last.
+        """
+        waiting: dict[int, tuple[int, Exchange]] = {}
+        for place, record in enumerate(records):
+            seen = self.see(record)
+            if seen.awaits_reply:
+                waiting[id(seen)] = place, seen
+                continue
+            over: Iterable[Exchange] = seen.answers
+            for request in (*over, *seen.pending):
+                if (pending := waiting.pop(id(request), None)) is not None:
+                    yield pending
+            yield place, seen
+        yield from waiting.values()
 
     def _call(self, seen: Exchange, call: Call) -> None:
         if seen.record.direction is Direction.REQUEST:
+            seen.awaits_reply = True
             self._calls[call.number] = seen
-        elif (request := self._calls.pop(call.number, None)) is not None:
-            seen.answers = (request,)
         else:
-            self._unanswered.replies[call.rpc] += 1
+            request = self._calls.pop(call.number, None)
+            self._answer(seen, () if request is None else (request,))
 
     def _frame(self, seen: Exchange, command: Command) -> None:
         connection = self._connections.get(seen.record.connection)
@@ -249,8 +291,19 @@ class Exchanges:
             if isinstance(command, SetupAppend):
                 connection.segments[command.writer_id.bytes] = command.segment
                 seen._from_context = (command.segment,)
+            if isinstance(command, AppendBlock):
+                connection.block = seen
+            elif isinstance(command, AppendBlockEnd):
+                block, connection.block = connection.block, None
+                seen.block = block if block is not None and block.writer_id == command.writer_id else None
+            pending = len(connection.requests)
             connection.requests.add(command, seen)
-        else:
-            seen.answers = tuple(connection.requests.answered(command))
-            if not seen.answers and (command.is_reply or isinstance(command, Unknown)):
-                self._unanswered.replies[command.type_name] += 1
+            seen.awaits_reply = len(connection.requests) > pending
+        elif (answered := connection.requests.answered(command)) or command.is_reply or isinstance(command, Unknown):
+            self._answer(seen, tuple(answered))
+
+    def _answer(self, seen: Exchange, requests: tuple[Exchange, ...]) -> None:
+        seen.answers, seen.unasked = requests, not requests
+        for request in requests:
+            request.ending = Ending(seen.record.ts_ns, seen.failure, seen.status)
+            request.awaits_reply = False

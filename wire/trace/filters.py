@@ -5,6 +5,7 @@
     filter      = both { "or" both }
     both        = one { "and" one }
     one         = "not" one | "(" filter ")" | flag | name operator value
+    name        = one of `NAMES`; "data" with a path, such as data[0].city
     operator    = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
 
 `~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere; see
@@ -21,18 +22,35 @@ bounds the time per frame. Each comparison is a term, and so is each character o
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import operator
 import re
 import uuid
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import WireError
+from segstore.wire.inspect import MOST_SEARCHED
 from segstore.wire.names import SegmentName
-from segstore.wire.patterns import Pattern, PatternError, glob, regular_expression
+from segstore.wire.patterns import (
+    PAYLOAD_WEIGHT,
+    SIGNS_OF_VALUES,
+    Path,
+    Pattern,
+    PatternError,
+    bytes_of,
+    contains,
+    glob,
+    has_value,
+    is_text,
+    matching,
+    number_of,
+    path_of,
+    regular_expression,
+)
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
@@ -64,6 +82,8 @@ _TYPES: Final = {
     **{cls.type_name.casefold(): cls.type_name for cls in COMMANDS.values()},
     Unknown.type_name.casefold(): Unknown.type_name,
 }
+
+_CLASSES: Final = {cls.type_name: cls for cls in COMMANDS.values()}
 
 _BLANK: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"[^\s()\"'=<>!~]+")
@@ -121,6 +141,8 @@ class Subject(Protocol):
     def call(self) -> Call | None: ...
     @property
     def status(self) -> str | None: ...
+    @property
+    def payloads(self) -> Sequence[bytes]: ...
 
 
 class _Name(NamedTuple):
@@ -184,6 +206,9 @@ _NAMES: Final = {
     "segment": _Name("texts", operator.attrgetter("segments"), "any segment that the frame, or its request, speaks of"),
     "stream": _Name("texts", _streams, "the stream of such a segment, with its scope or without"),
     "scope": _Name("texts", _scopes, "the scope of such a segment"),
+    "data": _Name(
+        "data", operator.attrgetter("payloads"), "an event, or a key or value of a table; data.city: in JSON"
+    ),
     "flow": _Name("number", _half(flow_of), "upper half of the request id"),
     "sequence": _Name("number", _half(sequence_of), "lower half of the request id"),
     "request_id": _Name("number", operator.attrgetter("request_id"), "request id"),
@@ -211,6 +236,7 @@ _EXPECTED: Final = {
     "size": "a size such as 4KiB",
     "time": "a time such as 5ms",
     "texts": "a text",
+    "data": "a text, or bytes such as 0x0aff",
 }
 _WORDS: Final[dict[str, dict[str, Any]]] = {
     "kind": {kind: kind for kind in ("frame", "call", "open", "close", "bytes")},
@@ -219,9 +245,17 @@ _WORDS: Final[dict[str, dict[str, Any]]] = {
 }
 _GUESSED: Final = {"type": "command", "rpc": "method", "status": "status"}
 """What a word of a sort is called where the nearest one is suggested."""
+On = Literal["request", "reply"]
+_MOST_MEANT: Final = 6
+_APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a condition"
+_ACKS: Final = "an append is answered with DATA_APPENDED"
+_TRANSACTIONS: Final = (
+    "transactions are calls, such as rpc = commitTransaction; of the requests of one, segment ~ *#transaction.* holds"
+)
 _OPERATORS: Final = {
     **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
     **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
+    "data": SIGNS_OF_VALUES,
     **dict.fromkeys(("type", "rpc", "status", "texts", "uuid"), ("=", "!=", "~", "!~")),
 }
 
@@ -239,11 +273,23 @@ def language() -> dict[str, Any]:
         "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
         "units": {"size": _SIZES, "time": _TIMES},
         "guessed": _GUESSED,
+        "meant": _meant(None),
+        "data_terms": PAYLOAD_WEIGHT,
+        "data_bytes": MOST_SEARCHED,
         "most_terms": MOST_TERMS,
         "most_matched": MOST_MATCHED,
         "most_text": MOST_TEXT,
         "deepest": _DEEPEST,
     }
+
+
+def values_of(subject: Any) -> dict[str, Any]:
+    """Returns the values of the names that are known of a subject, which may lack attributes."""
+    values = {}
+    for name, each in _NAMES.items():
+        with contextlib.suppress(AttributeError):
+            values[name] = each.get(subject)
+    return values
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -278,11 +324,14 @@ class Filter:
         return f"parse_filter({self.text!r})"
 
 
-def parse_filter(text: str) -> Filter:
-    """Compiles a filter. Raises FilterError."""
+def parse_filter(text: str, on: On | None = None) -> Filter:
+    """Compiles a filter. on: whether only requests, or only replies, can match, for what errors suggest.
+
+    Raises FilterError.
+    """
     if len(text) > MOST_TEXT:
         raise FilterError(1, f"at most {MOST_TEXT} characters", text)
-    parser = _Parser(text)
+    parser = _Parser(text, on)
     holds = parser.either(0)
     if parser.peek():
         parser.fail("'and', 'or' or the end")
@@ -293,8 +342,9 @@ def parse_filter(text: str) -> Filter:
 class _Parser:
     """A recursive descent parser; each method consumes what it parses."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, on: On | None) -> None:
         self.text = text
+        self.on = on
         self.at = 0
         self.names: set[str] = set()
         self.types: set[str] = set()
@@ -367,6 +417,10 @@ class _Parser:
     def comparison(self) -> Callable[[Subject], bool]:
         self.count(1)
         found = self.peek()
+        if (path := path_of(found)) is not None:
+            return self.payload(path)
+        if found.casefold().startswith(("data.", "data[")):
+            self.fail("a path such as data[0].city")
         name = "writer_id" if found.casefold() == "writer" else found.casefold()
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, 1)
@@ -393,6 +447,44 @@ class _Parser:
         if sort == "texts":
             return _among(get, value, negated=chosen == "!=")
         return _comparing(get, _ORDER[chosen], value)
+
+    def payload(self, path: Path) -> Callable[[Subject], bool]:
+        """Parses a comparison of payloads, or of values in them."""
+        self.count(PAYLOAD_WEIGHT - 1)
+        self.at += len(self.peek())
+        self.names.add("data")
+        sign = "=" if self.peek() == "==" else self.peek()
+        if sign not in path.signs:
+            self.fail(f"one of {' '.join(path.signs)}")
+        self.at += len(self.peek())
+        return has_value(path, self.payload_test(path, sign.lstrip("!")), negated=sign.startswith("!"))
+
+    def payload_test(self, path: Path, sign: str) -> Callable[[Any], bool]:
+        """Parses the right side of a comparison of payloads. Returns a predicate of one, or of a value in it."""
+        self.peek()
+        start = self.at
+        if sign == "~" and _PATTERN.match(self.text, start):
+            return matching(self.pattern("texts").matches)
+        is_quoted = self.text.startswith(("'", '"'), start)
+        text = self.text_value() if self.peek() else self.fail(_EXPECTED["data"])
+        if not path.keys and not is_quoted and text[:2].casefold() == "0x":
+            data = bytes_of(text)
+            if data is None:
+                raise FilterError(start + 1, "pairs of hex digits such as 0x0aff", text)
+            return data.__eq__ if sign == "=" else lambda payload: data in payload
+        if sign == "=":
+            return is_text(text)
+        if sign != "~":
+            number = number_of(text)
+            if number is None:
+                raise FilterError(start + 1, "a number", text)
+            return lambda value: isinstance(value, float) and _ORDER[sign](value, number)
+        try:
+            pattern = glob(f"*{text}*")
+        except PatternError as cause:
+            raise FilterError(start + 1, f"a glob ({cause})", self.text[start : self.at]) from cause
+        self.count(pattern.weight)
+        return contains(text, pattern.matches)
 
     def text_value(self) -> str:
         """Parses a bare word, or a quoted text without its quotes."""
@@ -432,9 +524,39 @@ class _Parser:
             return _VALUES[sort](found)
         except (ValueError, KeyError) as cause:
             known = _KNOWN.get(sort, dict)()
-            near = difflib.get_close_matches(found.casefold(), known, 1)
-            expected = f"a {_GUESSED[sort]} ({known[near[0]]}?)" if near else _EXPECTED[sort]
+            hints = {word: f"{name}?" for word, name in known.items()}
+            if sort == "type":
+                hints = {word: hints[word] for word, name in known.items() if _may_be(name, self.on)} | _meant(self.on)
+            near = difflib.get_close_matches(found.casefold(), hints, 1)
+            expected = f"a {_GUESSED[sort]} ({hints[near[0]]})" if near else _EXPECTED[sort]
             raise FilterError(start + 1, expected, found) from cause
+
+
+def _may_be(name: str, on: On | None) -> bool:
+    """Whether a request, or a reply, can have a type. An append has that of its end, or CONDITIONAL_APPEND."""
+    cls = _CLASSES.get(name)
+    if on is None or cls is None:
+        return True
+    if on == "reply":
+        return cls.is_reply or name in ("HELLO", "KEEP_ALIVE")
+    return name == "APPEND_BLOCK_END" or (cls.is_request and name != "CONDITIONAL_BLOCK_END")
+
+
+def _meant(on: On | None) -> dict[str, str]:
+    """What is suggested for words that are no types, by the words in lower case: the types that have the word."""
+    types: dict[str, list[str]] = {}
+    for cls in COMMANDS.values():
+        if _may_be(cls.type_name, on or "request"):
+            for word in cls.type_name.casefold().split("_"):
+                types.setdefault(word, []).append(cls.type_name)
+    found = {
+        word: ", ".join(names[:_MOST_MEANT]) + (" …?" if len(names) > _MOST_MEANT else "?")
+        for word, names in types.items()
+        if word not in _TYPES
+    }
+    appends = _ACKS if on == "reply" else _APPENDS
+    found |= dict.fromkeys(("append", "write", "events"), appends)
+    return found | dict.fromkeys(("abort", "commit", "transaction", "txn"), _TRANSACTIONS)
 
 
 def _quantity(units: dict[str, int], fold: Callable[[str], str]) -> Callable[[str], int]:

@@ -24,6 +24,7 @@ step by step, by `MIGRATIONS`; a header of any other version raises `TraceVersio
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.wire.codec import decode, encode
@@ -176,7 +177,7 @@ def write_lines(metadata: Metadata, records: Iterable[Record]) -> Iterator[str]:
 
 def is_fixture(head: bytes) -> bool:
     """Whether bytes from the start of a file look like a fixture, and not like a capture."""
-    return head.lstrip()[:1] == b"{"
+    return head.removeprefix(BOM_UTF8).lstrip()[:1] == b"{"
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[FixtureHeader | Record]:
@@ -195,11 +196,11 @@ def read_lines(lines: Iterable[str]) -> Iterator[FixtureHeader | Record]:
 
 
 def decode_line(line: bytes, number: int) -> str:
-    """Decodes a line of a fixture file. Raises FixtureError if it is too long or not UTF-8."""
+    """Decodes a line of a fixture file; drops a byte-order mark. Raises FixtureError if it is too long or not UTF-8."""
     if len(line) > LONGEST_LINE:
         raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=number)
     try:
-        return line.decode()
+        return line.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as cause:
         raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=number) from cause
 

@@ -51,7 +51,6 @@ public final class SegstoreExtension
         if (announced == null) {
             throw new IOException(command + " ended before it listened");
         }
-        post("/v1/requests/keep", ""); // for waits and verifications
     }
 
     @Override

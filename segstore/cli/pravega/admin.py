@@ -17,7 +17,7 @@ from uuid import UUID
 import click
 
 from segstore.cli.pravega.cluster import NAME, STREAM, Cluster, cluster_options, cut_of
-from segstore.cli.terminal import cell_text, echo, print_table
+from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, print_table
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -43,6 +43,13 @@ class Admin:
         self._cluster = cluster
         self._as_json = as_json
 
+    def changed(self, option: str, value: Any) -> Admin:
+        """Returns this with another value of an option of `segstore admin`."""
+        if option == "as_json":
+            return Admin(self._cluster, as_json=value)
+        field = {"controller": "uri", "cluster": "properties"}.get(option, option)
+        return Admin(self._cluster._replace(**{field: value}), as_json=self._as_json)
+
     def do(self, work: Callable[[Client], Coroutine[Any, Any, None]]) -> int:
         """Runs the work of a command; returns the exit status."""
         from segstore.cli.pravega.running import run
@@ -57,6 +64,18 @@ class Admin:
         """Prints names."""
         async for name in names:
             echo(json.dumps({column: name}) if self._as_json else name)
+
+    def list_in(self, column: str, scope: str | None, listed: Callable[[Client, str], AsyncIterator[str]]) -> int:
+        """Prints the names of objects in a scope; without one, SCOPE/NAME for those in all scopes."""
+
+        async def everywhere(client: Client) -> AsyncIterator[str]:
+            async for each in client.controller.list_scopes():
+                async for name in listed(client, each):
+                    yield f"{each}/{name}"
+
+        return self.do(
+            lambda client: self.names(column, everywhere(client) if scope is None else listed(client, scope))
+        )
 
     def show(self, found: dict[str, Any]) -> None:
         """Prints one line for each key."""
@@ -76,6 +95,7 @@ class Admin:
 
 _admin: Final[Callable[..., Any]] = click.make_pass_decorator(Admin)
 _scope: Final = click.argument("scope", type=NAME)
+_any_scope: Final = click.argument("scope", type=NAME, required=False)
 _stream: Final = click.argument("stream", type=STREAM)
 _table: Final = click.argument("table", type=STREAM)
 _group: Final = click.argument("group", type=STREAM)
@@ -94,7 +114,8 @@ def _must(changed: bool, what: str) -> None:
 def admin(context: click.Context, as_json: bool, cluster: Cluster) -> None:
     """Manage the scopes, streams, reader groups, key-value tables and transactions of a Pravega cluster.
 
-    Names of streams, groups and tables are SCOPE/NAME. `segstore ctl` steers segstore's own server.
+    Names of streams, groups and tables are SCOPE/NAME. The options may also follow the sub-command. `segstore ctl`
+    steers segstore's own server.
     """
     context.obj = Admin(cluster, as_json=as_json)
 
@@ -102,7 +123,7 @@ def admin(context: click.Context, as_json: bool, cluster: Cluster) -> None:
 # --- scopes -----------------------------------------------------------------------------------------------------------
 
 
-@admin.group()
+@admin.group(cls=Listing)
 def scopes() -> None:
     """List, create and delete scopes."""
 
@@ -141,18 +162,18 @@ def delete_scope(admin: Admin, scope: str) -> int:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-@admin.group()
+@admin.group(cls=Listing)
 def streams() -> None:
     """List, show, create, update, scale, truncate, seal and delete streams."""
 
 
 @streams.command("list")
-@_scope
+@_any_scope
 @click.option("--tag", help="Only streams with this tag.")
 @_admin
-def list_streams(admin: Admin, scope: str, tag: str | None) -> int:
-    """List the streams of a scope."""
-    return admin.do(lambda client: admin.names("stream", client.controller.list_streams(scope, tag=tag)))
+def list_streams(admin: Admin, scope: str | None, tag: str | None) -> int:
+    """List the streams of a scope, or of all."""
+    return admin.list_in("stream", scope, lambda client, each: client.controller.list_streams(each, tag=tag))
 
 
 @streams.command("show")
@@ -408,17 +429,17 @@ def delete_group(admin: Admin, group: Name) -> int:
 # --- key-value tables -------------------------------------------------------------------------------------------------
 
 
-@admin.group()
+@admin.group(cls=Listing)
 def tables() -> None:
     """List, show, create and delete key-value tables."""
 
 
 @tables.command("list")
-@_scope
+@_any_scope
 @_admin
-def list_tables(admin: Admin, scope: str) -> int:
-    """List the key-value tables of a scope."""
-    return admin.do(lambda client: admin.names("table", client.controller.list_tables(scope)))
+def list_tables(admin: Admin, scope: str | None) -> int:
+    """List the key-value tables of a scope, or of all."""
+    return admin.list_in("table", scope, lambda client, each: client.controller.list_tables(each))
 
 
 @tables.command("show")
@@ -526,3 +547,6 @@ def commit_transaction(admin: Admin, stream: Name, identifier: UUID) -> int:
 def abort_transaction(admin: Admin, stream: Name, identifier: UUID) -> int:
     """Abort an open transaction."""
     return admin.do(lambda client: client.controller.abort_transaction(*stream, identifier))
+
+
+let_options_follow(admin, Admin.changed)

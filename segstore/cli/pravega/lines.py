@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Final
@@ -39,21 +40,26 @@ class Lines:
             del held[:begun]
             searched = max(len(held) - len(self._delimiter) + 1, 0)
             if len(held) > self._most_bytes:
-                raise self._wrong(f"an event has at most {self._most_bytes} bytes (max_large_event_bytes)")
+                raise self._too_long()
         if held:
             yield self._split(bytes(held))
 
     def _split(self, line: bytes) -> tuple[bytes, str | None]:
         self._number += 1
-        if self._key_delimiter is None:
-            return line, self._key
-        key, found, event = line.partition(self._key_delimiter)
+        key, found, event = b"", b"", line
+        if self._key_delimiter is not None and self._key_delimiter in line:
+            key, found, event = line.partition(self._key_delimiter)
+        if len(event) > self._most_bytes:
+            raise self._too_long(0)
         if not found:
-            return line, self._key
+            return event, self._key
         try:
-            return event, key.decode()
+            return event, (key.removeprefix(BOM_UTF8) if self._number == 1 else key).decode()
         except UnicodeDecodeError as error:
             raise self._wrong(f"its routing key is not UTF-8 at byte {error.start}", 0) from error
+
+    def _too_long(self, ahead: int = 1) -> click.ClickException:
+        return self._wrong(f"an event has at most {self._most_bytes} bytes (max_large_event_bytes)", ahead)
 
     def _wrong(self, said: str, ahead: int = 1) -> click.ClickException:
         return click.ClickException(f"standard input: event {self._number + ahead}: {said}")

@@ -1,6 +1,7 @@
 """`segstore produce`: writes lines of standard input as events. Its options follow kcat's.
 
-Exit status as in `segstore.cli.pravega.running`; with 0, all events are stored.
+Exit status as in `segstore.cli.pravega.running`; with 0, all events are stored. Otherwise their number is on standard
+error; all events before an invalid one are stored.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import click
 
 from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, cluster_options
 from segstore.cli.pravega.formats import unescaped
+from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
-    import asyncio
-
     from segstore.cli.pravega.running import Interruption
-    from segstore.client import Client
+    from segstore.client import Client, EventWriter
 
 
 def _delimiter(context: click.Context, parameter: click.Parameter, given: str | None) -> bytes | None:
@@ -54,20 +54,28 @@ def produce(
 ) -> int:
     """Write lines of standard input as events of the stream SCOPE/NAME.
 
-    Every line is an event, including empty lines. The command ends when all events are stored. Ctrl-C ends reading.
+    Every line is an event, including empty lines. The command ends when all events are stored. Ctrl-C ends reading. All
+    events before an invalid one are stored. If the command stops early, it prints how many events are stored.
     """
+    import asyncio
+
     from segstore.cli.pravega.lines import Lines
     from segstore.cli.pravega.running import Pace, run
+    from segstore.client import ClientError
 
     async def work(client: Client, interruption: Interruption) -> None:
         lines = Lines(delimiter, key_delimiter, key, client.pool.settings.max_large_event_bytes)
-        pace, left = Pace(rate), count
+        pace, left, stored = Pace(rate), count, 0
 
-        def check(stored: asyncio.Future[None]) -> None:
-            if not stored.cancelled() and stored.exception() is not None:
+        def check(event: asyncio.Future[None]) -> None:
+            nonlocal stored
+            if event.cancelled() or event.exception() is not None:
                 interruption.end_block()  # the flush raises it
+            else:
+                stored += 1
 
-        async with client.event_writer(*stream) as writer:
+        async def write(writer: EventWriter) -> None:
+            nonlocal left
             async with interruption.ends():
                 async for event, routing_key in lines:
                     await pace.next()
@@ -75,6 +83,21 @@ def produce(
                     left = None if left is None else left - 1
                     if left == 0:
                         break
-            await writer.flush()
+
+        try:
+            async with client.event_writer(*stream) as writer:
+                try:
+                    await write(writer)
+                except Exception:
+                    await writer.flush()
+                    raise
+                await writer.flush()
+        except (ClientError, ValueError, OSError, click.ClickException) as error:
+            await asyncio.sleep(0)  # until all callbacks have run
+            said = error.message if isinstance(error, ClientError | click.ClickException) else str(error)
+            raise click.ClickException(f"{said}; events stored: {stored}") from error
+        finally:
+            if interruption.number:
+                echo(f"segstore: interrupted; events stored: {stored}", err=True)
 
     return run(cluster, work)

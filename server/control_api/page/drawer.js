@@ -89,7 +89,7 @@ const section = (title, ...content) => element("section", null, element("h3", nu
 
 function showRequest(it) {
   showNext();
-  drawer.dataset.waits = it.reply === null ? "yes" : "";
+  drawer.dataset.waits = it.reply === null && it.stage !== "given up" ? "yes" : "";
   put(drawerTitle, `${plain(it.type)} ${it.number}`);
   const shown = JSON.stringify(it);
   if (drawerParts.dataset.shown === shown && drawerParts.childElementCount) return;
@@ -109,10 +109,17 @@ const filterLink = (text, wanted) => link(text, () => {
   filter(wanted);
 });
 
-/** The filter that matches requests like this one: its type, and its segment, stream or scope. */
+const DERIVED = /^(.*?)#(?:transaction|transient)\.[^]{32}/, OF_STREAM = /^((?:[^/]+\/)?[^/]+)\/\d+(?:\.#epoch\.\d+)?$/;
+
+/** The filter that matches requests like this one: its type, and its segment, stream or scope.
+ *
+ * The segment of a transaction, or a transient one, never comes again, so the filter has its stream, if it has one.
+ */
 function filterOf(it) {
-  const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`];
-  if (it.segments.length) parts.push(nameFilter("segment", it.segments[0]));
+  const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`], [segment] = it.segments;
+  const parent = DERIVED.exec(segment)?.[1], stream = OF_STREAM.exec(parent)?.[1];
+  if (stream) parts.push(nameFilter("stream", stream));
+  else if (segment && parent === undefined) parts.push(nameFilter("segment", segment));
   if (it.streams.length) parts.push(streamFilter(it.streams[0]));
   return parts.join(" and ");
 }
@@ -150,7 +157,7 @@ function factsOf(it) {
     it.request_id !== null && ["Request id", it.request_id],
     it.writer_id !== null && ["Writer", filterLink(it.writer_id, `writer = ${it.writer_id}`)],
     ["Size", many(it.size, "byte")],
-    ["Reply", it.reply === null ? `none so far; ${it.stage}`
+    ["Reply", it.reply === null ? `none${it.stage === "given up" ? "" : " so far"}; ${it.stage}`
       : element("span", { className: it.failure ? "problem" : "" }, plain(it.reply)),
       it.latency_ms === null ? "" : ` after ${it.latency_ms.toFixed(3)} ms`],
     it.faults.length > 0 && ["Faults", plain(it.faults.join(", "))],

@@ -26,13 +26,13 @@ const CONDITIONS = {  // the fields of a rule beside its actions
     label: "Requests or replies that match; empty for all", className: "wide", placeholder: "type = READ_SEGMENT",
   },
   name: { label: "Name", placeholder: "rule N" },
-  on: { label: "Tried on" },
+  on: { label: "Match requests or replies" },
   nth: { label: "Only these matches", placeholder: "3, or 1, 4" },
   skip: { label: "Skip the first" },
-  every: { label: "Then every Nth" },
+  every: { label: "Of the rest, only every Nth" },
   probability: { label: "Probability" },
   times: { label: "At most N times", placeholder: "unlimited" },
-  each: { label: "Counted for each" },
+  each: { label: "Count separately for each" },
   store: { label: "Only store", placeholder: "all" },
 };
 

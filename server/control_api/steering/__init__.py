@@ -1,7 +1,27 @@
 """Routes of the control API that arrange data and check what a server has seen, one module for each resource."""
 
 from segstore.server.control_api.steering.arranging import controller_of
-from segstore.server.control_api.steering.models import Group, Scope, Stream, Table, Transaction, TransactionState
+from segstore.server.control_api.steering.models import (
+    Group,
+    Scope,
+    Stream,
+    StreamState,
+    Table,
+    Transaction,
+    TransactionState,
+    WrittenEvent,
+)
 from segstore.server.control_api.steering.position import position_text
 
-__all__ = ["Group", "Scope", "Stream", "Table", "Transaction", "TransactionState", "controller_of", "position_text"]
+__all__ = [
+    "Group",
+    "Scope",
+    "Stream",
+    "StreamState",
+    "Table",
+    "Transaction",
+    "TransactionState",
+    "WrittenEvent",
+    "controller_of",
+    "position_text",
+]

@@ -1,8 +1,9 @@
 """Routes that keep requests, wait for them and verify their number, and wait for what a fault rule holds.
 
-They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start; another
-server from `POST /v1/requests/keep` to `DELETE /v1/requests/keep`, and refuses to wait or verify at other times,
-because it would count only what came since. While it is kept, appends are looked at one by one, which costs time.
+They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start to its end,
+`segstore serve` until `DELETE /v1/requests/keep`, and a tap, which forwards appends undecoded, only from `POST
+/v1/requests/keep`. Where it is not kept, waits and verifications are refused: they would count only the requests that
+come from then on.
 Invariants: a wait ends by its deadline, before the listener's, or with its connection; at most `_MOST_WAITS` wait at a
 time.
 """
@@ -79,6 +80,8 @@ def _observer(controlled: Controlled) -> Observer:
 
 def _keeping(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
     asked_for = None
+    if controlled.faults is not None and controlled.faults.observer is None and controlled.tap is None:
+        asked_for = controlled.faults.observer = Observer()
 
     @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
     async def keep_requests() -> Kept:
@@ -145,10 +148,10 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         found = await _found(observer, match, stage, since)
         count = len(found)
         if count < low or any(count > each for each in high):
-            noun, verb = ("request", "was") if count == 1 else ("requests", "were")
+            noun, verb = "request" if expected[-1].endswith(" 1") else "requests", "was" if count == 1 else "were"
             about = f" with {printable(match, _LONGEST)}" if match else ""
             known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
-            said = f"{count} {noun}{about} {verb} {stage}, not {' and '.join(expected)}{known}"
+            said = f"expected {' and '.join(expected)} {noun}{about}, {count} {verb} {stage}{known}"
             said += f"; {observer.last_request()}"
             examples = observer.near(match, stage, since) if count < low else map(_matching, found[:_SHOWN])
             raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
@@ -185,7 +188,7 @@ async def _found(observer: Observer, match: str, stage: StageName, since: int) -
 
 
 def _bad_filter(error: FilterError | ValueError) -> ApiProblem:
-    """A filter that cannot be read, or a type that no request has."""
+    """A filter that cannot be read, or that no request can match."""
     return ApiProblem(422, f"query.match: {error}", "query.match")
 
 

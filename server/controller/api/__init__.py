@@ -8,7 +8,7 @@ from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.forwarding import ForwardingServer, NotForwarded
 from segstore.server.controller.api.in_flight import Handler, InFlight, trailing_of
 from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
-from segstore.server.controller.api.server import ControllerServer, begin, bounds, listen, new_server
+from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
 from segstore.server.controller.api.service import Caller
 from segstore.server.controller.api.upstream import MOST_MESSAGE, RAW, UpstreamController, channel_to, unreached
 
@@ -29,7 +29,6 @@ __all__ = [
     "Permission",
     "UpstreamController",
     "answer",
-    "begin",
     "bounds",
     "channel_to",
     "listen",

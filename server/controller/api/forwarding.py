@@ -19,7 +19,7 @@ import grpc
 
 from segstore.server.controller.api.calls import Calls, sent_metadata
 from segstore.server.controller.api.in_flight import Handler, InFlight, end_call, trailing_of
-from segstore.server.controller.api.server import begin, bounds, listen, new_server
+from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
@@ -90,7 +90,7 @@ class ForwardingServer(Handler):
         server = new_server(*bounds(config))
         self = cls(server, leader, tls, trust_network, calls)
         self.port = await listen(server, host, port, tls)
-        await begin(server)
+        await self._in_flight.begin(self.port)
         return self
 
     def offer(self, method: str, behaviour: Behaviour) -> None:

@@ -91,17 +91,6 @@ async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | 
         raise
 
 
-async def begin(server: grpc.aio.Server) -> None:
-    """Starts a server that listens. If cancelled, it stops the server, which would otherwise outlive the event loop."""
-    starting = asyncio.ensure_future(server.start())  # gRPC's does not bear to be cancelled
-    try:
-        await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await starting
-        await server.stop(None)
-        raise
-
-
 def _taken(host: str, port: int) -> bool:
     """Whether the port is in use. gRPC would log that itself, and report only a failure."""
     try:
@@ -164,7 +153,7 @@ class ControllerServer:
         self._in_flight = InFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
-        await begin(server)
+        await self._in_flight.begin(bound)
         self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
         return self
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from segstore.server.controller.errors import AlreadyExists, InvalidName, ScopeNotEmpty
 from segstore.server.controller.state import Core, require
 from segstore.server.controller.state import operations as op
@@ -31,9 +33,9 @@ class Scopes:
     def exists(self, scope: str) -> bool:
         return scope in self._core.state.scopes
 
-    async def names(self, token: str) -> tuple[list[str], str]:
-        """Return a page of the names of all scopes."""
-        return await page(self._core, self._core.state.scopes, token)
+    async def names(self, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
+        """Return a page of the names of the scopes that are accepted."""
+        return await page(self._core, self._core.state.scopes, token, accepts=accepts)
 
     def delete(self, scope: str) -> None:
         """Delete an empty scope."""

@@ -45,18 +45,23 @@ async def page(
     token: str,
     order: Callable[[str], Any] = str,
     listed: Callable[[str], bool] = bool,
+    accepts: Callable[[str], bool] = bool,
 ) -> tuple[list[str], str]:
-    """Return the listed names after `token`, in order, at most one page, and the token of the next page.
+    """Return the listed and accepted names after `token`, in order, at most one page, and the token of the next page.
 
+    Only a last page has fewer names than fit. `accepts`, which may be expensive, is called only for names that may fit.
     A listing ends with an empty page. Names created or deleted meanwhile may or may not be listed, others exactly once.
     """
     every, found = list(names), list[str]()
-    after = order(token) if token else None
+    after, size = order(token) if token else None, core.config.page_size
     for at in range(0, len(every), _AT_ONCE):
         piece = every[at : at + _AT_ONCE]
         await core.pace.take(1 + PER_TICK * len(piece) // _AT_ONCE)
-        more = (name for name in piece if listed(name) and (after is None or order(name) > after))
-        found = nsmallest(core.config.page_size, chain(found, more), key=order)
+        last = order(found[-1]) if len(found) == size else None
+        keyed = ((order(name), name) for name in piece if listed(name))
+        fitting = (name for key, name in keyed if (after is None or key > after) and (last is None or key < last))
+        more = filter(accepts, fitting)
+        found = nsmallest(size, chain(found, more), key=order)
     return found, found[-1] if found else token
 
 
@@ -178,20 +183,21 @@ class Streams:
         streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
 
         def listed(name: str) -> bool:
-            is_listed = marks or not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
-            return is_listed and accepts(name)
+            return marks or not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
 
-        return await page(self._core, streams, token, listed=listed)
+        return await page(self._core, streams, token, listed=listed, accepts=accepts)
 
-    async def tagged(self, scope: str, token: str, tag: str) -> tuple[list[str], str]:
-        """Return a page of the names of a scope's streams with a tag, without internal streams."""
+    async def tagged(
+        self, scope: str, token: str, tag: str, accepts: Callable[[str], bool] = bool
+    ) -> tuple[list[str], str]:
+        """Return a page of the names of a scope's streams with a tag that are accepted, without internal streams."""
         streams = self._core.state.scope(scope).streams
 
         def listed(name: str) -> bool:
             stream = streams.get(name)
             return stream is not None and tag in stream.config.tags and not stream.is_internal
 
-        return await page(self._core, streams, token, _tag_order, listed)
+        return await page(self._core, streams, token, _tag_order, listed, accepts)
 
     async def current(self, scope: str, stream: str) -> list[Segment]:
         """Return the segments that take writes, by key; an empty list if the stream is sealed."""

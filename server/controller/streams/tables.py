@@ -6,6 +6,8 @@ Follows `TableMetadataTasks` and `ControllerService`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from segstore.server.controller.errors import AlreadyExists, InvalidArgument, InvalidName
 from segstore.server.controller.policies import TableConfig
 from segstore.server.controller.state import TABLE_SUFFIX, Core, Segment, Table, history
@@ -50,9 +52,9 @@ class Tables:
         """Return the table's segments, by key."""
         return list(self._core.state.table(scope, name).epoch.segments)
 
-    async def names(self, scope: str, token: str) -> tuple[list[str], str]:
-        """Return a page of the names of a scope's tables."""
-        return await page(self._core, self._core.state.scope(scope).tables, token)
+    async def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
+        """Return a page of the names of a scope's tables that are accepted."""
+        return await page(self._core, self._core.state.scope(scope).tables, token, accepts=accepts)
 
     async def delete(self, scope: str, name: str) -> None:
         core = self._core

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import signal
 import subprocess
@@ -225,3 +226,9 @@ def test_a_client_that_is_never_closed_does_not_hold_the_exit(server: RunningSer
     with run(FORGOTTEN, server) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
         assert (out, err, process.returncode) == ("0\n", "", 0)
+
+
+def test_threads_that_gevent_has_replaced_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)  # as gevent.monkey does
+    with pytest.raises(RuntimeError, match="gevent"), connect("tcp://127.0.0.1:1", settings()):
+        pass

@@ -144,7 +144,7 @@ def test_a_folder_is_refused_before_spark_is_started(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("kept")
     before = below(tmp_path)
-    report = ["pipeline", "report", str(RECORDED), "--engine", "spark"]
+    report = ["trace", "report", str(RECORDED), "--engine", "spark"]
     said = CliRunner().invoke(main, [*report, "-o", str(tmp_path / out), *options])
     assert said.exit_code == 1
     assert said.stderr == f"segstore: {tmp_path / out}: {says}\n"
@@ -155,7 +155,7 @@ def test_a_folder_is_refused_before_spark_is_started(
 def test_what_is_not_refused_asks_for_a_session_and_leaves_nothing_without_one(
     tmp_path: Path, no_session: list[object]
 ) -> None:
-    report = ["pipeline", "report", str(RECORDED), "--master", "local[1]"]
+    report = ["trace", "report", str(RECORDED), "--master", "local[1]"]
     said = CliRunner().invoke(main, [*report, "-o", str(tmp_path / "new" / "report")])
     assert said.stderr == "segstore: a session was asked for\n"
     assert len(no_session) == 1

@@ -125,7 +125,7 @@ def test_what_was_skipped_stands_there_with_file_and_offset() -> None:
 
 def test_controller_calls_and_how_many_failed_are_on_the_page() -> None:
     text = Elements(page(facts())).text
-    assert "9controller calls6of these failed" in text
+    assert "9controller calls6failed calls" in text
     assert "STREAM_EXISTSyes6" in text
 
 

@@ -46,7 +46,7 @@ def test_the_recorded_traces_of_the_official_clients_break_no_rule() -> None:
     assert found.violations == []
     assert found.skipped == []
     _, ended, unpaired = counts(found)
-    assert ended == {Status.UNANSWERED: 9, Status.REFUSED: 9}
+    assert ended == {Status.GIVEN_UP: 9, Status.REFUSED: 9}
     assert unpaired == 9
 
 

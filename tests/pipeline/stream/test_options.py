@@ -63,10 +63,9 @@ def test_settings_of_the_client_go_with_them() -> None:
     [
         ({"scope": ""}, "scope", "the option scope is needed"),
         ({"stream": "a/b"}, "stream", "is not a valid stream name"),
-        ({"colour": "red"}, "colour", "there is no option 'colour'; there are "),
-        ({"maxeventpertrigger": "1"}, "maxeventpertrigger", r"did you mean maxEventsPerTrigger\?"),
-        ({"controller": "http://a:9090"}, "controller", "the scheme must be tcp or tls"),
-        ({"controller": "tcp://a:b"}, "controller", "controller: .* is not host:port"),
+        ({"colour": "red"}, "colour", "there is no option 'colour'"),
+        ({"maxeventpertrigger": "7"}, "maxeventpertrigger", "did you mean maxEventsPerTrigger"),
+        ({"controller": "http://127.0.0.1:9090"}, "controller", "the scheme must be tcp or tls"),
         ({"maxBytesPerTrigger": "1", "maxEventsPerTrigger": "1"}, "maxEventsPerTrigger", "only one of"),
         ({"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger", "only one of"),
         ({"minOffsetsPerTrigger": "9", "maxEventsPerTrigger": "7"}, "minOffsetsPerTrigger", "9, above the limit of 7"),

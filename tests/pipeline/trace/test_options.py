@@ -18,7 +18,7 @@ def test_without_options_there_are_the_default_columns_and_nothing_fails() -> No
 
 def test_options_are_taken_in_any_case_of_letters() -> None:
     options = read_options(
-        {"PATHS": '["a", "b"]', "columns": "ts_ns, code", "Frame": "TRUE", "MODE": "FailFast", "maxrowspertrigger": "5",
+        {"PATHS": '["a", "b"]', "columns": "TS_ns, code", "Frame": "TRUE", "MODE": "FailFast", "maxrowspertrigger": "5",
          "splitbytes": "7", "ports": "12345, 6000"}
     )  # fmt: skip
     assert options.paths == ("a", "b")
@@ -32,6 +32,7 @@ def test_options_are_taken_in_any_case_of_letters() -> None:
     [
         ({}, "a path is needed"),
         ({"path": "a", "pathz": "b"}, "no option 'pathz'"),
+        ({"path": "a", "splitbyte": "7"}, "did you mean splitBytes"),
         ({"paths": "a"}, "JSON list"),
         ({"paths": "[1]"}, "JSON list"),
         ({"path": "a", "fields": "yes"}, "fields is true or false"),

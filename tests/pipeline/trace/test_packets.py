@@ -113,7 +113,38 @@ def test_a_packet_that_is_missing_costs_what_stands_behind_it_and_is_told(tmp_pa
     assert frames(path, "reply") == REPLIES
     (lost,) = [row for row in both(path, ["kind", "size", "error"]) if row[0] == "skipped"]
     assert lost[1] == sum(map(len, REQUESTS)) - 32
-    assert "requests of connection 24 are missing" in lost[2]  # the byte of its first packet
+    assert "packets with requests of the connection from 10.0.0.1:40000 are missing" in lost[2]
+
+
+def cut_short(packets: list[bytes], snap_bytes: int) -> dict[str, bytes]:
+    """The same packets in both formats, as a capture with a snap length has them."""
+
+    def block(kind: int, body: bytes) -> bytes:
+        body += bytes(-len(body) % 4)
+        size = struct.pack("<I", len(body) + 12)
+        return struct.pack("<I", kind) + size + body + size
+
+    old = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, snap_bytes, 1)
+    new = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)) + block(
+        1, struct.pack("<HHI", 1, 0, snap_bytes)
+    )
+    for at, whole in enumerate(packets):
+        kept = whole[:snap_bytes]
+        old += struct.pack("<IIII", at, 0, len(kept), len(whole)) + kept
+        new += block(6, struct.pack("<IIIII", 0, 0, at, len(kept), len(whole)) + kept)
+    return {"a.pcap": old, "a.pcapng": new}
+
+
+@pytest.mark.parametrize(
+    ("snap_bytes", "says"), [(80, "requests of the connection"), (56, "first packets of the connection")]
+)
+def test_packets_that_the_capture_cut_short_are_named_as_such(tmp_path: Path, snap_bytes: int, says: str) -> None:
+    opening, requests, replies = connection(32)
+    for name, content in cut_short(opening + requests + replies, snap_bytes).items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        errors = [row[1] for row in both(path, ["kind", "error"]) if row[0] == "skipped"]
+        assert any("snap length" in error and says in error for error in errors), (name, errors)
 
 
 def test_what_waits_for_a_missing_packet_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -463,7 +463,7 @@ def test_a_limit_that_ends_a_session_is_named() -> None:
     limits = LimitSettings(connection_transient_segments=2)
     desk = Desk(make_service(limits=limits))
     desk.ask(transient(), transient(), transient())
-    assert desk.session.why == "it has 2 transient segments, as many as one connection may have"
+    assert desk.session.why == "it has 2 transient segments, the limit (connection_transient_segments)"
     desk = authorised(clock := FakeClock(1_000.0), 1_030.0)
     clock.advance(31)
     assert desk.session.why == f"the token of a writer of {SEGMENT!r} expired"

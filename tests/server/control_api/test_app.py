@@ -97,11 +97,11 @@ async def test_the_description_requires_the_token_that_a_server_requires(tmp_pat
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PATCH", "/v1/health", {"GET"}),
-        ("PATCH", "/v1/faults", {"GET", "PUT", "POST", "DELETE"}),
+        ("PATCH", "/v1/health", {"GET", "HEAD"}),
+        ("PATCH", "/v1/faults", {"GET", "HEAD", "PUT", "POST", "DELETE"}),
         ("GET", "/v1/requests/keep", {"POST", "DELETE"}),
-        ("PUT", "/v1/requests", {"GET", "DELETE"}),
-        ("OPTIONS", "/v1/streams/a/b", {"GET", "PUT", "DELETE"}),
+        ("PUT", "/v1/requests", {"GET", "HEAD", "DELETE"}),
+        ("OPTIONS", "/v1/streams/a/b", {"GET", "HEAD", "PUT", "DELETE"}),
     ],
 )
 async def test_a_refused_method_is_answered_with_those_of_the_path(method: str, path: str, allowed: set[str]) -> None:
@@ -111,6 +111,31 @@ async def test_a_refused_method_is_answered_with_those_of_the_path(method: str, 
         assert (status, where) == (405, "method")
         assert set(answer.headers["allow"].split(", ")) == allowed
         assert all(each in detail for each in allowed)
+
+
+async def test_head_answers_as_get_without_a_body() -> None:
+    async with asking() as (_, http):
+        for path in ("/", "/metrics", "/v1/health", "/v1/openapi.json", "/v1/segments", "/v1/nothing"):
+            head, get = await http.head(path), await http.get(path)
+            assert (head.status_code, head.headers["content-type"], head.content) == (
+                get.status_code,
+                get.headers["content-type"],
+                b"",
+            )
+
+
+async def test_paths_of_the_rest_api_are_answered_with_its_option() -> None:
+    async with asking() as (_, http):
+        for method, path in (
+            ("POST", "/v1/scopes"),
+            ("PUT", "/v1/scopes/a/streams/b"),
+            ("GET", "/v1/scopes/a/readergroups"),
+            ("DELETE", "/ping"),
+            ("GET", "/v1/health/liveness"),
+        ):
+            status, detail, _ = refusal(await http.request(method, path))
+            assert status in (404, 405)
+            assert "--rest-port" in detail
 
 
 @pytest.mark.slow

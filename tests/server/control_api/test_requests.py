@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -59,6 +61,27 @@ async def test_requests_come_newest_first_with_what_has_become_of_them() -> None
         assert (hello["type"], hello["store"], hello["role"]) == ("HELLO", 0, "")
         (connection,) = (await http.get("/v1/connections")).json()["connections"]
         assert stored["connection"] == connection["number"]
+
+
+async def test_a_read_at_the_tail_is_given_up_by_closing_the_connection() -> None:
+    async with asking() as (mock, http):
+
+        async def read() -> Any:
+            (found,) = (await done(http, "GET", "/v1/requests", match="type = READ_SEGMENT"))["requests"]
+            return found
+
+        async with peer_of(mock) as peer:
+            await peer.ask(create())
+            peer.send(ReadSegment(SEGMENT, 0, 100, "", 9))
+            await mock.wait_for("type = READ_SEGMENT", stage="received")
+            assert (await read())["stage"] == "received"
+        for _ in range(500):  # until the store has seen the end of the connection
+            if (await read())["stage"] != "received":
+                break
+            await asyncio.sleep(0.01)
+        assert (await read())["stage"] == "given up"
+        detail = await done(http, "GET", f"/v1/requests/{(await read())['number']}")
+        assert detail["timeline"][-1]["what"] == "given up: the client closed the connection"
 
 
 @pytest.mark.usefixtures("grpc_runs")

@@ -75,6 +75,32 @@ async def test_a_caller_sees_the_streams_that_it_may_read(world: World) -> None:
         assert await pages(call, basic("user")) == [["stream1"]]
 
 
+async def test_a_page_is_filled_with_names_that_the_caller_may_read(world: World) -> None:
+    """ControllerGrpcAuthFocusedTest, listScopes and the tests whose user may read a subset."""
+    seen = ("", "scope:a", "scope:c", "scope:a/stream:s[13]", "scope:a/key-value-table:s[13]")
+    user = "user:pw:" + ";".join(f"prn::/{resource},READ" for resource in seen)
+    scope = m.ScopeInfo(scope="a")
+    listings: list[tuple[str, Any, str, tuple[str, ...]]] = [
+        ("listScopes", m.ScopesRequest(), "scopes", ("a", "c")),
+        ("listStreamsInScope", m.StreamsInScopeRequest(scope=scope), "streams", ("s1", "s3")),
+        ("listStreamsInScopeForTag", m.StreamsInScopeWithTagRequest(scope=scope, tag="t"), "streams", ("s3", "s1")),
+        ("listKeyValueTablesInScope", m.KVTablesInScopeRequest(scope=scope), "kvtables", ("s1", "s3")),
+    ]
+    async with served(world, "admin:pw:prn::*,READ_UPDATE", user, page_size=2) as call:
+        await made(call, "s1", "s2", "s3", "s4", credentials=basic("admin"), tags=m.Tags(tag=["t"]))
+        for each in ("b", "c", "d"):
+            await call("createScope", m.ScopeInfo(scope=each), basic("admin"))
+        for each in ("s1", "s2", "s3", "s4"):
+            table = m.KeyValueTableConfig(scope="a", kvtName=each, partitionCount=1, primaryKeyLength=1)
+            assert await call.status("createKeyValueTable", table, basic("admin")) == "SUCCESS"
+        for name, request, field, names in listings:
+            answer = await call(name, request, basic("user"))
+            listed = [getattr(each, "stream", getattr(each, "kvtName", each)) for each in getattr(answer, field)]
+            assert (tuple(listed), answer.continuationToken.token) == (names, names[-1]), name
+            request.continuationToken.CopyFrom(answer.continuationToken)
+            assert not getattr(await call(name, request, basic("user")), field), name
+
+
 async def test_a_listing_has_as_many_pages_as_there(world: World) -> None:
     """ControllerServiceImplTest.streamsInScopeTest."""
     async with served(world, page_size=2, **AS_PRAVEGA) as call:

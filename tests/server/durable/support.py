@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from tests.server.support import append_to
 CONTAINERS = 2
 WRITER = UUID(int=7)
 NONE = -(1 << 63)
+RANDOM = Random(0)
 
 
 def small_journal(path: Path, files: Files, _: int) -> JournalWriter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,9 @@ import pytest
 from segstore.server.durable import Files
 from segstore.server.durable.chunk_files import BLOCK_BYTES, BlockCache, ChunkFile, check, file_name, write
 from segstore.server.store import DataDamaged
+from tests.server.durable.support import RANDOM
 
-DATA = os.urandom(3 * BLOCK_BYTES + 100)
+DATA = RANDOM.randbytes(3 * BLOCK_BYTES + 100)
 
 
 def made(folder: Path, cache: BlockCache) -> ChunkFile:

@@ -52,6 +52,9 @@ class Notes:
     def note(self, number: int) -> None:
         self.noted.append(number)
 
+    def check_place(self) -> None:
+        pass
+
 
 class Sender:
     def __init__(self) -> None:

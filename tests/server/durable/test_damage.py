@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import sqlite3
+import struct
 import tarfile
 from pathlib import Path
 from typing import NoReturn
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from segstore.cli.commands import main
 from segstore.server.durable import DataError, DirectoryUnusable, journal, sqlite_journal, verify
 from segstore.server.store import DataDamaged
-from tests.server.durable.support import make, running, write
+from tests.server.durable.support import RANDOM, make, running, write
 
 NAME = "scope/stream/0.#epoch.0"
 FORMAT_1 = Path(__file__).parents[3] / "fixtures" / "data-directories" / "format-1.tar.xz"
@@ -47,10 +48,10 @@ def crashed(tmp_path_factory: pytest.TempPathFactory, written: int) -> Path:
     async def fill() -> None:
         async with running(path, crash=True) as (durability, store):
             store.create_segment(NAME, now_ms=1)
-            write(store, NAME, os.urandom(100_000))
+            write(store, NAME, RANDOM.randbytes(100_000))
             await durability.checkpoint()
             for _ in range(5):
-                write(store, NAME, os.urandom(3_000))
+                write(store, NAME, RANDOM.randbytes(3_000))
                 await durability.committer.settled()
 
     asyncio.run(fill())
@@ -169,6 +170,27 @@ def test_the_command_line_says_what_is_damaged(crashed: Path, tmp_path: Path) ->
     found = CliRunner().invoke(main, ["verify", str(path)])
     assert found.exit_code == 1
     assert found.output == f"{chunk} is damaged at byte 65536: a block does not have its checksum\n"
+
+
+def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp_path: Path, written: int) -> None:
+    if written == 1:  # never written any more
+        return
+    path = tmp_path / "data"
+    shutil.copytree(crashed, path)
+    log = logs_of(path, written)[-1]
+    data = bytearray(log.read_bytes())
+    end = -(-len(data.rstrip(b"\0")) // journal.PAGE_BYTES) * journal.PAGE_BYTES
+    begun = data[8:24] + struct.pack(">QQQ", 1 << 20, 1 << 20, 100_000) + bytes(4) + b"x" * 50_000
+    data[end:] = begun + bytes(200_000)
+    log.write_bytes(data)
+    found = CliRunner().invoke(main, ["verify", str(path)])
+    assert found.exit_code == 0
+    assert f"{log} ends with a write that was not finished" in found.stdout
+    data[-1] = 1
+    log.write_bytes(data)
+    found = CliRunner().invoke(main, ["verify", str(path)])
+    assert found.exit_code == 1
+    assert f"{log} has bytes in no group, from byte {end} on" in found.stderr
 
 
 def test_verify_changes_nothing(crashed: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,13 +125,28 @@ async def test_a_store_whose_directory_was_moved_writes_nothing_into_the_one_in_
     take(path, containers=2, held=(0, 1)).close()
     before = content(path)
     store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
-    await durability.committer.settled()
-    with pytest.raises(JournalFailed, match=f"another directory is at {path} now"):
-        await durability.checkpoint()
+    with pytest.raises(JournalFailed, match=f"{path} was removed or replaced"):
+        await durability.committer.settled()
     await durability.close()
     assert content(path) == before
     async with running(moved) as (_, again):
         assert "scope/stream/0.#epoch.0" in again.container_for("scope/stream/0.#epoch.0").segments
+
+
+@pytest.mark.parametrize("removed", ["directory", "files"])
+async def test_a_store_notices_that_its_directory_was_removed(tmp_path: Path, removed: str) -> None:
+    path = tmp_path / "data"
+    durability, store = make(path)
+    durability.open()
+    durability.recover(store.containers)
+    await durability.start()
+    shutil.rmtree(path)
+    if removed == "files":
+        path.mkdir()
+    await until(
+        lambda: durability.committer.failure == f"{path} was removed or replaced: nothing is acknowledged any more"
+    )
+    await durability.close()
 
 
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A store that is opened again is the store that it was, however it ended; disk and memory are given back."""
 
 import asyncio
-import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,7 @@ import pytest
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, verify
 from segstore.server.store import AttributeUpdate, SegmentStore, StoreError
 from segstore.server.store.attributes import UpdateType
-from tests.server.durable.support import NONE, everything, running, write
+from tests.server.durable.support import NONE, RANDOM, everything, running, write
 from tests.server.support import until
 
 
@@ -23,7 +22,7 @@ def one_of_each(store: SegmentStore) -> None:
         name = f"scope/stream/{number}.#epoch.0"
         store.create_segment(name, scale_type=1, target_rate=7, rollover_size=9, now_ms=1)
         write(store, name, b"data %d" % number)
-        write(store, name, os.urandom(9_000))
+        write(store, name, RANDOM.randbytes(9_000))
         store.container_for(name).update_attribute(name, UUID(int=99), 5, NONE, now_ms=2)
     store.truncate_segment("scope/stream/0.#epoch.0", 3, now_ms=3)
     store.container_for("scope/stream/1.#epoch.0").seal_segment("scope/stream/1.#epoch.0", now_ms=4)
@@ -31,7 +30,7 @@ def one_of_each(store: SegmentStore) -> None:
     transaction = "scope/stream/3.#epoch.0#transaction." + "0" * 32
     for source in ("scope/other/0.#epoch.0", "scope/other/1.#epoch.0", transaction):
         store.create_segment(source, now_ms=5)
-        write(store, source, os.urandom(5_000))
+        write(store, source, RANDOM.randbytes(5_000))
         store.merge("scope/stream/3.#epoch.0", source, now_ms=6)
     store.container_for("scope/stream/3.#epoch.0").create_transient_segment(
         "scope/stream/3.#epoch.0", UUID(int=5), "0" * 32, now_ms=7
@@ -88,7 +87,7 @@ async def test_the_controllers_state_is_recovered_however_many_journals_it_fille
         durability.controller_state = lambda: b"".join(written)
         await durability.start()
         while len(durability._journals.ended) < journals:
-            written.append(os.urandom(2_000))
+            written.append(RANDOM.randbytes(2_000))
             durability.controller_journal(written[-1])
             await durability.committer.settled()
             await asyncio.sleep(0)
@@ -194,7 +193,7 @@ async def test_deleting_and_truncating_give_disk_back(tmp_path: Path) -> None:
 
 async def test_what_is_saved_while_it_is_merged_and_deleted_is_not_lost(tmp_path: Path) -> None:
     name, source = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction." + "1" * 32
-    data = os.urandom(5_000_000)
+    data = RANDOM.randbytes(5_000_000)
     async with running(tmp_path, crash=True) as (durability, store):
         store.create_segment(name, now_ms=1)
         store.create_segment(source, now_ms=1)
@@ -214,7 +213,7 @@ async def test_what_is_saved_while_it_is_merged_and_deleted_is_not_lost(tmp_path
 
 async def test_memory_is_bounded_while_there_is_ten_times_as_much(tmp_path: Path) -> None:
     names = [f"scope/stream/{number}.#epoch.0" for number in range(8)]
-    block, count = os.urandom(1 << 20), 40
+    block, count = RANDOM.randbytes(1 << 20), 40
     highest = 0
     async with running(tmp_path) as (durability, store):
         for name in names:

@@ -153,6 +153,27 @@ def test_a_byte_of_a_group_that_changes_is_damage_unless_it_was_the_last(tmp_pat
             read(path, base_crc)
 
 
+def test_a_last_group_whose_write_was_cut_short_is_told_from_other_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    last = Group(13, 13, b"x" * 40_000)
+    base_crc = written(path, [*GROUPS, last], 256 * 1024)
+    whole, begin, end = path.read_bytes(), end_of(GROUPS), end_of([*GROUPS, last])
+    for stop, stray, is_cut_short in (
+        (begin + PAGE_BYTES, None, True),
+        (end - PAGE_BYTES, None, True),
+        (end - PAGE_BYTES, begin - 1, False),
+        (end - PAGE_BYTES, end, False),
+        (begin, end, False),
+    ):
+        data = bytearray(whole[:stop] + bytes(len(whole) - stop))
+        if stray is not None:
+            data[stray] = 1
+        path.write_bytes(data)
+        found = JournalReader(path, base_crc)
+        assert list(found) == GROUPS
+        assert found.is_cut_short is is_cut_short
+
+
 def test_groups_of_another_journal_in_the_same_blocks_are_nothing(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     written(old, GROUPS)

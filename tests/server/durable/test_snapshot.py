@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from tests.server.durable.support import running, write
+from tests.server.durable.support import RANDOM, running, write
 
 NAME = "scope/stream/0.#epoch.0"
 TRANSACTIONS = [f"{NAME}#transaction.{each:032d}" for each in range(3)]
@@ -17,7 +16,7 @@ def chunk_files(path: Path) -> dict[str, int]:
 
 
 async def test_pieces_of_one_chunk_file_that_do_not_follow_each_other_stay_apart(tmp_path: Path) -> None:
-    data = {name: os.urandom(5_000) for name in (NAME, *TRANSACTIONS)}
+    data = {name: RANDOM.randbytes(5_000) for name in (NAME, *TRANSACTIONS)}
     merged = data[NAME] + data[TRANSACTIONS[1]] + data[TRANSACTIONS[2]]
     async with running(tmp_path, crash=True) as (durability, store):
         for name, each in data.items():
@@ -37,7 +36,7 @@ async def test_pieces_of_one_chunk_file_that_do_not_follow_each_other_stay_apart
 async def test_a_chunk_file_is_written_again_when_less_than_half_of_it_is_in_use(tmp_path: Path) -> None:
     async with running(tmp_path) as (durability, store):
         store.create_segment(NAME, now_ms=1)
-        data = os.urandom(20_000)
+        data = RANDOM.randbytes(20_000)
         write(store, NAME, data)
         await durability.checkpoint()
         first = chunk_files(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from segstore.server.durable import DirectoryDamaged, verify
 from segstore.server.shared_folder import verify_cluster
 from tests.power_loss.life import CONTAINERS, open_data
-from tests.server.durable.support import everything, write
+from tests.server.durable.support import RANDOM, everything, write
 
 NEITHER = "it is neither a regular file nor a folder"
 NAME = "scope/stream/0.#epoch.0"
@@ -24,9 +24,9 @@ async def live(kind: str, path: Path) -> str:
     await opened.durability.start()
     if NAME not in everything(opened.store):
         opened.store.create_segment(NAME, now_ms=1)
-    write(opened.store, NAME, os.urandom(10_000))
+    write(opened.store, NAME, RANDOM.randbytes(10_000))
     await opened.durability.checkpoint()
-    write(opened.store, NAME, os.urandom(10_000))
+    write(opened.store, NAME, RANDOM.randbytes(10_000))
     await opened.durability.committer.settled()
     await opened.durability.close(last_snapshot=False)
     return opened.digest()

@@ -134,6 +134,8 @@ def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_neares
         ("type = EVENT", "request", "no request has this type; an append is APPEND_BLOCK_END here"),
         ("failure or type = AppendBlock", "request", "type = APPEND_BLOCK: no request has this type"),
         ("type = DataAppended", "request", "it is a reply and no request has this type; .* with on: reply"),
+        ("type = APPNED", "request", "an append is APPEND_BLOCK_END"),
+        ("type = READ", "reply", "SEGMENT_READ"),
         ("type = APPEND_BLOCK_END", "reply", "it is a request and no reply has this type"),
     ],
 )

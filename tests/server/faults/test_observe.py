@@ -13,6 +13,7 @@ from segstore.server import MockSegmentStore
 from segstore.server.faults import Observer, Seen
 from segstore.server.faults.observe import NotObserved, NotSeen, Stage, request_seen
 from segstore.wire import ReadSegment
+from segstore.wire.blocks import Append
 from segstore.wire.trace import Call, FilterError, parse_filter
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
@@ -224,7 +225,8 @@ async def test_a_filter_that_no_request_can_match_is_refused(match: str, said: s
         observer.requests(match)
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         await observer.wait_for(match)
-    assert await observer.latest(match, limit=1) == [], "that there is none can be verified"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        await observer.latest(match, limit=1)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ async def test_a_wait_that_times_out_names_the_last_request() -> None:
     observer = Observer()
     with pytest.raises(NotSeen) as caught:
         await observer.wait_for(timeout_s=0)
-    assert str(caught.value) == "0 of 1 requests were applied within 0 s; none came"
+    assert str(caught.value) == "0 of 1 requests were applied within 0 s; no request came"
     observer.add(seen(1))
     with pytest.raises(NotSeen) as caught:
         await observer.wait_for("failure", count=2, stage="replied", timeout_s=0)
@@ -256,3 +258,34 @@ async def test_a_wait_that_times_out_names_the_last_request() -> None:
     )
     error = caught.value
     assert (error.filter, error.stage, error.count, error.found, error.timeout_s) == ("failure", Stage.REPLIED, 2, 0, 0)
+
+
+async def test_rules_and_the_log_select_appends_by_their_events() -> None:
+    async with MockSegmentStore() as mock, await Peer.connect(mock) as peer:
+        mock.faults.add("data.order = 17", name="order", do="ok")
+        mock.faults.add('data ~ "city"', on="reply", name="read", do="ok")
+        await peer.ask(HELLO, create(), set_up())
+        for number in (1, 2):
+            event = b'{"order": %d, "city": "Oslo"}' % (15 + number)
+            await peer.ask(append(number, len(event).to_bytes(8, "big") + event))
+        await peer.ask(read(0))
+        assert [(each.rule, each.event_number, each.type_name) for each in mock.faults.decisions] == [
+            ("order", 2, "APPEND_BLOCK_END"),
+            ("read", -1, "SEGMENT_READ"),
+        ]
+        assert [each.event_number for each in mock.requests("data ~ '\"order\": 17'")] == [2]
+        assert (await mock.wait_for("data.city = Oslo", count=2)).event_number == 2
+        assert "Oslo" not in repr(mock.requests())
+        mock.faults.observer = None
+        await peer.ask(append(3, b'{"order": 17}'))
+        assert mock.faults.decisions[-1].event_number == 3, "a rule sees payloads that no log keeps"
+
+
+def test_the_oldest_requests_lose_their_payloads_first() -> None:
+    observer = Observer(max_bytes=2_000)
+    for number in (1, 2):
+        item = Append(SEGMENT, WRITER, number, 1, bytes(1_500), None, 1)
+        seen = request_seen(item, number, store=0, connection=1, now_s=0, started_s=0, with_payload=True)
+        observer.add(seen)
+    assert [len(b"".join(each.payloads)) for each in observer.requests()] == [0, 1_500]
+    assert observer.forgotten == 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from segstore.server.replay.matching import Answer, Replay
 from segstore.wire import AppendSetup, ConditionalCheckFailed, DataAppended, SegmentIsSealed, decode, encode
 from segstore.wire.blocks import Append
+from segstore.wire.protocol import frames_of
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import SEGMENT, set_up
 
@@ -25,8 +26,6 @@ def a_batch(first: int, last: int, writer_id: UUID, request_id: int) -> Append:
 
 def traced(ends: list[int], *, refused: int | None = None, acknowledged_together: bool = False) -> list[Record]:
     """A trace in which the events are appended in batches that end there, and acknowledged."""
-    from segstore.wire.protocol import frames_of
-
     found: list[Record] = []
 
     def add(direction: Direction, frame: bytes) -> None:
@@ -78,6 +77,12 @@ def test_events_are_acknowledged_however_they_are_batched(recorded: list[int], l
     assert not replay.unused()
 
 
+def test_the_connection_is_closed_behind_the_batch_with_the_last_append_of_the_trace() -> None:
+    closed = Record(0, 1, Direction.REPLY, RecordKind.CLOSE, b"{}")
+    answers = asked(Replay([*traced([3, 8]), closed], "match"), [2, 5, 8])
+    assert [each is not None and each.closes for each in answers] == [False, False, True]
+
+
 @given(ends_of_batches, ends_of_batches)
 def test_one_acknowledgement_stands_for_all_before_it(recorded: list[int], live: list[int]) -> None:
     replay = Replay(traced(recorded, acknowledged_together=True), "match")
@@ -122,3 +127,75 @@ def test_an_append_that_is_in_the_trace_as_it_is_may_come_between() -> None:
 
 def test_in_strict_mode_a_batch_is_one_request() -> None:
     assert asked(Replay(traced([2, 8]), "strict"), [1, 8])[0] is None
+
+
+# --- connections that were cut ----------------------------------------------------------------------------------------
+
+
+def cut_twice() -> list[Record]:
+    """A trace in which the ack of event 3 is lost with events 4 and 5, then event 4 again."""
+    found: list[Record] = []
+    for connection, known, batches, acked in (
+        (1, 0, ((0, 2), (2, 3), (3, 5)), 2),
+        (2, 3, ((3, 4),), 3),
+        (3, 3, ((3, 6), (6, 8)), 8),
+    ):
+        frames = [
+            (Direction.REQUEST, encode(set_up(writer_id=TRACED))),
+            (Direction.REPLY, encode(AppendSetup(2, SEGMENT, TRACED, known))),
+        ]
+        for first, last in batches:
+            block = frames_of(a_batch(first, last, TRACED, 3))
+            size = 8 + int.from_bytes(block[4:8], "big")
+            frames += [(Direction.REQUEST, block[:size]), (Direction.REQUEST, block[size:])]
+            if last <= acked:
+                ack = DataAppended(3, TRACED, last, first, sum(map(len, EVENTS[:last])))
+                frames.append((Direction.REPLY, encode(ack)))
+        found += (Record(0, connection, way, RecordKind.FRAME, frame) for way, frame in frames)
+        by = Direction.REPLY if connection < 3 else Direction.REQUEST
+        found.append(Record(0, connection, by, RecordKind.CLOSE, b"{}"))
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(1, len(EVENTS)), st.booleans())))
+def test_a_client_that_connects_again_at_any_moment_gets_each_event_acknowledged_once(
+    moves: list[tuple[int, bool]],
+) -> None:
+    replay, made = Replay(cut_twice(), "match"), 0
+
+    def known() -> int:
+        answer = replay.answer(set_up(writer_id=LIVE), replay.connection())
+        assert answer is not None
+        (reply,) = (decode(each.frame) for each in answer.replies)
+        assert isinstance(reply, AppendSetup)
+        assert (reply.writer_id, answer.closes) == (LIVE, False)
+        return reply.last_event_number
+
+    acked, cuts = known(), 0
+    for size, again in (*moves, *((1, False),) * (len(EVENTS) + 2)):
+        if again:
+            assert known() == made, "a set-up tells what was made, however often and whenever it comes"
+        last = min(made + size, len(EVENTS))
+        if last == made:
+            continue
+        answer = replay.answer(a_batch(made, last, LIVE, 71), replay.connection())
+        assert answer is not None
+        if answer.closes:
+            assert not answer.replies
+            cuts, made = cuts + 1, known()
+        else:
+            (ack,) = (decode(each.frame) for each in answer.replies)
+            assert isinstance(ack, DataAppended)
+            assert (ack.writer_id, ack.previous_event_number, ack.event_number) == (LIVE, made, last)
+            assert ack.current_segment_write_offset == sum(map(len, EVENTS[:last]))
+            acked = made = last
+    assert (acked, made) == (len(EVENTS), len(EVENTS))
+    assert 1 <= cuts <= 2
+    assert set(replay.unused()) <= {"SETUP_APPEND"}
+
+
+def test_a_set_up_that_the_trace_has_never_answered_is_not_answered_again() -> None:
+    records = [each for each in cut_twice()[:1] if each.direction is Direction.REQUEST]
+    replay = Replay(records, "match")
+    answers = [replay.answer(set_up(writer_id=LIVE), replay.connection()) for _ in range(2)]
+    assert [each is None for each in answers] == [False, True]

@@ -216,7 +216,7 @@ def test_a_problem_names_the_nearest_calls_and_the_fields_that_differ() -> None:
     )
     assert said(replay, ask("createStream", stream_config("orderz", 2))).splitlines() == [
         "controller: createStream is not in the trace",
-        "  near: call 1 of the trace: streamInfo.stream is 'orderz' and not 'orders'",
+        "  near: call 1 of the trace: streamInfo.stream: 'orderz' here, 'orders' in the trace",
     ]
     assert said(replay, ask("deleteScope", scope("a"))) == "controller: deleteScope is not in the trace"
     replay.answer(ask("createStream", stream_config("orders", 2)))
@@ -233,7 +233,7 @@ def test_in_strict_mode_a_problem_names_the_expected_call() -> None:
         f"controller: deleteScope came where createScope comes in the trace; {hint}"
     )
     assert said(replay, ask("createScope", scope("b"))).splitlines() == [
-        f"controller: createScope differs from the trace: scope is 'b' and not 'a'; {hint}",
+        f"controller: createScope differs from the trace: scope: 'b' here, 'a' in the trace; {hint}",
         "  same: call 2 of the trace",
     ]
     assert list(replay.missed()) == ['call 1: createScope scope="a"', 'call 2: createScope scope="b"']

@@ -83,15 +83,15 @@ def said(replay: Replay, item: Command | Append) -> list[str]:
 
 def test_an_event_that_differs_is_shown_by_the_path_in_its_document() -> None:
     (line,) = said(orders(), appended(2, order(2, city="Oslo", paid=True)))
-    differences = 'data[0].city is "Oslo" and not "Rome", data[0].paid is true, and not in the trace'
+    differences = 'data[0].city: "Oslo" here, "Rome" in the trace; data[0].paid: only here (true)'
     assert line == f"near: request 5 of the trace (connection 1): {differences}"
 
 
 def test_events_are_compared_by_number_however_they_are_batched() -> None:
     item = appended(4, order(2), order(3, lines=[{"tea": 9}]), order(4, lines=[]))
     assert said(orders(), item) == [
-        "near: request 6 of the trace (connection 1): data[1].lines[0].tea is 9 and not 3",
-        "near: request 7 of the trace (connection 1): data[2].lines[0] lacks an object of 1",
+        "near: request 6 of the trace (connection 1): data[1].lines[0].tea: 9 here, 3 in the trace",
+        "near: request 7 of the trace (connection 1): data[2].lines[0]: only in the trace (an object of 1)",
     ]
 
 
@@ -121,14 +121,14 @@ def test_what_was_answered_before_is_said_to_be_so_also_in_another_batch() -> No
 def test_a_large_document_shows_some_differences_and_counts_the_others() -> None:
     mine, its = (json.dumps({str(key): key + add for key in range(100)}).encode().hex() for add in (0, 1))
     text = in_words([FieldDifference("data", mine, its, secret=False, is_data=True)])
-    assert text.startswith("data.0 is 0 and not 1, data.1 is")
-    assert text.endswith(", and 96 more")
+    assert text.startswith("data.0: 0 here, 1 in the trace; data.1: ")
+    assert text.endswith("; and 96 more")
 
 
 def test_fields_that_are_no_payloads_are_shortened_around_the_difference() -> None:
     names = ("x" * 400 + each for each in "12")
     assert in_words([FieldDifference("segment", *names, secret=False)]) == (
-        f"segment is '…{'x' * 24}1' (401 characters) and not '…{'x' * 24}2' (401 characters)"
+        f"segment: '…{'x' * 24}1' (401 characters) here, '…{'x' * 24}2' (401 characters) in the trace"
     )
     lists = ([each] * 1_000 for each in "ab")
     assert len(in_words([FieldDifference("sources", *lists, secret=False)])) < 1_000
@@ -141,7 +141,7 @@ def test_the_nearest_requests_come_first_and_those_that_are_less_alike_are_left_
     )
     found = replay.near(CreateSegment(1, "shop/orders/3.#epoch.1", 0, 7, "", 0))
     assert [(each.number, each.connection) for each in found] == [(5, 1), (2, 1), (3, 1)]
-    assert found[0].text == "segment is 'shop/orders/3.#epoch.1' and not 'shop/orders/3.#epoch.0'"
+    assert found[0].text == "segment: 'shop/orders/3.#epoch.1' here, 'shop/orders/3.#epoch.0' in the trace"
     assert replay.near(GetStreamSegmentInfo(1, SEGMENT, "")) == ()
 
 
@@ -189,5 +189,5 @@ def test_only_some_requests_of_a_large_trace_are_compared(monkeypatch: pytest.Mo
 def test_an_append_that_is_no_whole_events_is_compared_by_its_bytes() -> None:
     replay = Replay(records(*acknowledged(Append(ORDERS, WRITER, 1, 1, b"tea", None, 9))), "match")
     assert said(replay, Append(ORDERS, WRITER, 1, 1, b"ten", None, 9)) == [
-        "near: request 4 of the trace (connection 1): data is 'ten' and not 'tea'"
+        "near: request 4 of the trace (connection 1): data: 'ten' here, 'tea' in the trace"
     ]

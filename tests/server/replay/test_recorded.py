@@ -98,7 +98,9 @@ async def test_a_call_that_is_not_in_the_trace_is_a_problem(missing: str, code: 
         assert (await client("createScope", scope("a"))).status == m.CreateScopeStatus.SUCCESS
         assert server.unused() == {"createScope": 1}
         assert server.missed() == ['call 2: createScope scope="b"']
-    assert [each.splitlines()[1] for each in seen] == ["  near: call 1 of the trace: scope is 'ab' and not 'a'"]
+    assert [each.splitlines()[1] for each in seen] == [
+        "  near: call 1 of the trace: scope: 'ab' here, 'a' in the trace"
+    ]
 
 
 async def test_a_failed_server_refuses_all_calls_but_has_every_segment_and_no_successors() -> None:

@@ -69,11 +69,13 @@ async def test_health_of_an_unknown_part_is_not_found(http: httpx.AsyncClient, p
         ("PUT", "/v1/scopes/a", 405),
         ("POST", "/ping", 405),
         ("POST", "/v1/health", 405),
+        ("DELETE", "/v1/faults", 404),
     ],
 )
 async def test_unknown_paths_and_methods(http: httpx.AsyncClient, verb: str, path: str, status: int) -> None:
     found, why = refused(await http.request(verb, path))
     assert (found, why.startswith(f"{verb} /")) == (status, True)
+    assert "--http-port" in why
 
 
 async def test_a_path_names_all_its_methods(http: httpx.AsyncClient) -> None:

@@ -31,6 +31,8 @@ UNNAMED = [each for each in EVERY if "name" not in each]
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "latencie"}, "", "'latencie': there is no such type of toxic (latency?)"),
     ({"latency": 5}, "", "a toxic has a type, one of latency, bandwidth"),
+    ({"type": "latency", "attributes": {"latncy": 5}}, "latncy", "there is no such key (latency?)"),
+    ({"type": "latency", "latency": 1, "attributes": {"latency": 5}}, "", "latency is given twice"),
     ({"type": ["latency"]}, "", "a toxic has a type, one of latency, bandwidth"),
     ({"type": "latency", "latncy": 5}, "latncy", "there is no such key (latency?)"),
     ({"type": "latency", "latency": -1}, "latency", "greater than or equal to 0"),
@@ -64,6 +66,11 @@ def test_every_toxic_can_be_written_in_a_fault_file_and_in_python() -> None:
         (read,) = parse_faults(text_of(each)).toxics
         assert read.model_dump(exclude_unset=True) == each
         name = toxics.add(**{"toxic" if key == "type" else key: value for key, value in each.items()})
+        assert toxics.tallies()[-1].toxic == read
+        toxics.clear(name)
+        common = {key: value for key, value in each.items() if key in ("type", "name", "toxicity", "stream", "store")}
+        attributes = {key: value for key, value in each.items() if key not in common}
+        assert toxics.add({**common, "attributes": attributes}) == name, "as in Toxiproxy"
         assert toxics.tallies()[-1].toxic == read
         toxics.clear(name)
         assert toxics.add(each) == name, "as an object"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.conformance import blocks
-from segstore.conformance.recorded import snake
+from segstore.conformance.recorded import read_lines, snake
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
 from segstore.wire.codec import FrameDecoder, decode, encode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, KeepAlive, SetupAppend
@@ -29,9 +28,7 @@ MAX_FRAME = 2**24 - 1
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    lines = (ROOT / "fixtures" / "vectors" / name).read_text("utf-8").splitlines()
-    assert lines, f"{name} holds nothing"
-    return [json.loads(line) for line in lines]
+    return [line.what for line in read_lines(ROOT / "fixtures" / "vectors" / name)]
 
 
 def agrees(result: Command | Append, line: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.conformance.recorded import snake
+from segstore.conformance.recorded import read_lines, snake
 from segstore.wire import (
     COMMANDS,
     MAX_FRAME_BYTES,
@@ -304,8 +304,7 @@ def bytes_of_the_next(cls: type[Record], version: int) -> int:
 def test_the_reference_reads_the_frames_of_older_versions_to_the_same_values(vectors: Path, enough: int) -> None:
     """Recorded frames that end where a version ended them, or within a field that is then ignored."""
     full, compared = full_frames(vectors), set()
-    for line in (vectors / "legacy.jsonl").read_text("utf-8").splitlines():
-        case = json.loads(line)
+    for case in (line.what for line in read_lines(vectors / "legacy.jsonl")):
         key = case["code"], case.get("from_case")
         if case["kind"] != "truncated" or key not in full:
             continue

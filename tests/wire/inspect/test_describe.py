@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from segstore.wire import (
     COMMANDS,
+    AppendBlockEnd,
     BadField,
     Hello,
     ReadSegment,
@@ -25,6 +27,7 @@ from segstore.wire import (
     decode,
     encode,
 )
+from segstore.wire.commands import TableEntries, TableEntry, TableKey, TableValue, UpdateTableEntries
 from segstore.wire.inspect import describe, lines, summary
 from segstore.wire.inspect.describe import Description
 
@@ -148,8 +151,24 @@ def test_a_malformed_frame_is_shown_up_to_the_error_which_stands_at_its_offset()
     assert isinstance(found.error, Truncated)
     *_, name, rest, error = lines(found)
     assert name.split() == ["000010", "00", "c8", "segment.length", "200"]
-    assert rest.split("  ")[-1].strip() == "not read"
+    assert rest.split("  ")[-1].split() == ["segment", "5", "of", "200", "bytes"][1:]
     assert error.startswith("  error at 0x0010: SEGMENT_CREATED.segment at byte 16: 200 bytes")
+
+
+def test_bytes_of_a_cut_frame_are_those_of_their_fields() -> None:
+    entries = TableEntries((TableEntry(TableKey(b"key", 1), TableValue(b"value")),) * 2)
+    for command in (
+        ReadSegment("scope/stream/0", 1, 2, "secret", 7),
+        AppendBlockEnd(UUID(int=3), 5, b"12345", 2, 2, 9),
+        UpdateTableEntries(1, "a/b/0", "secret", entries, 7),
+    ):
+        frame = encode(command)
+        whole = describe(frame).spans
+        for size in range(8, len(frame)):
+            spans = [each for each in describe(frame[:size]).spans if each.length]
+            ends = [(each.offset, min(each.length, size - each.offset), each.field) for each in whole if each.length]
+            assert [(each.offset, each.length, each.field) for each in spans] == [each for each in ends if each[1] > 0]
+            assert "secret" not in "".join(lines(describe(frame[:size])))
 
 
 def test_a_missing_tail_is_shown_with_its_default_and_bytes_behind_the_last_field_as_not_read() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import (
+    AppendBlock,
     AppendBlockEnd,
     AppendSetup,
     DataAppended,
@@ -70,6 +71,29 @@ def test_a_stream_that_ends_early_is_a_difference() -> None:
     (found,) = differences([record(SEAL)], [record(SEAL), record(SEAL), record(SEAL)])
     assert (found.left, found.number, found.left_over, found.right_over) == (None, 2, 0, 2)
     assert found.right == record(SEAL)
+
+
+def appended(*events: bytes) -> list[Record]:
+    ends = [AppendBlockEnd(UUID(int=1), 0, each, 1, number, number) for number, each in enumerate(events, 1)]
+    blocks = [AppendBlock(UUID(int=1), each) for each in events]
+    return [*map(record, (each for pair in zip(blocks, ends, strict=True) for each in pair)), record(SEAL)]
+
+
+def test_a_record_that_one_trace_has_more_is_said_instead_of_how_the_records_behind_it_differ() -> None:
+    events, one = [b"order %d" % number for number in range(1, 9)], {"APPEND_BLOCK_END": 1}
+    left = appended(*events)
+    for others, missing, more, fields in (
+        ([*events[:3], *events[4:]], (7, 0), (one, {}), 0),
+        ([*events[:3], b"other", *events[3:]], (0, 7), ({}, one), 0),
+        (events[:-1], (15, 0), (one, {}), 0),
+        ([each.upper() for each in events[1:]], (1, 1), (one, {}), 1),  # not found by its payload, but counted
+        ([events[1], events[0], *events[2:]], (1, 1), ({}, {}), 1),  # in another order
+    ):
+        (found,) = differences(left, appended(*others))
+        assert (found.places, found.more, len(found.fields)) == (missing, more, fields)
+        assert found.more_text == (
+            "".join(f"{name} has one more APPEND_BLOCK_END" for name in "AB"[more[0] != one :][:1]) if any(more) else ""
+        )
 
 
 def test_a_number_that_is_opened_again_is_another_connection() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,13 +34,17 @@ from tests.wire.trace.traces import frame, record, records
 W, V = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
-def follow(*of: Record) -> tuple[list[Exchange], Exchanges]:
-    exchanges = Exchanges()
-    return [exchanges.see(each) for each in of], exchanges
+def follow(*of: Record) -> list[Exchange]:
+    return list(map(Exchanges().see, of))
+
+
+def unpaired(seen: list[Exchange]) -> tuple[dict[str, int], dict[str, int]]:
+    """The requests without a reply, and the replies without a request, by type."""
+    return Counter(each.name for each in seen if each.awaits_reply), Counter(each.name for each in seen if each.unasked)
 
 
 def test_a_reply_answers_the_request_with_its_id() -> None:
-    seen, exchanges = follow(
+    seen = follow(
         record(SealSegment(1, "a/b/0", ""), at=10),
         record(SealSegment(2, "a/b/1", ""), at=11),
         record(SegmentSealed(2, "a/b/1"), at=13, reply=True),
@@ -47,13 +52,13 @@ def test_a_reply_answers_the_request_with_its_id() -> None:
     )
     assert seen[2].answers == (seen[1],)
     assert seen[3].answers == (seen[0],)
-    assert [each.latency_ns for each in seen] == [None, None, 2, 10]
+    assert [each.latency_ns for each in seen] == [10, 2, 2, 10]
     assert [each.time_ns for each in seen] == [0, 1, 3, 10]
-    assert exchanges.unanswered() == ({}, {})
+    assert unpaired(seen) == ({}, {})
 
 
 def test_requests_with_one_id_are_answered_in_order() -> None:
-    seen, _ = follow(
+    seen = follow(
         record(SealSegment(1, "a/b/0", "")),
         record(SealSegment(1, "a/b/1", "")),
         record(SegmentSealed(1, "a/b/0"), reply=True),
@@ -63,28 +68,39 @@ def test_requests_with_one_id_are_answered_in_order() -> None:
 
 
 def test_ids_of_other_connections_are_others() -> None:
-    seen, exchanges = follow(
+    seen = follow(
         record(SealSegment(1, "a/b/0", ""), connection=1), record(SegmentSealed(1, "a/b/0"), connection=2, reply=True)
     )
     assert seen[1].answers == ()
-    assert exchanges.unanswered() == ({"SEAL_SEGMENT": 1}, {"SEGMENT_SEALED": 1})
+    assert unpaired(seen) == ({"SEAL_SEGMENT": 1}, {"SEGMENT_SEALED": 1})
 
 
 def test_a_connection_that_closes_takes_its_requests_with_it() -> None:
     close = record(b"{}", kind=RecordKind.CLOSE)
-    seen, exchanges = follow(record(SealSegment(1, "a/b/0", "")), close, record(SegmentSealed(1, "a/b/0"), reply=True))
+    seen = follow(record(SealSegment(1, "a/b/0", "")), close, record(SegmentSealed(1, "a/b/0"), reply=True))
     assert seen[2].answers == ()
-    assert exchanges.unanswered() == ({"SEAL_SEGMENT": 1}, {"SEGMENT_SEALED": 1})
+    assert unpaired(seen) == ({"SEAL_SEGMENT": 1}, {"SEGMENT_SEALED": 1})
+
+
+def test_a_read_that_waits_when_its_client_closes_is_given_up_and_not_unanswered() -> None:
+    read, seal = record(ReadSegment("a/b/0", 0, 1, "", 1)), record(SealSegment(2, "a/b/0", ""))
+    for by_store, given_up, unanswered in (
+        (False, 1, {"SEAL_SEGMENT": 1}),
+        (True, 0, {"READ_SEGMENT": 1, "SEAL_SEGMENT": 1}),
+    ):
+        seen = follow(read, seal, record(b"{}", kind=RecordKind.CLOSE, reply=by_store))
+        assert seen[2].given_up == tuple(seen[:given_up])
+        assert {each.name: 1 for each in seen[2].pending if each not in seen[2].given_up} == unanswered
 
 
 def test_commands_without_an_id_are_answered_by_their_kind() -> None:
-    seen, exchanges = follow(
+    seen = follow(
         record(Hello(17, 5)), record(KeepAlive()), record(KeepAlive(), reply=True), record(Hello(17, 5), reply=True)
     )
     assert seen[2].answers == (seen[1],)
     assert seen[3].answers == (seen[0],)
     assert [each.request_id for each in seen] == [None] * 4
-    assert exchanges.unanswered() == ({}, {})
+    assert unpaired(seen) == ({}, {})
 
 
 def appended(number: int, request_id: int = 7, writer: uuid.UUID = W) -> list[Record]:
@@ -95,7 +111,7 @@ def appended(number: int, request_id: int = 7, writer: uuid.UUID = W) -> list[Re
 
 
 def test_an_acknowledgement_answers_all_appends_up_to_its_event() -> None:
-    seen, exchanges = follow(
+    seen = follow(
         record(SetupAppend(7, W, "a/b/0", "")),
         record(AppendSetup(7, "a/b/0", W, -1), reply=True),
         *appended(10),
@@ -108,38 +124,34 @@ def test_an_acknowledgement_answers_all_appends_up_to_its_event() -> None:
     assert seen[8].answers == (seen[3], seen[5])
     assert seen[8].latency_ns == 40, "of the oldest"
     assert seen[9].answers == (seen[7],)
-    assert exchanges.unanswered() == ({}, {})
+    assert unpaired(seen) == ({}, {})
 
 
 def test_writers_of_a_connection_are_distinguished() -> None:
-    seen, exchanges = follow(
-        *appended(1, writer=W), *appended(1, writer=V), record(DataAppended(7, V, 1, 0, 0), reply=True)
-    )
+    seen = follow(*appended(1, writer=W), *appended(1, writer=V), record(DataAppended(7, V, 1, 0, 0), reply=True))
     assert seen[4].answers == (seen[3],)
-    assert exchanges.unanswered() == ({"APPEND_BLOCK_END": 1}, {})
+    assert unpaired(seen) == ({"APPEND_BLOCK_END": 1}, {})
 
 
 def test_an_append_that_failed_is_answered_by_its_request_id() -> None:
-    seen, exchanges = follow(
-        *appended(1, 7, W), *appended(1, 8, V), record(NoSuchSegment(8, "a/b/0", "", -1), reply=True)
-    )
+    seen = follow(*appended(1, 7, W), *appended(1, 8, V), record(NoSuchSegment(8, "a/b/0", "", -1), reply=True))
     assert seen[4].answers == (seen[3],)
-    assert exchanges.unanswered() == ({"APPEND_BLOCK_END": 1}, {})
+    assert unpaired(seen) == ({"APPEND_BLOCK_END": 1}, {})
 
 
 def test_a_conditional_append_is_answered_either_way() -> None:
-    seen, exchanges = follow(
+    seen = follow(
         record(ConditionalAppend(W, 1, 0, Event(b"x"), 7)),
         record(ConditionalCheckFailed(W, 1, 7), reply=True),
         record(ConditionalAppend(W, 2, 0, Event(b"x"), 7)),
         record(DataAppended(7, W, 2, 1, 0), reply=True),
     )
     assert [each.answers for each in seen[1::2]] == [(seen[0],), (seen[2],)]
-    assert exchanges.unanswered() == ({}, {})
+    assert unpaired(seen) == ({}, {})
 
 
 def test_segments_are_those_that_are_named() -> None:
-    seen, _ = follow(
+    seen = follow(
         record(ReadSegment("a/b/0", 0, 1, "", 1)),
         record(MergeSegments(2, "target", "source", "")),
         record(MergeSegmentsBatch(3, "target", ("one", "two"), "")),
@@ -149,7 +161,7 @@ def test_segments_are_those_that_are_named() -> None:
 
 def test_a_segment_that_is_not_named_is_that_of_the_writer_or_of_the_request() -> None:
     attribute = frame(34, (5).to_bytes(8, "big") + b"\0\x05a/b/1" + bytes(16) + bytes(2))
-    seen, _ = follow(
+    seen = follow(
         record(SetupAppend(7, W, "a/b/0", "")),
         *appended(1),
         record(DataAppended(7, W, 1, 0, 0), reply=True),
@@ -161,7 +173,7 @@ def test_a_segment_that_is_not_named_is_that_of_the_writer_or_of_the_request() -
 
 
 def test_what_does_not_decode_is_malformed_and_keeps_its_type() -> None:
-    seen, _ = follow(record(frame(9, b"ab")), record(frame(111)), record(b"ab", kind=RecordKind.BYTES), record(b"abc"))
+    seen = follow(record(frame(9, b"ab")), record(frame(111)), record(b"ab", kind=RecordKind.BYTES), record(b"abc"))
     assert [each.malformed for each in seen] == [True, False, True, True]
     assert [each.type_name for each in seen] == ["READ_SEGMENT", "UNKNOWN", None, None]
     assert isinstance(seen[1].command, Unknown)
@@ -170,7 +182,7 @@ def test_what_does_not_decode_is_malformed_and_keeps_its_type() -> None:
 
 
 def test_a_filter_takes_an_exchange() -> None:
-    seen, _ = follow(
+    seen = follow(
         record(SetupAppend(7, W, "a/b/0", "")),
         *appended(1),
         record(NoSuchSegment(7, "a/b/0", "", -1), at=9_000_000, reply=True),
@@ -180,10 +192,26 @@ def test_a_filter_takes_an_exchange() -> None:
     assert [parse_filter("writer ~ *1")(each) for each in seen] == [True, True, True, False]
 
 
+def test_a_request_has_the_latency_and_failure_of_its_reply_once_it_is_settled() -> None:
+    of = [
+        record(SealSegment(1, "a/b/0", ""), at=10),
+        record(SealSegment(2, "a/b/1", ""), at=11),
+        record(NoSuchSegment(2, "a/b/1", "", -1), at=13, reply=True),
+        record(SealSegment(3, "a/b/2", ""), at=14),
+        record(b"{}", kind=RecordKind.CLOSE, at=15),
+        record(SealSegment(4, "a/b/3", ""), at=16),
+    ]
+    settled = list(Exchanges().settled(of))
+    assert [place for place, _ in settled] == [1, 2, 0, 3, 4, 5], "the first one waits for the end of its connection"
+    assert [place for place, seen in settled if parse_filter("failure and latency = 2ns")(seen)] == [1, 2]
+    assert unpaired([seen for _, seen in settled]) == ({"SEAL_SEGMENT": 3}, {})
+
+
 def test_only_filters_that_need_it_have_connections_followed() -> None:
     assert Exchanges.needed(parse_filter("segment = a").names)
     assert Exchanges.needed(parse_filter("size > 1 and latency > 1s").names)
-    assert not Exchanges.needed(parse_filter("type = HELLO and size > 1 and failure").names)
+    assert Exchanges.needed(parse_filter("failure").names)
+    assert not Exchanges.needed(parse_filter("type = HELLO and size > 1 and malformed").names)
     exchanges = Exchanges(follow=False)
     exchanges.see(record(SealSegment(1, "a/b/0", "")))
     assert exchanges.see(record(SegmentSealed(1, "a/b/0"), reply=True)).answers == ()
@@ -194,9 +222,7 @@ EVERYTHING = parse_filter("segment ~ * or flow = 1 or writer ~ * or latency > 1s
 
 @given(st.lists(records(), max_size=8))
 def test_any_records_are_taken(drawn: list[Record]) -> None:
-    exchanges = Exchanges()
-    for each in drawn:
-        seen = exchanges.see(each)
+    settled = dict(Exchanges().settled(drawn))
+    assert [settled[place].record for place in range(len(drawn))] == drawn
+    for seen in settled.values():
         EVERYTHING(seen)
-        assert seen.size == len(each.data)
-    exchanges.unanswered()

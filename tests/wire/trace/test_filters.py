@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.trace import FilterError, parse_filter
+from segstore.wire import COMMANDS
+from segstore.wire.trace import FilterError, filters, parse_filter
 from segstore.wire.trace.filters import MOST_MATCHED, NAMES
 
 WRITER = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -200,6 +201,7 @@ WRONG = [
     ("latency > 5kib", 11, "a time such as 5ms", "5kib"),
     ("code = nine", 8, "a whole number", "nine"),
     ("type = READ", 8, "a command", "READ"),
+    ("type = APPNED", 8, f"a command ({filters._APPENDS})", "APPNED"),
     ("type = READ_SEGMNT", 8, "a command (READ_SEGMENT?)", "READ_SEGMNT"),
     ("status = STREAM_EXIST", 10, "a status (STREAM_EXISTS?)", "STREAM_EXIST"),
     ("status != unavailabel", 11, "a status (UNAVAILABLE?)", "unavailabel"),
@@ -276,3 +278,26 @@ def test_patterns_look_at_a_bounded_part_of_the_names() -> None:
 def test_nothing_is_run_as_python() -> None:
     with pytest.raises(FilterError):
         parse_filter("__import__('os').getcwd() = 1")
+
+
+def test_a_word_that_is_no_type_suggests_the_types_that_it_means() -> None:
+    appends, reads = "APPEND_BLOCK_END, or CONDITIONAL_APPEND", "(READ_SEGMENT, READ_TABLE, "
+    for word, on, suggested in (
+        ("APPEND", "request", appends),
+        ("APPNED", "request", appends),
+        ("write", None, appends),
+        ("READ", "request", reads),
+        ("READ", None, reads),
+        ("READ", "reply", "(SEGMENT_READ, TABLE_READ, "),
+        ("WRITE", "reply", "DATA_APPENDED"),
+        ("TXN", "request", "rpc = commitTransaction"),
+        ("MERGE", "request", "(MERGE_SEGMENTS, MERGE_SEGMENTS_BATCH, MERGE_TABLE_SEGMENTS?)"),
+        ("DATA_APENDED", None, "(DATA_APPENDED?)"),
+    ):
+        with pytest.raises(FilterError) as caught:
+            parse_filter(f"type = {word}", on)  # type: ignore[arg-type]  # a text of the table
+        assert suggested in caught.value.expected
+    for name in (each.type_name for each in COMMANDS.values() if each.is_reply and not each.is_request):
+        with pytest.raises(FilterError) as caught:
+            parse_filter(f"type = {name}X", "request")
+        assert f"({name}?)" not in caught.value.expected

@@ -7,8 +7,7 @@ from uuid import UUID
 import pytest
 
 from segstore.wire.names import transaction_name, transient_name
-from segstore.wire.trace import Pairing, take_ids
-from segstore.wire.trace.pairing import put_ids
+from segstore.wire.trace import Pairing, put_ids, take_ids
 
 ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from segstore.server.controller.api import convert
 from segstore.server.controller.api.access import Permission
@@ -48,15 +48,9 @@ class Caller:
         """Return a delegation token without a check, for a permission checked under another name of the resource."""
         return self._authority.token(resource, permission)
 
-    async def page(
-        self, fetch: Callable[[str], Awaitable[tuple[list[str], str]]], token: str, resource: Callable[[str], str]
-    ) -> tuple[list[str], str]:
-        """Return the next page of a listing, without names that the caller may not read. Empty only at the end."""
-        while True:
-            names, token = await fetch(token)
-            seen = [name for name in names if self._authority.allows(self._principal, resource(name), READ)]
-            if seen or not names:
-                return seen, token
+    def sees(self, resource: str) -> bool:
+        """Whether listings show the caller a resource."""
+        return self._authority.allows(self._principal, resource, READ)
 
 
 class Service:

@@ -19,13 +19,17 @@ _BUCKETS: Final[Mapping[int, int]] = {
 """Number of buckets of streams for each of these services, as in Pravega's `Config`."""
 
 
+def _named(endpoint: Endpoint) -> m.NodeUri:
+    return m.NodeUri(endpoint=endpoint.named_host, port=endpoint.port)
+
+
 class ClusterService(Service):
     def __init__(self, controller: Controller, servers: Callable[[], Sequence[Endpoint]]) -> None:
         super().__init__(controller)
         self._servers = servers
 
     async def get_controller_server_list(self, request: m.ServerRequest, caller: Caller) -> m.ServerResponse:
-        return m.ServerResponse(nodeURI=[m.NodeUri(endpoint=host, port=port) for host, port in self._servers()])
+        return m.ServerResponse(nodeURI=[_named(each) for each in self._servers()])
 
     async def get_controller_to_bucket_mapping(
         self, request: m.ControllerToBucketMappingRequest, caller: Caller
@@ -43,8 +47,7 @@ class ClusterService(Service):
     async def get_uri(self, request: m.SegmentId, caller: Caller) -> m.NodeUri:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(user_resource(scope, stream), READ)
-        host, port = self._controller.streams.endpoint(scope, stream, request.segmentId)
-        return m.NodeUri(endpoint=host, port=port)
+        return _named(self._controller.streams.endpoint(scope, stream, request.segmentId))
 
     async def get_delegation_token(self, request: m.StreamInfo, caller: Caller) -> m.DelegationToken:
         """Return a token for the requested access or, if unspecified, for reading and writing.

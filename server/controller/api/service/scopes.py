@@ -19,7 +19,9 @@ class ScopeService(Service):
 
     async def list_scopes(self, request: m.ScopesRequest, caller: Caller) -> m.ScopesResponse:
         caller.needs(SCOPES, READ)
-        names, token = await caller.page(self._controller.scopes.names, request.continuationToken.token, scope_resource)
+        names, token = await self._controller.scopes.names(
+            request.continuationToken.token, lambda name: caller.sees(scope_resource(name))
+        )
         return m.ScopesResponse(scopes=names, continuationToken=convert.page_token(token))
 
     async def delete_scope(self, request: m.ScopeInfo, caller: Caller) -> None:

@@ -45,25 +45,26 @@ class StreamService(Service):
         await self._streams.delete(scope, stream)
 
     async def list_streams_in_scope(self, request: m.StreamsInScopeRequest, caller: Caller) -> m.StreamsInScopeResponse:
-        scope = request.scope.scope
-        return await self._page(
-            scope, lambda after: self._streams.names(scope, after), request.continuationToken.token, caller
-        )
+        return await self._page(request, caller, self._streams.names)
 
     async def list_streams_in_scope_for_tag(
         self, request: m.StreamsInScopeWithTagRequest, caller: Caller
     ) -> m.StreamsInScopeResponse:
-        scope, tag = request.scope.scope, request.tag
-        require(scope=scope, tag=tag)
-        return await self._page(
-            scope, lambda after: self._streams.tagged(scope, after, tag), request.continuationToken.token, caller
-        )
+        tagged, tag = self._streams.tagged, request.tag
+        require(scope=request.scope.scope, tag=tag)
+        return await self._page(request, caller, lambda scope, token, sees: tagged(scope, token, tag, sees))
 
     async def _page(
-        self, scope: str, fetch: Callable[[str], Awaitable[tuple[list[str], str]]], token: str, caller: Caller
+        self,
+        request: m.StreamsInScopeRequest | m.StreamsInScopeWithTagRequest,
+        caller: Caller,
+        listing: Callable[[str, str, Callable[[str], bool]], Awaitable[tuple[list[str], str]]],
     ) -> m.StreamsInScopeResponse:
+        scope = request.scope.scope
         caller.needs(scope_resource(scope), READ)
-        names, token = await caller.page(fetch, token, lambda name: stream_resource(scope, name))
+        names, token = await listing(
+            scope, request.continuationToken.token, lambda name: caller.sees(stream_resource(scope, name))
+        )
         return m.StreamsInScopeResponse(
             streams=[convert.stream_info(scope, name) for name in names],
             continuationToken=convert.page_token(token),

@@ -35,10 +35,8 @@ class TableService(Service):
     ) -> m.KVTablesInScopeResponse:
         scope = request.scope.scope
         caller.needs(scope_resource(scope), READ)
-        names, token = await caller.page(
-            lambda after: self._controller.tables.names(scope, after),
-            request.continuationToken.token,
-            lambda name: table_resource(scope, name),
+        names, token = await self._controller.tables.names(
+            scope, request.continuationToken.token, lambda name: caller.sees(table_resource(scope, name))
         )
         return m.KVTablesInScopeResponse(
             kvtables=[m.KeyValueTableInfo(scope=scope, kvtName=name) for name in names],

@@ -207,6 +207,21 @@ async def test_a_request_is_copied_sent_again_and_made_a_rule(tmp_path: Path) ->
         assert page.complaints == []
 
 
+async def test_a_rule_of_a_request_of_a_transaction_matches_the_next_transaction_too(tmp_path: Path) -> None:
+    once = "0" * 32
+    async with asking() as (mock, _), Browser(tmp_path) as page:
+        await page.open(f"{mock.http_url}/")
+        for segments, match in (
+            ([f"a/b/0.#epoch.0#transaction.{once}"], ' and stream = "a/b"'),
+            ([f"b/7#transient.{once}.{once}"], ' and stream = "b"'),
+            ([f"other#transaction.{once}"], ""),
+            (["a/b/0.#epoch.0", f"a/b/0.#epoch.0#transaction.{once}"], ' and segment = "a/b/0.#epoch.0"'),
+            ([], ""),
+        ):
+            it = {"kind": "frame", "type": "SEAL_SEGMENT", "segments": segments, "streams": []}
+            assert await page.get(f"filterOf({json.dumps(it)})") == f"type = SEAL_SEGMENT{match}"
+
+
 async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(tmp_path: Path) -> None:
     async with Browser(tmp_path) as page:
         async with asking() as (mock, http), peer_of(mock) as peer:

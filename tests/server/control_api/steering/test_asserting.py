@@ -9,11 +9,12 @@ import grpc
 import httpx
 import pytest
 
+from segstore.server.control_api import Controlled
 from segstore.server.faults import Faults, Seen
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import CONTROLLER, Call
-from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
-from tests.server.support import HELLO, Peer, append, create, read, set_up, until
+from tests.server.control_api.support import alone, asking, asking_cluster, done, peer_of, refusal
+from tests.server.support import HELLO, FakeClock, Peer, append, create, read, set_up, until
 
 APPENDS = "type = APPEND_BLOCK_END"
 
@@ -50,14 +51,14 @@ async def test_the_number_of_requests_is_verified() -> None:
         for bounds in ({"exactly": 2}, {"at_least": 1}, {"at_most": 2}, {"at_least": 1, "at_most": 3}):
             assert await done(http, "GET", "/v1/requests/verify", match=APPENDS, **bounds) == {"count": 2}
         for wrong, said in (
-            ({"exactly": 1}, "exactly 1"),
-            ({"at_least": 3}, "at least 3"),
-            ({"at_most": 1}, "at most 1"),
+            ({"exactly": 1}, "exactly 1 request"),
+            ({"at_least": 3}, "at least 3 requests"),
+            ({"at_most": 1}, "at most 1 request"),
         ):
             answer = refusal(await http.get("/v1/requests/verify", params={"match": APPENDS, **wrong}))
             assert answer[0] == 409
             last = "the last request was APPEND_BLOCK_END on connection 1"
-            assert answer[1].startswith(f"2 requests with {APPENDS} were received, not {said}; {last}")
+            assert answer[1].startswith(f"expected {said} with {APPENDS}, 2 were received; {last}")
             matched = [line.partition(" on ")[0] for line in answer[1].splitlines()[1:]]
             assert matched == (
                 []
@@ -124,6 +125,14 @@ async def test_a_server_that_keeps_no_requests_says_how_to_keep_them() -> None:
         assert mock.rules.observer is kept
 
 
+async def test_a_server_without_a_log_keeps_one_where_the_api_is_on() -> None:
+    controlled = Controlled(faults=Faults(FakeClock()))
+    async with alone(controlled) as http:
+        assert await done(http, "GET", "/v1/requests/verify", exactly=0) == {"count": 0}
+        await done(http, "DELETE", "/v1/requests/keep")
+        assert refusal(await http.get("/v1/requests/verify?exactly=0"))[0] == 409
+
+
 async def test_after_the_end_of_keeping_appends_are_not_looked_at_any_more() -> None:
     async with asking() as (mock, http):
         status, said, _ = refusal(await http.delete("/v1/requests/keep"))
@@ -164,7 +173,7 @@ async def test_controller_calls_are_among_the_latest_requests() -> None:
         mock.observer.add(seen)
         said = refusal(await http.get("/v1/requests/verify", params={"match": "rpc = createScope", "exactly": 2}))[1]
         assert said == (
-            "1 request with rpc = createScope was received, not exactly 2; "
+            "expected exactly 2 requests with rpc = createScope, 1 was received; "
             "the last request was createScope to the controller"
         )
 
@@ -193,7 +202,7 @@ async def test_a_filter_selects_the_same_requests_in_lists_verifications_and_wai
             ("status = OK", 2),
             ("status = SCOPE_EXISTS and scope = s", 1),
             ("status = SCOPE_EXISTS or type = HELLO", 2),
-            ("kind = call and direction = reply", 0),
+            ("kind = call and direction = request and size > 1MiB", 0),
         ):
             listed = (await done(http, "GET", "/v1/requests", match=match, limit=100))["requests"]
             assert len(listed) == count, match

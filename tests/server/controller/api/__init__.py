@@ -3,4 +3,5 @@
 convert: test_answers
 executing: server/controller/test_huge_requests
 resources: test_auth
+room: test_server
 """

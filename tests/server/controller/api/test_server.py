@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import ipaddress
+import logging
 import resource
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
 from segstore.server.controller.api import server as serving
+from segstore.server.controller.api.in_flight import InFlight
 from segstore.server.controller.state import TransactionStatus
 from segstore.server.controller.state import operations as op
 from segstore.server.net import TlsFiles
@@ -95,7 +97,8 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
 async def test_a_start_that_is_cancelled_frees_the_port() -> None:
     server = serving.new_server()
     port = await serving.listen(server, "127.0.0.1", 0, None)
-    starting = asyncio.create_task(serving.begin(server))
+    in_flight = InFlight(server, grpc.method_handlers_generic_handler("none", {}))
+    starting = asyncio.create_task(in_flight.begin(port))
     await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -103,41 +106,40 @@ async def test_a_start_that_is_cancelled_frees_the_port() -> None:
     socket.create_server(("127.0.0.1", port)).close()
 
 
-async def test_silent_connections_take_a_share_of_the_descriptors_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+async def test_idle_connections_give_way_to_new_ones_and_calls_in_flight_do_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))  # ten are the controller's
+    called, durable = asyncio.Event(), asyncio.Event()
+
+    async def settled() -> None:
+        called.set()
+        await durable.wait()
+
     async with (
-        await ControllerServer.start(controller()) as server,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        await ControllerServer.start(controller(), settled=settled) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as busy,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as new,
     ):
-        assert await Client(channel)("getControllerServerList")
-        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
-        for reader, _ in silent[4:]:  # one of five is the client's
+        calling = asyncio.ensure_future(Client(busy)("createScope", m.ScopeInfo(scope="a")))
+        await called.wait()
+        idle = []
+        for _ in range(8):
+            idle.append(await asyncio.open_connection("127.0.0.1", server.port))
+            idle[-1][1].write(_PREFACE)
+            assert await idle[-1][0].readexactly(9)
+        for reader, _ in idle[:4]:
             with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-        assert not any(reader.at_eof() for reader, _ in silent[:4])
-        assert await Client(channel)("getControllerServerList")
-        for _, writer in silent:
+                await reader.read()
+        durable.set()
+        assert (await calling).status == m.CreateScopeStatus.SUCCESS
+        call = new.unary_unary(METHODS["getControllerServerList"].path)
+        assert await call(b"", timeout=PATIENCE_S, wait_for_ready=True)
+        for _, writer in idle:
             writer.transport.abort()
-
-
-async def test_connections_without_calls_give_up_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle = dict(serving._OPTIONS) | {"grpc.max_connection_idle_ms": 200}
-    monkeypatch.setattr(serving, "_OPTIONS", tuple(idle.items()))
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (16, 16))  # two of them are the controller's
-    async with await ControllerServer.start(controller()) as served:
-        peers = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
-        for reader, writer in peers:
-            writer.write(_PREFACE)
-            assert await reader.readexactly(9)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
-            for _ in range(2):  # its own connection has gone before the second call
-                call = channel.unary_unary(METHODS["getControllerServerList"].path)
-                assert await call(b"", timeout=PATIENCE_S, wait_for_ready=True)
-                while channel.get_state() is grpc.ChannelConnectivity.READY:
-                    await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
-        for reader, writer in peers:
-            await reader.read()
-            writer.transport.abort()
+    assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
+        "5 connections to the controller are open, the limit (ulimit -n); idle ones give way to new ones"
+    ]
 
 
 async def test_with_tls_clients_get_the_published_name(tls: TlsFiles) -> None:
@@ -208,6 +210,7 @@ async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
 ON_UVLOOP = """
 import grpc, uvloop
 from segstore.server.controller.api import server as serving
+from segstore.server.controller.api.in_flight import InFlight
 from segstore.server.controller import Controller, ControllerServer
 from segstore.wire.controller_api import METHODS, messages as m
 

@@ -1,4 +1,4 @@
-"""`segstore pipeline report | replay` on the command line, as far as it goes without Spark."""
+"""`segstore trace report` on the command line, as far as it goes without Spark."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from unittest.mock import MagicMock
 import pytest
 from click.testing import CliRunner
 
-from segstore.cli import pipeline as pipeline_cli
 from segstore.cli.commands import main
-from segstore.cli.pipeline import replay_part
+from segstore.cli.traces import report as report_cli
 from segstore.pipeline import session
 from segstore.pipeline.report import STEPS
-from segstore.testing import ServerThread
-from segstore.traces import TraceFile
 from segstore.wire.extras import pip_command
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
+REPORT = ["trace", "report", "-o", "out"]
+SEND = ["send", "--parts", "2", "--to", "127.0.0.1:1"]
 
 
-@pytest.mark.parametrize("arguments", [["report", "-o", "out"], ["replay"], ["replay", "--to", "127.0.0.1:1"]])
+@pytest.mark.parametrize("arguments", [REPORT, SEND])
 def test_paths_that_name_no_trace_are_an_error_before_java_is_started(tmp_path: Path, arguments: list[str]) -> None:
     nowhere = str(tmp_path / "*.wtrace")
-    found = CliRunner().invoke(main, ["pipeline", arguments[0], nowhere, *arguments[1:]])
+    found = CliRunner().invoke(main, [*arguments, nowhere])
     assert found.exit_code == 1
     assert f"{nowhere}: no such trace" in found.output
 
@@ -40,11 +39,14 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
     asked = MagicMock(return_value=running)
     monkeypatch.setattr(session, "session", asked)
     files = [str(RECORDED / "write.jsonl")]
-    with pytest.raises(ValueError, match="fails") if fails else nullcontext(), pipeline_cli._spark("local[2]", files):
+    with (
+        pytest.raises(ValueError, match="fails") if fails else nullcontext(),
+        report_cli.spark_session("local[2]", files),
+    ):
         running.stop.assert_not_called()
         if fails:
             raise ValueError("fails")
-    asked.assert_called_once_with("local[2]", app="segstore pipeline", quick=True)
+    asked.assert_called_once_with("local[2]", app="segstore", quick=True)
     running.conf.set.assert_called_once_with("spark.sql.shuffle.partitions", "2")
     running.stop.assert_called_once_with()
 
@@ -68,24 +70,23 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_the_most_informative_line_of_an_error_of_spark_is_reported(error: str, line: str) -> None:
-    assert pipeline_cli._informative_line(error) == line
+    assert report_cli._informative_line(error) == line
 
 
-@pytest.mark.parametrize("arguments", [["report", "-o", "out", "--engine", "spark"], ["replay", "--to", "127.0.0.1:1"]])
+@pytest.mark.parametrize("arguments", [[*REPORT, "--engine", "spark"], SEND])
 def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.setattr(session, "find_spec", lambda name: None)
     trace = str(RECORDED / "write.jsonl")
-    found = CliRunner().invoke(main, ["pipeline", arguments[0], trace, *arguments[1:]])
+    found = CliRunner().invoke(main, [*arguments, trace])
     assert found.exit_code == 1
     assert found.stderr == f"segstore: Spark is not installed: {pip_command('spark')}\n"
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize("group", ["pipeline", "trace"])
-def test_a_master_is_no_option_of_the_local_engine(tmp_path: Path, group: str) -> None:
+def test_a_master_is_no_option_of_the_local_engine(tmp_path: Path) -> None:
     trace = str(RECORDED / "write.jsonl")
     arguments = ["-o", str(tmp_path / "out"), "--engine", "local", "--master", "local[1]"]
-    found = CliRunner().invoke(main, [group, "report", trace, *arguments])
+    found = CliRunner().invoke(main, ["trace", "report", trace, *arguments])
     assert (found.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert "--master is for --engine spark" in found.stderr
 
@@ -94,9 +95,9 @@ def test_traces_that_are_too_large_for_one_machine_are_analysed_on_spark(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trace = RECORDED / "write.jsonl"
-    monkeypatch.setattr(pipeline_cli, "_LOCAL_BYTES", trace.stat().st_size - 1)
+    monkeypatch.setattr(report_cli, "_LOCAL_BYTES", trace.stat().st_size - 1)
     monkeypatch.setattr(session, "session", MagicMock(side_effect=session.SparkMissing("Java", "Spark was asked for")))
-    found = CliRunner().invoke(main, ["pipeline", "report", str(trace), "-o", str(tmp_path / "out")])
+    found = CliRunner().invoke(main, ["trace", "report", str(trace), "-o", str(tmp_path / "out")])
     assert found.stderr == "segstore: Spark was asked for\n"
 
 
@@ -114,10 +115,10 @@ class Terminal(io.StringIO):
 def test_a_bar_moves_within_the_steps_and_never_back(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, engine = Terminal(), MagicMock()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(pipeline_cli, "_LOOK_S", 0.001)
+    monkeypatch.setattr(report_cli, "_LOOK_S", 0.001)
     engine.done.return_value = 0.5
     first, second, *_, last = STEPS
-    with pipeline_cli._Progress() as progress:
+    with report_cli._Progress() as progress:
         terminal.shows("0%", "starting")
         progress.engine = engine
         progress.step(first)
@@ -139,7 +140,7 @@ def test_a_bar_of_a_report_that_fails_stays_where_it_is(monkeypatch: pytest.Monk
     engine.done.return_value = 1.0
 
     def fail() -> None:
-        with pipeline_cli._Progress() as progress:
+        with report_cli._Progress() as progress:
             progress.engine = engine
             progress.step(next(iter(STEPS)))
             terminal.shows(f"{next(iter(STEPS.values()))}%")
@@ -148,25 +149,3 @@ def test_a_bar_of_a_report_that_fails_stays_where_it_is(monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match="fails"):
         fail()
     assert "100%" not in terminal.getvalue()
-
-
-def test_without_a_store_the_parts_are_printed(tmp_path: Path) -> None:
-    found = CliRunner().invoke(main, ["pipeline", "replay", str(RECORDED / "read_group.jsonl"), "--parts", "2"])
-    assert found.exit_code == 0
-    assert found.output.startswith("part 0: 7 connections")
-    assert len(found.output.splitlines()) == 2
-
-
-def test_a_part_is_replayed_at_a_store_and_its_replies_compared() -> None:
-    with TraceFile(RECORDED / "write.jsonl") as trace:
-        records = list(trace.records())
-    with ServerThread() as servers:
-        server = servers.serve()
-        again = replay_part(server.host, server.port, 10.0, 3, records)
-        twice = replay_part(server.host, server.port, 10.0, 3, records)
-    assert (again.part, again.different, again.error) == (3, 0, None)
-    assert again.requests > 10
-    assert twice.different > 0
-    assert "SEGMENT_ALREADY_EXISTS came instead of SEGMENT_CREATED" in twice.differences[0]
-    with pytest.raises(OSError, match="127"):
-        replay_part("127.0.0.1", 1, 1.0, 0, records)

@@ -12,21 +12,22 @@ import itertools
 import json
 import sys
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from segstore.cli.pipeline import report
-from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import EXISTING_FILE, NewPath, echo, error_text, reader_gone
+from segstore.cli.terminal import INPUT_FILE, NewPath, Rereadable, echo, error_text, is_pipe, reader_gone
+from segstore.cli.traces.records import ignore_option
+from segstore.cli.traces.report import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from segstore.traces import TraceFile
-    from segstore.wire.trace import Call, Difference, Exchange, Filter, Record
+    from segstore.wire.trace import Call, Difference, Ending, Exchange, Filter, Record
 
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
@@ -34,14 +35,21 @@ _MOST_PLACES: Final = 8
 """Places in which one payload differs that a comparison prints."""
 
 _OUT = NewPath(dir_okay=False, path_type=Path)
+_REREAD = Rereadable(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.group(short_help="Inspect, compare and convert traces.")
 def trace() -> None:
-    """Inspect and rewrite traces: captures (.wtrace), fixtures (.jsonl) and packets (.pcapng)."""
+    """Inspect and rewrite traces: captures (.wtrace), fixtures (.jsonl) and packets (.pcapng).
+
+    A trace that is read may be a pipe, or standard input (-).
+    """
 
 
 trace.add_command(report)
+
+
+_FILTER: Final = "'-f' / '--filter'"
 
 
 def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
@@ -108,15 +116,49 @@ def _seen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = Fa
     return map(Exchanges(follow=follow or needed).see, records)
 
 
-def _chosen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = False) -> Iterator[Exchange]:
-    seen = _seen(records, chosen, follow=follow)
-    return seen if chosen is None else filter(chosen, seen)
+def _endings(source: Path, chosen: Filter) -> dict[int, Ending | None] | None:
+    """The places of the records that match, with the facts that requests take from their replies.
+
+    None if the filter reads no such facts, so that a record can be decided when it comes.
+    """
+    from segstore.wire.trace import OF_REPLIES, Exchanges
+
+    if chosen.names.isdisjoint(OF_REPLIES):
+        return None
+    with _reading(source, report_damage=False) as (_, records):
+        return {place: seen.ending for place, seen in Exchanges().settled(records) if chosen(seen)}
+
+
+def _chosen(
+    records: Iterable[Record], chosen: Filter, endings: dict[int, Ending | None] | None, *, follow: bool = False
+) -> Iterator[tuple[int, Exchange, bool]]:
+    """All exchanges of a trace with their places, and whether they match. Refuses a filter that none can match."""
+    matched = False
+    for place, seen in enumerate(_seen(records, chosen, follow=follow)):
+        if endings is None:
+            matches = chosen(seen)
+        elif matches := place in endings:
+            seen.ending = endings[place]
+        matched = matched or matches
+        yield place, seen, matches
+    if not matched:
+        _check_possible(chosen)
+
+
+def _check_possible(chosen: Filter) -> None:
+    """Refuses a filter that no record can match. A record that breaks the protocol may match it all the same."""
+    from segstore.wire.trace import check_possible
+
+    try:
+        check_possible(chosen, "trace")
+    except ValueError as error:
+        raise click.BadParameter(str(error), click.get_current_context(), param_hint=_FILTER) from error
 
 
 def _check_output(output: Path, *sources: Path) -> None:
     """Refuses to write over a file that is read, also by the name of a link to it."""
     for each in sources:
-        if output.is_file() and output.samefile(each):
+        if output.is_file() and each.is_file() and output.samefile(each):
             said = f"{output}: the output is the same file as the input {each}"
             raise click.UsageError(said, click.get_current_context())
 
@@ -129,7 +171,7 @@ def _status(*opened: TraceFile) -> int:
 
 
 @trace.command(short_help="Print records.")
-@click.argument("source", metavar="FILE", type=EXISTING_FILE)
+@click.argument("source", metavar="FILE", type=INPUT_FILE)
 @_filter_option
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Print every byte with its field.")
@@ -141,8 +183,8 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
     Events are taken out of appends and reads; text and JSON are printed as text, other bytes as hex.
 
-    Filters can use these names: type kind rpc status code segment stream scope flow sequence request_id writer_id
-    connection direction failure malformed size latency time.
+    Filters can use these names: type kind rpc status code segment stream scope data flow sequence request_id
+    writer_id connection direction failure malformed size latency time.
     """
     from segstore.traces import redacted
     from segstore.wire.trace import to_line
@@ -153,7 +195,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
             records = _named(source, opened.follow(_wait))
         if form == "json" and not show_tokens:
             records = redacted(records)
-        for seen in _chosen(records, chosen, follow=form is None):
+        for seen in _shown(source, records, chosen, pair=form is None, follow=follow):
             if form == "json":
                 echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
@@ -162,6 +204,23 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
                 for line in _annotated(seen.record.data, show_tokens, full):
                     echo(line)
     return _status(opened)
+
+
+def _shown(
+    source: Path, records: Iterable[Record], chosen: Filter | None, *, pair: bool, follow: bool
+) -> Iterator[Exchange]:
+    """The exchanges to show. pair: whether replies are shown with their latency. follow: whether the trace grows."""
+    from segstore.wire.trace import OF_REPLIES, Exchanges
+
+    if chosen is None:
+        return _seen(records, None, follow=pair)
+    if not follow and not is_pipe(str(source)):
+        return (seen for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), follow=pair) if matches)
+    _check_possible(chosen)
+    if chosen.names.isdisjoint(OF_REPLIES):
+        return filter(chosen, _seen(records, chosen, follow=pair))
+    settled = Exchanges().settled(records)
+    return (seen for _, seen in (settled if follow else sorted(settled, key=itemgetter(0))) if chosen(seen))
 
 
 def _wait() -> None:
@@ -220,7 +279,7 @@ def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[s
 
 
 @trace.command(short_help="Print statistics.")
-@click.argument("source", metavar="FILE", type=EXISTING_FILE)
+@click.argument("source", metavar="FILE", type=INPUT_FILE)
 @_filter_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; times in ns.")
 def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
@@ -228,7 +287,9 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     from segstore.traces import lines, statistics
 
     with _reading(source) as (opened, records):
-        found = statistics(seen.record for seen in _chosen(records, chosen))
+        found = statistics(records, chosen)
+    if chosen is not None and not found.traffic:
+        _check_possible(chosen)
     if as_json:
         said = {"form": opened.form, **opened.metadata._asdict(), **found.as_object()}
         echo(json.dumps({**said, "damages": [damage._asdict() for damage in opened.damages]}))
@@ -249,8 +310,8 @@ _exact_option = click.option(
 
 
 @trace.command(short_help="Compare two traces.")
-@click.argument("left", metavar="A", type=EXISTING_FILE)
-@click.argument("right", metavar="B", type=EXISTING_FILE)
+@click.argument("left", metavar="A", type=INPUT_FILE)
+@click.argument("right", metavar="B", type=INPUT_FILE)
 @ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @_exact_option
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
@@ -293,18 +354,16 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
         there, count = ("B", found.right_over) if found.left is None else ("A", found.left_over)
         if is_call:
             yield f"  only {there} has it" + (f", and {count} more of its method" if count else "")
-        else:
-            yield f"  only {there} goes on, with {count} more"
     elif is_call and found.left_over:
         yield f"  {found.left_over} more of its method differ"
+    if found.more_text:
+        yield f"  {found.more_text}"
     for field in found.fields:
         if field.secret and not show_tokens:
             yield f"  {field.field}: the tokens differ"
             continue
         places = list(field.places())
-        for path, *sides in places[:_MOST_PLACES]:
-            left, right = ("nothing" if side is None else side for side in sides)
-            yield f"  {path or 'bytes not read'}: {left} in A, {right} in B"
+        yield from (f"  {place.text('in A', 'in B')}" for place in places[:_MOST_PLACES])
         if len(places) > _MOST_PLACES:
             yield f"  and {len(places) - _MOST_PLACES} more differences in {field.field}"
     for name, record in (("A", found.left), ("B", found.right)):
@@ -326,9 +385,9 @@ def _connections(found: Difference) -> str:
 
 
 @trace.command(short_help="Write an HTML page.")
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=EXISTING_FILE)
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_REREAD)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
-@click.option("--against", metavar="B", type=EXISTING_FILE, help="Compare the trace with another one, as diff does.")
+@click.option("--against", metavar="B", type=_REREAD, help="Compare the trace with another one, as diff does.")
 @ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @_exact_option
 def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: frozenset[str], exact: bool) -> int:
@@ -376,7 +435,7 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 
 
 @trace.command(name="filter", short_help="Extract matching records.")
-@click.argument("source", metavar="IN", type=EXISTING_FILE)
+@click.argument("source", metavar="IN", type=_REREAD)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
 @click.option("--with-replies", is_flag=True, help="Keep the replies to the requests that match, too.")
@@ -394,16 +453,16 @@ def filter_(
     from segstore.traces import Companions, redacted
 
     _check_output(target, source)
-    companions = Companions()
+    companions, endings = Companions(), _endings(source, chosen)
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, report_damage=False) as (opened, records):
-            for seen in _seen(records, chosen):
-                companions.see(seen, chosen=chosen(seen))
+            for _, seen, matches in _chosen(records, chosen, endings):
+                companions.see(seen, chosen=matches)
     with _reading(source) as (opened, records):
         fitting = (
             seen.record
-            for place, seen in enumerate(_seen(records, chosen, follow=with_replies))
-            if chosen(seen) or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
+            for place, seen, matches in _chosen(records, chosen, endings, follow=with_replies)
+            if matches or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
         )
         count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
     echo(f"{count} records")
@@ -411,7 +470,7 @@ def filter_(
 
 
 @trace.command(short_help="Convert a trace between .wtrace, .jsonl and .pcapng.")
-@click.argument("source", metavar="IN", type=EXISTING_FILE)
+@click.argument("source", metavar="IN", type=INPUT_FILE)
 @click.argument("target", metavar="OUT", type=_OUT)
 @_redact_option
 @_compress_option
@@ -432,7 +491,7 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
 
 
 @trace.command(short_help="Write indexes of captures.")
-@click.argument("captures", metavar="FILE...", nargs=-1, required=True)
+@click.argument("captures", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 def index(captures: tuple[str, ...]) -> int:
     """Write an index beside each capture: where its blocks are, so that readers on a store need not look for them.
 
@@ -444,6 +503,8 @@ def index(captures: tuple[str, ...]) -> int:
 
     status = 0
     for each in captures:
+        if is_pipe(each):
+            raise click.UsageError(f"{each} is a pipe: an index is written beside a file", click.get_current_context())
         try:
             made, blocks = write_index(each, Storage())
         except (OSError, ValueError, TraceError) as error:

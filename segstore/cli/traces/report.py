@@ -1,6 +1,6 @@
-"""`segstore pipeline report | replay`: reports about traces, and parallel replays of them on Spark.
+"""`segstore trace report`: reports about traces, made with DuckDB or Spark; and the Spark session of a command.
 
-Exit status: 0; 1 if something could not be read (on standard error) or differs (on output); 2 for wrong options.
+Exit status: 0; 1 if something could not be read, with details on standard error; 2 for wrong options.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import sys
 import tempfile
 import threading
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.replay import Address, timeout_option
-from segstore.cli.terminal import NewPath, echo
+from segstore.cli.terminal import NewPath, Rereadable, echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from segstore.pipeline.engine import Engine
-    from segstore.pipeline.replay_plan import Outcome
-    from segstore.wire.trace import Record
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +37,11 @@ _LOOK_S = 0.1
 _QUICK_BYTES = 128 * 1024 * 1024
 """Bytes of traces up to which Java is started with options for short work."""
 
-_TRACES = click.argument("traces", nargs=-1, required=True, metavar="TRACES...")
-_MASTER = click.option("--master", metavar="URL", help="Spark master, such as spark://host:7077; without it local[*].")
-_PARTS = click.option("--parts", type=click.IntRange(1), default=8, show_default=True, help="Maximum number of parts.")
-
-
-@click.group()
-def pipeline() -> None:
-    """Report on traces, or replay them in parallel on Spark. TRACES are files, folders, globs and URLs of stores."""
+MASTER = click.option("--master", metavar="URL", help="Spark master, such as spark://host:7077; without it local[*].")
 
 
 @contextmanager
-def _spark(master: str | None, files: list[str]) -> Iterator[SparkSession]:
+def spark_session(master: str | None, files: list[str]) -> Iterator[SparkSession]:
     """A session that ends with the command, with shuffle partitions in proportion to the size of the traces.
 
     An error in Spark meanwhile, such as a master that dies, is reported in a sentence.
@@ -66,7 +55,7 @@ def _spark(master: str | None, files: list[str]) -> Iterator[SparkSession]:
     root = logging.getLogger()
     root.addFilter(_not_of_py4j)
     try:
-        running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
+        running = session(master, app="segstore", quick=size < _QUICK_BYTES)
         context = running.sparkContext
         context.setLogLevel("ERROR")
         running.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions(size, context.defaultParallelism)))
@@ -127,7 +116,7 @@ def _informative_line(said: str) -> str:
 
 
 @contextmanager
-def _errors_reported() -> Iterator[None]:
+def errors_reported() -> Iterator[None]:
     """Reports errors of files and folders in one sentence."""
     from segstore.pipeline.report.folder import ReportError
     from segstore.wire.trace import TraceError
@@ -153,7 +142,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
     size = sum(sizes_of(files).values())
     try:
         if name == "spark" or (name == "auto" and (master or size > _LOCAL_BYTES)):
-            with _spark(master, files) as spark:
+            with spark_session(master, files) as spark:
                 from segstore.pipeline.spark_engine import SparkEngine
 
                 yield SparkEngine(spark)
@@ -165,12 +154,12 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
         raise click.ClickException(str(error).partition("\n")[0][:_MAX_MESSAGE]) from error
 
 
-@pipeline.command(short_help="Write a report about traces.")
-@_TRACES
+@click.command(short_help="Write a report about traces.")
+@click.argument("traces", nargs=-1, required=True, metavar="TRACES...", type=Rereadable())
 @click.option("-o", "--out", required=True, type=NewPath(path_type=Path), metavar="DIR", help="Folder of the report.")
 @click.option("--strict", is_flag=True, help="Stop at the first unreadable data.")
 @click.option("--replace", is_flag=True, help="Overwrite a report in DIR.")
-@_PARTS
+@click.option("--parts", type=click.IntRange(1), default=8, show_default=True, help="Maximum number of parts.")
 @click.option(
     "--engine",
     "chosen",
@@ -179,11 +168,13 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
     show_default=True,
     help="DuckDB on this machine, or Spark. auto is spark with --master, or for traces of more than 1 GiB.",
 )
-@_MASTER
+@MASTER
 def report(
     traces: tuple[str, ...], out: Path, strict: bool, replace: bool, parts: int, chosen: str, master: str | None
 ) -> int:
     """Write a report about traces: DIR/report.html, and the tables behind it as Parquet.
+
+    TRACES are files, folders, globs and URLs of stores.
 
     Unreadable data is skipped, counted in the report, and reported on standard error; the exit status is then 1.
     """
@@ -194,7 +185,7 @@ def report(
         raise click.UsageError("--master is for --engine spark")
     # Errors that need no engine are reported before it is started.
     with ExitStack() as stack:
-        stack.enter_context(_errors_reported())
+        stack.enter_context(errors_reported())
         files = find_traces(traces)
         made = stack.enter_context(report_folder(out, files, replace=replace))
         progress = stack.enter_context(_Progress())
@@ -261,65 +252,3 @@ class _Progress:
                 bar.render_progress()
             if not self._failed:
                 bar.update(100 - bar.pos)
-
-
-@pipeline.command(short_help="Cut traces into parts, and replay them in parallel.")
-@_TRACES
-@_PARTS
-@_MASTER
-@click.option("--to", "target", type=Address(), help="Replay the parts against this store, and compare its replies.")
-@timeout_option("Time to wait for a reply.")
-def replay(
-    traces: tuple[str, ...], parts: int, master: str | None, target: tuple[str, int] | None, timeout_s: float
-) -> int:
-    """Cut traces into parts that do not depend on each other; with --to, replay them in parallel.
-
-    Connections that name the same segment or writer are in one part. Each part is a Spark task; machines that run
-    tasks need local traces at the same paths. Without --to the parts are printed.
-    """
-    import json
-
-    from segstore.pipeline.replay_plan import LINK_COLUMNS, REPLAY_COLUMNS, links, links_of, plan
-    from segstore.pipeline.trace.files import find_traces
-
-    with _errors_reported():
-        files = find_traces(traces)
-        if target is None:
-            found = plan(links_of(files), parts)
-            for part in found.parts:
-                echo(f"part {part.number}: {len(part.connections)} connections, {part.records} records")
-            return 0
-    with _errors_reported(), _spark(master, files) as spark:
-        from segstore.pipeline.replay_plan import replay as run
-
-        reader = spark.read.format("segstore.trace").option("paths", json.dumps(files)).option("tokens", "true")
-        found = plan(links(reader.option("columns", ",".join((*LINK_COLUMNS, "kind", "fields"))).load()), parts)
-        rows = reader.option("columns", ",".join(REPLAY_COLUMNS)).load().where("kind <> 'skipped'")
-        outcomes = run(rows, found, partial(replay_part, *target, timeout_s))
-    return _replayed(outcomes)
-
-
-def replay_part(host: str, port: int, timeout_s: float, part: int, records: list[Record]) -> Outcome:
-    """Replays one part, as one task. Raises OSError if the store cannot be reached."""
-    import asyncio
-
-    from segstore.pipeline.replay_plan import Outcome
-    from segstore.traces import drive
-
-    found = asyncio.run(drive(records, host, port, timeout_s=timeout_s, all_differences=True))
-    shown = [str(each) for each in found.differences[:_MOST_SHOWN]]
-    return Outcome(part, found.requests, found.replies, len(found.differences), shown)
-
-
-def _replayed(outcomes: list[Outcome]) -> int:
-    status = 0
-    for each in outcomes:
-        for line in each.differences:
-            echo(f"part {each.part}: {line}")
-        if each.error is not None:
-            echo(f"part {each.part}: {each.error}", err=True)
-        status |= each.different > 0 or each.error is not None
-    requests, replies = sum(each.requests for each in outcomes), sum(each.replies for each in outcomes)
-    differ = sum(each.different for each in outcomes)
-    echo(f"{len(outcomes)} parts, {requests} requests, {replies} replies, {differ} differ", err=True)
-    return status

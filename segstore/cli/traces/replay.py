@@ -1,0 +1,261 @@
+"""`segstore replay | explore`: commands that answer clients and test cuts with a trace.
+
+Exit status: 0 if all was as expected; 1 if something differs or breaks, with details on standard output.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file, log_to_stderr, reader_gone
+from segstore.cli.traces.records import PACE, TRACE, Address, records_of, report_left_out
+
+if TYPE_CHECKING:
+    from segstore.explore import Exploration, Finding
+    from segstore.server.replay import Problem, TraceServer
+    from segstore.wire.endpoint import Endpoint
+    from segstore.wire.trace import Record
+
+_OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upstream_controller", "pace")
+
+_MOST_PRINTED: Final = 100
+"""Problems that a replay prints, with the nearest requests; a client that retries has any number of them."""
+
+
+@click.command(short_help="Answer clients from a trace.")
+@TRACE
+@click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", metavar="PORT", type=PORT, default=12345, show_default=True, help="Port to listen on; 0 picks a free one."
+)
+@click.option(
+    "--controller-port",
+    metavar="PORT",
+    type=PORT,
+    help="Also serve a controller. It answers with the calls of the trace, or else knows the streams that it names.",
+)
+@click.option(
+    "--http-port",
+    metavar="PORT",
+    type=PORT,
+    help="Port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
+)
+@http_token_file
+@click.option(
+    "--announce",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the line that announces the addresses.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "match"]),
+    default="strict",
+    show_default=True,
+    help="strict requires the requests in the order of the trace; match accepts them in any order.",
+)
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "close", "pass", "fail"]),
+    default="error",
+    show_default=True,
+    help="For requests that the trace cannot answer: reply with ErrorMessage, close the connection, forward them to "
+    "--upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
+)
+@click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
+@click.option(
+    "--upstream-controller",
+    type=Address(),
+    help="With --controller-port: controller to which --missing pass forwards calls.",
+)
+@PACE
+def replay(trace: Path, **options: Any) -> int:
+    """Answer clients from a trace, in place of a store. `segstore send` sends its requests to a store.
+
+    It prints a line when it is listening and one for each of the first 100 requests that the trace cannot answer. At
+    the end it lists the requests that no client has sent.
+    """
+    import asyncio
+
+    context = click.get_current_context()
+    if options["http_token_file"] is not None and options["http_port"] is None:
+        raise click.UsageError("--http-token-file goes with --http-port", context)
+    if (options["missing"] == "pass") != (options["upstream"] is not None):
+        raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
+    if options["upstream_controller"] is not None and None in (options["upstream"], options["controller_port"]):
+        raise click.UsageError("--upstream-controller goes with --missing pass and --controller-port", context)
+    records = records_of(trace)
+    try:
+        return asyncio.run(_serve(records, options))
+    except ValueError as error:
+        raise click.UsageError(str(error), context) from error
+
+
+async def _serve(records: list[Record], options: dict[str, Any]) -> int:
+    from segstore.cli.serving import print_announcement, stopped_by_signal
+    from segstore.server.replay import TraceServer, of_clients
+    from segstore.wire.endpoint import Endpoint
+
+    log_to_stderr()
+    stop = stopped_by_signal()
+    with_controller, as_json = options["controller_port"] is not None, options["announce"] == "json"
+
+    printed = 0
+
+    def tell(problem: Problem) -> None:
+        nonlocal printed
+        printed += 1
+        if printed > _MOST_PRINTED:
+            return
+        if not as_json and reader_gone():
+            stop.set()
+            return
+        for line in str(problem).splitlines():
+            echo(line, err=as_json)
+        if printed == _MOST_PRINTED:
+            echo("further problems are only counted, and listed with --http-port", err=as_json)
+
+    server = TraceServer(
+        of_clients(records) if with_controller else records,
+        tell=tell,
+        **{name: options[name] for name in _OF_TRACE_SERVERS},
+    )
+    report_left_out(server.replay.left_out)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(server)
+        controller = http = None
+        if with_controller:
+            controller = await server.start_controller(records, server.host, options["controller_port"])
+            report_left_out(server.left_out_calls, "controller calls")
+        if options["http_port"] is not None:
+            http = await _start_http(stack, server, controller, options)
+        print_announcement(options["announce"], Endpoint(server.host, server.port), controller, http=http)
+        await stop.wait()
+    if printed > _MOST_PRINTED:
+        echo(f"and {printed - _MOST_PRINTED:,} more problems", err=True)
+    for name, count in server.unused().items():
+        echo(f"{count} × {name} of the trace was not requested", err=True)
+    for line in server.missed():
+        echo(f"  {line}", err=True)
+    return 1 if server.problems else 0
+
+
+async def _start_http(
+    stack: AsyncExitStack, server: TraceServer, controller: Endpoint | None, options: dict[str, Any]
+) -> Endpoint | None:
+    """Serves the HTTP API of a replay until the stack is closed; returns its address."""
+    from segstore.server.control_api import ControlApi, Controlled
+
+    controlled = Controlled(replay=server, controller_address=lambda: controller)
+    api = ControlApi(controlled, server.host, options["http_port"], token_file=options["http_token_file"])
+    await api.start()
+    stack.push_async_callback(api.stop)
+    return api.address
+
+
+@click.command(short_help="Cut connections at every point and report the failures.")
+@TRACE
+@click.option(
+    "--client",
+    type=click.UNPROCESSED,
+    metavar="COMMAND",
+    help="Run this command, with {host} and {port}, or {controller}, filled in.",
+)
+@click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
+@click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
+@click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
+@click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
+def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
+    """Replay a trace once for each point at which its connection can be cut, and report the failures.
+
+    Without --client, a client that reconnects and queries what was stored makes the requests of the trace. With it,
+    that command runs once for each cut point of its own requests, and the result is compared with the trace: the
+    events of its segments must be stored at the end.
+    """
+    import asyncio
+
+    from segstore.explore import ClientFailed, CommandError, explore_command, explore_trace, words_of
+    from segstore.server.replay import read_script
+    from segstore.traces import make_folder
+    from segstore.wire.trace import FilterError
+
+    try:
+        if client is not None:
+            words_of(client)
+    except CommandError as error:
+        raise click.BadParameter(str(error), param_hint="--client") from error
+    records = records_of(trace)
+    left_out: list[str] = []
+    read_script(records, left_out)
+    report_left_out(left_out)
+    if out is not None:
+        make_folder(out)  # before the runs, which may take long
+        if any(each.samefile(trace) for each in out.glob("finding-*.jsonl") if each.is_file()):
+            raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
+    # A store warns of each cut and of errors in a shortened trace. Here these are intended.
+    listener = logging.getLogger("segstore.server.connection.connection")
+    listener.addFilter(_is_not_a_cut if client else _is_error)
+    try:
+        if client is None:
+            found = asyncio.run(
+                explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell)
+            )
+        else:
+            found = asyncio.run(
+                explore_command(client, records, match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell)
+            )
+    except FilterError as error:
+        raise click.BadParameter(str(error), param_hint="--filter") from error
+    except CommandError as error:
+        raise click.ClickException(f"the client {error}") from error
+    except (ClientFailed, OSError, ValueError) as error:
+        raise click.ClickException(f"the run without faults: {error}") from error
+    finally:
+        listener.removeFilter(_is_not_a_cut if client else _is_error)
+    return _explored(found, out)
+
+
+def _tell(done: int, of: int, finding: Finding | None) -> None:
+    """Shows progress on a terminal, and each finding at once; the report at the end has the details."""
+    line = "\r\x1b[K" if sys.stderr.isatty() else ""
+    if finding is not None:
+        click.echo(line, err=True, nl=False)
+        echo(f"broke: {finding.cut}", err=True)
+    if line:
+        click.echo(f"{line}{done} of {of} runs{line if done == of else ''}", err=True, nl=False)
+
+
+def _is_not_a_cut(record: logging.LogRecord) -> bool:
+    return "fault 'cut'" not in record.getMessage()
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+def _explored(found: Exploration, out: Path | None) -> int:
+    from segstore.traces import write_trace
+    from segstore.wire.trace import Metadata
+
+    for number, finding in enumerate(found.findings, 1):
+        for line in str(finding).splitlines():
+            echo(line, fg="red")
+        if out is not None:
+            path = out / f"finding-{number}.jsonl"
+            values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
+            write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
+            echo(f"  written to {path}")
+    for line in found.unreached_lines:
+        echo(line, err=True)
+    echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
+    if found.runs == 1:
+        echo("nothing was cut: there was no request, or none that matches the filter", err=True)
+    return 1 if found.findings else 0

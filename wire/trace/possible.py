@@ -1,0 +1,139 @@
+"""Which filters can match: a filter that no record of a kind can match is a mistake, which `check_possible` names.
+
+A filter is tried on all types of frames and all methods of the controller, with the properties that all requests, or
+replies, of a type have in common. A part that reads another property may match.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from segstore.wire.commands import AppendBlock, Hello, KeepAlive
+from segstore.wire.inspect import has_payload
+from segstore.wire.printable import printable
+from segstore.wire.schema import COMMANDS, Unknown
+from segstore.wire.schema import lowering as low
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from segstore.wire.schema import Command
+    from segstore.wire.trace.filters import Filter
+
+Among = Literal["request", "reply", "log", "trace"]
+"""The records that a filter selects from: the requests of a fault rule, whose outcome is not known yet, or its replies;
+the log of requests, which take the outcome of their replies; the records of a trace."""
+
+_MOST_SHOWN: Final = 100
+_ON_REPLIES: Final = "a fault rule matches replies with on: reply"
+_OF_BOTH: Final = (Hello, KeepAlive)
+"""The commands that are requests and replies."""
+_APPENDS: Final = "an append is APPEND_BLOCK_END here, or CONDITIONAL_APPEND if it has a condition"
+_INSIDE: Final = frozenset({"EVENT", "PARTIAL_EVENT", "PADDING"})
+"""The frames that only append blocks contain."""
+_PARTS_OF_APPENDS: Final = _INSIDE | {"APPEND_BLOCK", "CONDITIONAL_BLOCK_END"}
+_REPLIES: Final = frozenset(each.type_name for each in COMMANDS.values() if each.is_reply)
+_BOTH: Final = frozenset({*(each.type_name for each in _OF_BOTH), Unknown.type_name})
+_NO_OUTCOME: Final = {"failure": False, "status": None, "latency_ns": None}
+_NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id": None, "payloads": ()}
+
+
+def check_types(match: Filter, *, replies: bool = False) -> None:
+    """Raises ValueError if a filter of requests, or of replies, names a type that none of them has."""
+    for name in sorted(match.types - _BOTH):
+        if name in _PARTS_OF_APPENDS:
+            raise ValueError(f"type = {name}: no {'reply' if replies else 'request'} has this type; {_APPENDS}")
+        if name in _REPLIES and not replies:
+            raise ValueError(
+                f"type = {name}: it is a reply and no request has this type; name the request's type; {_ON_REPLIES}"
+            )
+        if name not in _REPLIES and replies:
+            raise ValueError(f"type = {name}: it is a request and no reply has this type; without on: reply it matches")
+
+
+def check_possible(match: Filter, among: Among) -> None:
+    """Raises ValueError for a filter that no record of a kind can match."""
+    if among != "trace":
+        check_types(match, replies=among == "reply")
+    if possible(match, among):
+        return
+    subjects = list(subjects_of(match, among))
+    never = [part for part in match.parts if not any(_may_match([part], each) for each in subjects)] or match.parts
+    hint = ""
+    if among != "trace":
+        other: Among = "request" if among == "reply" else "reply"
+        if any(_may_match(never, each) for each in subjects_of(match, other)):
+            hint = f"; {_ON_REPLIES}" if among == "log" else f"; with on: {other} one may"
+    what = "record of a trace" if among == "trace" else "reply" if among == "reply" else "request"
+    if match.about_calls and among != "trace":
+        what += " of a controller call"
+    raise ValueError(
+        f"{printable(' and '.join(text for text, _ in never), _MOST_SHOWN)}: no {what} can match this{hint}"
+    )
+
+
+def possible(match: Filter, among: Among) -> list[SimpleNamespace]:
+    """The types, or methods, that a filter may match: all that no part of it excludes whatever the record."""
+    return [each for each in subjects_of(match, among) if _may_match(match.parts, each)]
+
+
+def subjects_of(match: Filter | None, among: Among) -> Iterator[SimpleNamespace]:
+    """What is true of all requests or replies of a type, or of all calls of a method; they have no other attributes.
+
+    A rule matches either frames or calls; other filters match both.
+    """
+    about_calls = match is not None and match.about_calls
+    if among == "trace":
+        nothing: dict[str, Any] = {**_NO_OUTCOME, **_NO_FRAME, "type_name": None, "call": None}
+        for kind in ("open", "close"):
+            yield SimpleNamespace(kind=kind, malformed=False, **nothing)
+        yield SimpleNamespace(kind="bytes", malformed=True, **nothing)
+    for reply in (False, True) if among == "trace" else (among == "reply",):
+        every: dict[str, Any] = {"direction": int(reply)}
+        if among != "trace":
+            every["malformed"] = False
+        if among == "request":
+            every |= _NO_OUTCOME
+        if among in ("log", "trace") or not about_calls:
+            for cls in _commands(among, reply=reply):
+                yield SimpleNamespace(**every | _facts(cls, reply=reply))
+        if among in ("log", "trace") or about_calls:
+            from segstore.wire.controller_api import METHODS  # imports protobuf, which only filters of calls need
+
+            of_calls = every | _NO_FRAME | {"kind": "call"}
+            for rpc in METHODS:
+                yield SimpleNamespace(**of_calls, call=SimpleNamespace(rpc=rpc))
+            yield SimpleNamespace(**of_calls, call=SimpleNamespace())  # a method that no controller has
+
+
+def _commands(among: Among, *, reply: bool) -> Iterator[type[Command]]:
+    yield Unknown
+    hidden = _INSIDE if among == "trace" else _PARTS_OF_APPENDS
+    for cls in COMMANDS.values():
+        if (cls.is_reply == reply or cls in _OF_BOTH) and cls.type_name not in hidden:
+            yield cls
+
+
+def _facts(cls: type[Command], *, reply: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {"kind": "frame", "call": None, "status": None, "type_name": cls.type_name}
+    if not has_payload(low.lower(cls.parts)):
+        facts["payloads"] = ()
+    if cls is AppendBlock:  # its end is answered
+        facts |= _NO_OUTCOME
+    if cls is not Unknown:
+        facts["code"] = cls.code
+        if reply:
+            facts["failure"] = cls.is_failure
+    return facts
+
+
+def _may_match(parts: Iterable[tuple[str, Callable[[Any], bool]]], subject: SimpleNamespace) -> bool:
+    return all(_may_hold(holds, subject) for _, holds in parts)
+
+
+def _may_hold(holds: Callable[[Any], bool], subject: SimpleNamespace) -> bool:
+    try:
+        return holds(subject)
+    except AttributeError:  # it depends on the record
+        return True
