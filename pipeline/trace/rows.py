@@ -55,6 +55,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: Final = {kind: kind.name.lower() for kind in RecordKind}
 _DIRECTIONS: Final = {direction: direction.name.lower() for direction in Direction}
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_document: Final = msgspec.json.Decoder().decode
 _EVENTS: Final = (RecordKind.OPEN, RecordKind.CLOSE)
 
 
@@ -224,7 +225,7 @@ def events_json(command: Command) -> str | None:
 def _event_json(data: bytes, size: int) -> str:
     if len(data) == size:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            msgspec.json.decode(data)
+            _document(data)
             return storable(data.decode())
         if (text := readable(data, whole=True)) is not None:
             return json.dumps(text)
