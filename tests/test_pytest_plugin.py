@@ -478,7 +478,7 @@ def test_a_failed_test_ends_with_what_its_servers_have_seen(suite: pytest.Pytest
             section.format("trace 1"),
             "requests (3):",
             f"  request 2: CREATE_SEGMENT of {segment} on connection 1: answered as request 2 of the trace",
-            "  request 3: KEEP_ALIVE on connection 1: a problem, missing='error'",
+            "  request 3: KEEP_ALIVE on connection 1: a problem, missing='fail'",
             "problems (1):",
             "open connections (0)",
             "*ERROR at teardown of test_fault*",

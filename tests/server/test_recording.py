@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from segstore.server import MockSegmentStore
-from segstore.wire import Buffer, Hello, KeepAlive, encode
+from segstore.wire import Buffer, GetStreamSegmentInfo, Hello, KeepAlive, encode
 from segstore.wire.trace import Direction
 from tests.server.support import PATIENCE_S, until
 
@@ -107,7 +107,8 @@ async def test_a_recorder_is_notified_of_a_refused_connection_too() -> None:
         mock.server.hub.recorder = notes
         async with asyncio.timeout(PATIENCE_S):
             _, first = await asyncio.open_connection(mock.host, mock.port)
-            await until(lambda: notes.begun)
+            first.write(HELLO + encode(GetStreamSegmentInfo(1, "a/b/0", "")))  # without a request, it would give way
+            await until(lambda: len(notes.bytes.get((1, "out"), b"")) > 16)
             with suppress(ConnectionError):  # it may be cut before it was made
                 _, second = await asyncio.open_connection(mock.host, mock.port)
                 second.close()

@@ -352,7 +352,7 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
         await browser.get("page.views[0].timeline.zoom(0.5)")
         await browser.until("page.views[0].timeline.span === page.views[1].timeline.span")
         await browser.get("page.filter('failure')")
-        assert await browser.get(text_of("#filter-said")) == "A: 0 records of 60, B: 1 record of 76 match."
+        assert await browser.get(text_of("#filter-said")) == "A: 0 records of 60, B: 2 records of 76 match."
 
 
 @needs_chromium

@@ -39,4 +39,4 @@ def test_nothing_installs_by_name_what_no_index_has_yet(place: str) -> None:
     assert files
     for each in files:
         commands = re.findall(r"pip install ([^#\n`]*)", each.read_text("utf-8"))
-        assert [command for command in commands if re.search(r"(?<![\w/.])segstore\b", command)] == [], each
+        assert [command for command in commands if re.search(r"(?<![\w/.\\])segstore\b", command)] == [], each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -228,7 +228,14 @@ def test_a_client_that_is_never_closed_does_not_hold_the_exit(server: RunningSer
         assert (out, err, process.returncode) == ("0\n", "", 0)
 
 
-def test_threads_that_gevent_has_replaced_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_thread, "start_new_thread", lambda *_: None)  # as gevent.monkey does
+@pytest.mark.parametrize(
+    ("module", "patched"),
+    [
+        ("gevent.monkey", SimpleNamespace(is_module_patched=lambda name: name == "threading")),
+        ("eventlet.patcher", SimpleNamespace(is_monkey_patched=lambda name: name == "thread")),
+    ],
+)
+def test_replaced_threads_are_refused(module: str, patched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, patched)  # type: ignore[arg-type]  # neither is a dependency
     with pytest.raises(RuntimeError, match="gevent"), connect("tcp://127.0.0.1:1", settings()):
         pass

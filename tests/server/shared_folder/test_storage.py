@@ -418,6 +418,7 @@ async def test_without_the_fence_an_older_owner_would_acknowledge_what_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Epoch, "check", lambda _: None)
+    monkeypatch.setattr(DataDirectory, "check_place", lambda _: None)
     async with members(tmp_path) as (old, new):
         await old.open()
         name = in_container(0)
