@@ -1,6 +1,7 @@
 """Decompresses whole files (gzip, Zstandard) into temporary files, where they can be read by position.
 
-Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written.
+Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written, by default as
+many as the environment variable `SEGSTORE_MAX_DECOMPRESSED_BYTES` says, or 64 GiB.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ MOST_BYTES_VARIABLE: Final = "SEGSTORE_MAX_DECOMPRESSED_BYTES"
 _AT_ONCE: Final = 1 << 20
 
 
+class BadLimit(ValueError):
+    """The environment's maximum is not a positive number of bytes."""
+
+
 @contextmanager
 def decompressed(file: File, stop: int, most_bytes: int | None = None) -> Iterator[tuple[LocalFile, str]]:
     """Yields the decompressed contents of a file's first `stop` bytes, and why there are no more; "" for all of it.
 
-    most_bytes: of the contents; None for the environment's maximum, or `MOST_BYTES`. Raises ValueError for an invalid
-    one in the environment.
+    most_bytes: of the contents; None for the environment's maximum, or `MOST_BYTES`. Raises BadLimit if the
+    environment's is invalid.
     """
     if most_bytes is None:
         most_bytes = _most_bytes()
@@ -40,8 +45,8 @@ def decompressed(file: File, stop: int, most_bytes: int | None = None) -> Iterat
 
 def _most_bytes() -> int:
     text = os.environ.get(MOST_BYTES_VARIABLE) or str(MOST_BYTES)
-    if not text.isascii() or not text.isdigit():
-        raise ValueError(f"{MOST_BYTES_VARIABLE} is a number of bytes, not {text!r}")
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise BadLimit(f"{MOST_BYTES_VARIABLE} is a positive number of bytes, not {text!r}")
     return int(text)
 
 
@@ -51,7 +56,7 @@ def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
         with _opened(file, stop) as source:
             while data := source.read(_AT_ONCE):
                 if len(data) > left:
-                    return f"more than {most_bytes} are not: decompress the file first"
+                    return f"more than {most_bytes} are not: decompress the file first, or set {MOST_BYTES_VARIABLE}"
                 left -= len(data)
                 view = memoryview(data)
                 while view:

@@ -14,8 +14,11 @@ import os
 import shutil
 import subprocess
 import sys
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import SparkFiles
@@ -32,10 +35,46 @@ _CLOUDPICKLE.register_pickle_by_value(sys.modules[__name__])
 
 
 class Shipped:
-    """An object of a data source that Spark sends to Python workers."""
+    """An object of a data source that Spark sends to Python workers.
+
+    Spark shows errors of this package, and of files, as their sentence, without a traceback before it.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, method in [*vars(cls).items()]:
+            if isinstance(method, FunctionType) and (name == "__init__" or not name.startswith("_")):
+                setattr(cls, name, _in_a_sentence(method))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _load, (_CLOUDPICKLE.dumps(type(self)),), self.__dict__
+
+
+def _in_a_sentence(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*args: Any, **named: Any) -> Any:
+        with _sentences():
+            result = method(*args, **named)
+            return _iterated(result) if isinstance(result, Iterator) else result
+
+    return call
+
+
+def _iterated(result: Iterator[Any]) -> Iterator[Any]:
+    with _sentences():
+        yield from result
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        known = isinstance(error, OSError) or type(error).__module__.startswith("segstore.")
+        # A worker ends with the error, so the variable does not outlive it.
+        if known and str(getattr(sys.modules["__main__"].__spec__, "name", "")).startswith("pyspark."):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 def _load(kind: bytes) -> Any:

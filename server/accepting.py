@@ -29,18 +29,18 @@ _PAUSE_S: Final = 0.1
 class Listening:
     """The listening sockets of a host and port, whose peers get a protocol from `factory`.
 
-    Invariants: at most `handshakes` TLS handshakes are in progress, and one more cancels the oldest; after `close` and
-    `wait_closed` each accepted socket has its protocol or is closed.
+    Invariants: at most `handshakes.most` TLS handshakes are in progress, and one more cancels the oldest; after `close`
+    and `wait_closed` each accepted socket has its protocol or is closed.
 
     Attributes:
         address: (host, port) of the first socket.
     """
 
     def __init__(
-        self, factory: Callable[[], asyncio.BaseProtocol], limit: Limit, *, handshakes: int, tls: dict[str, Any]
+        self, factory: Callable[[], asyncio.BaseProtocol], limit: Limit, *, handshakes: Limit, tls: dict[str, Any]
     ) -> None:
-        """limit: told of peers for which there is no descriptor, and of too many handshakes. tls: arguments of
-        `loop.connect_accepted_socket`, empty without TLS.
+        """limit: reached when there is no descriptor for a peer. tls: arguments of `loop.connect_accepted_socket`,
+        empty without TLS.
         """
         self.address = ("", 0)
         self._factory = factory
@@ -99,8 +99,8 @@ class Listening:
         task = self._loop.create_task(self._connect(accepted), name="segstore accepts a connection")
         self._connecting[task] = None
         task.add_done_callback(self._connecting.pop)
-        if self._tls and len(self._connecting) > self._handshakes:
-            self._limit.reached()
+        if self._tls and len(self._connecting) > self._handshakes.most:
+            self._handshakes.reached()
             oldest = next((each for each in self._connecting if not each.cancelling()), task)
             self._loop.call_soon(oldest.cancel)  # after it has started, so that it closes its socket
 

@@ -48,19 +48,22 @@ def shares(containers: int = 0) -> Shares:
 
 
 class Limit:
-    """A limit on the connections to a port, `most`; logs a warning when it is reached, once while this goes on."""
+    """At most `most` connections or handshakes, of which the oldest idle ones give way to new ones.
 
-    def __init__(self, port: str, most: int, setting: str = "ulimit -n") -> None:
+    Logs a warning when the limit is reached, once while this goes on. what: such as "connections to the controller".
+    """
+
+    def __init__(self, what: str, most: int, setting: str = "ulimit -n") -> None:
         self.most = most
-        self._port = port
+        self._what = what
         self._setting = setting
         self._at_s = -_AGAIN_S
 
     def reached(self) -> None:
-        """Called for each connection too many."""
-        now_s, said = time.monotonic(), "%d connections to %s are open, the limit (%s); idle ones give way to new ones"
+        """Called for each connection, or handshake, too many."""
+        now_s, said = time.monotonic(), "%d %s are open, the limit (%s); idle ones give way to new ones"
         if now_s - self._at_s >= _AGAIN_S:
-            log.warning(said, self.most, self._port, self._setting)
+            log.warning(said, self.most, self._what, self._setting)
         self._at_s = now_s
 
 

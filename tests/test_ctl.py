@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from segstore.cli import main
+from segstore.cli.api import Api
 from segstore.testing import RunningServer, ServerThread
 from segstore.traces import TraceFile
 from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
@@ -367,6 +368,14 @@ def test_answers_in_json_of_another_form_end_in_one_sentence() -> None:
                 assert ran.exit_code == 0 or (ran.stderr.startswith("segstore: "), ran.stderr.count("\n")) == (True, 1)
         assert ran.exit_code == 1
         server.shutdown()
+
+
+def test_an_error_of_its_own_is_not_blamed_on_the_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def show(*_: object) -> None:
+        raise TypeError
+
+    monkeypatch.setattr(Api, "show", show)
+    assert isinstance(run("stores").exception, TypeError)
 
 
 @pytest.mark.parametrize(

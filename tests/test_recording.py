@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from segstore.cli import main
 from segstore.testing import ServerThread
 from segstore.traces import FIXTURE, Recording, TraceFile, UnknownSuffix
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import Direction, read_lines
 from tests.processes import refusal, started
-from tests.test_serving import PATIENCE_S, SERVE
+from tests.test_serving import PATIENCE_S, SERVE, served
 
 HELLO = encode(Hello(17, 5))
 SEAL = encode(SealSegment(1, "s/t/0", "secret"))
@@ -165,3 +167,46 @@ def test_serve_refuses_another_ending_before_it_listens(tmp_path: Path) -> None:
     status, said = refusal([*SERVE, "--record", str(tmp_path / "run.txt")])
     assert status == 2
     assert "a trace ends in .wtrace (for machines), .jsonl (for people) or .pcapng" in said
+
+
+def shown(command: str, path: Path) -> str:
+    return CliRunner().invoke(main, ["trace", command, str(path)]).stdout
+
+
+def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.wtrace"
+    with served("--announce", "json", "--trace", str(path)) as store:
+        with store.connect() as peer:
+            peer.sendall(HELLO + encode(SealSegment(1, "scope/none/0", "secret")) + b"\0\0")
+            received = b""
+            while b"scope/none/0" not in received:
+                received += peer.recv(4096)
+        assert store.end() == 0
+    lines = [line.split(maxsplit=3)[1:] for line in shown("show", path).splitlines()]
+    assert [line[:2] for line in lines] == [["#1", way] for way in ">>><<>>"]
+    said = [line[2].split()[0] for line in lines]
+    assert said == ["opened", "HELLO", "SEAL_SEGMENT", "HELLO", "NO_SUCH_SEGMENT", "2", "closed"]
+    assert "recorded by segstore " in shown("stats", path)
+    before = path.read_bytes()
+    refused = subprocess.run(
+        [*SERVE, "--trace", str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert refused.returncode == 1
+    assert "never overwrites a file" in refused.stderr
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(("options", "kept"), [((), False), (("--record-tokens",), True)])
+def test_serve_leaves_tokens_out_of_a_recording_unless_they_are_asked_for(
+    tmp_path: Path, options: tuple[str, ...], kept: bool
+) -> None:
+    path = tmp_path / "a.wtrace"
+    with served("--announce", "json", "--trace", str(path), *options) as store:
+        with store.connect() as peer:
+            peer.sendall(HELLO + encode(SealSegment(1, "scope/none/0", "secret")))
+            while b"scope/none/0" not in peer.recv(4096):
+                pass
+        assert store.end() == 0
+    assert "delegation_token=<6 characters>" in shown("show", path)
+    assert (b"secret" in path.read_bytes()) == kept
+    assert path.stat().st_mode & 0o777 == 0o600

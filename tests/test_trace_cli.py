@@ -37,12 +37,11 @@ from segstore.wire import (
     SegmentSealed,
     SetupAppend,
     decode,
-    encode,
 )
 from segstore.wire.controller_api import messages
 from segstore.wire.trace import Call, Direction, Metadata, Record, RecordKind, event_data
 from segstore.wire.trace.filters import NAMES
-from tests.test_serving import PATIENCE_S, SERVE, served
+from tests.processes import PATIENCE_S
 from tests.wire.trace.traces import capture, frame, record
 
 MS = 1_000_000
@@ -641,46 +640,7 @@ def test_long_work_on_a_terminal_shows_how_far_it_is(trace: Path, monkeypatch: p
     assert "a.wtrace" in run("stats", trace).stderr
 
 
-# --- recording --------------------------------------------------------------------------------------------------
-
-
-def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.wtrace"
-    with served("--announce", "json", "--trace", str(path)) as store:
-        with store.connect() as peer:
-            peer.sendall(encode(Hello(17, 5)) + encode(SealSegment(1, "scope/none/0", "secret")) + b"\0\0")
-            received = b""
-            while b"scope/none/0" not in received:
-                received += peer.recv(4096)
-        assert store.end() == 0
-    lines = [line.split(maxsplit=3)[1:] for line in run("show", path).stdout.splitlines()]
-    assert [line[:2] for line in lines] == [["#1", way] for way in ">>><<>>"]
-    said = [line[2].split()[0] for line in lines]
-    assert said == ["opened", "HELLO", "SEAL_SEGMENT", "HELLO", "NO_SUCH_SEGMENT", "2", "closed"]
-    assert "recorded by segstore " in run("stats", path).stdout
-    before = path.read_bytes()
-    refused = subprocess.run(
-        [*SERVE, "--trace", str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert refused.returncode == 1
-    assert "never overwrites a file" in refused.stderr
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(("options", "kept"), [((), False), (("--record-tokens",), True)])
-def test_serve_leaves_tokens_out_of_a_recording_unless_they_are_asked_for(
-    tmp_path: Path, options: tuple[str, ...], kept: bool
-) -> None:
-    path = tmp_path / "a.wtrace"
-    with served("--announce", "json", "--trace", str(path), *options) as store:
-        with store.connect() as peer:
-            peer.sendall(encode(Hello(17, 5)) + encode(SealSegment(1, "scope/none/0", "secret")))
-            while b"scope/none/0" not in peer.recv(4096):
-                pass
-        assert store.end() == 0
-    assert "delegation_token=<6 characters>" in run("show", path).stdout
-    assert (b"secret" in path.read_bytes()) == kept
-    assert path.stat().st_mode & 0o777 == 0o600
+# --- following --------------------------------------------------------------------------------------------------------
 
 
 def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ class Endpoint(NamedTuple):
 
     @property
     def named_host(self) -> str:
-        """The host as clients are told: an IPv6 address in brackets, because the official ones append `:port`."""
+        """The host as published to clients: IPv6 addresses in brackets, because the official clients append `:port`."""
         return f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
 
     @classmethod

@@ -32,7 +32,7 @@ from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
 from segstore.pipeline.report.folder import PAGE, report_folder
 from segstore.pipeline.report.page import page
 from segstore.pipeline.trace.columns import CALL_COLUMNS
-from segstore.pipeline.trace.files import find_files, sizes_of
+from segstore.pipeline.trace.files import find_traces, sizes_of
 from segstore.pipeline.trace.rows import BadTrace
 
 LOCAL_TABLES_BYTES: Final = 2 << 30
@@ -61,9 +61,9 @@ def report(
     """Writes a report about traces; returns the page's data, which is also in `report.json`.
 
     parts: number of parts of the replay plan. progress: called with each of `STEPS` when it starts.
-    Raises ReportError, FileNotFoundError, and with `strict` BadTrace.
+    Raises ReportError, FileNotFoundError, NotATrace, and with `strict` BadTrace.
     """
-    files = find_files(paths)
+    files = find_traces(paths)
     with report_folder(folder, files, replace=replace) as made:
         return report_into(engine, files, made, strict=strict, parts=parts, progress=progress)
 

@@ -23,9 +23,20 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from segstore.pipeline.blocks import INDEX_SUFFIX, headers, mark_in, read_index
-from segstore.pipeline.compressed import COMPRESSIONS
+from segstore.pipeline.compressed import COMPRESSIONS, decompressed
 from segstore.pipeline.storage import File, Storage, concurrently, is_remote
-from segstore.wire.trace import LONGEST_LINE, MAX_BLOCK_BYTES, Columns, Record, is_fixture
+from segstore.wire.trace import (
+    LONGEST_LINE,
+    MAGIC,
+    MAX_BLOCK_BYTES,
+    Columns,
+    FixtureError,
+    NotATrace,
+    Record,
+    decode_line,
+    header_from_line,
+    is_fixture,
+)
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
 """Default size of the pieces of a short trace."""
@@ -155,6 +166,41 @@ def find_files(
                 raise FileNotFoundError(2, f"no file in it ends in {', '.join(suffixes)}", path)
         found.update(dict.fromkeys(inside))
     return list(found)
+
+
+def find_traces(paths: Iterable[str], storage: Storage = LOCAL) -> list[str]:
+    """Returns the files of paths as `find_files` does. Raises NotATrace, too, if no file among them is a trace."""
+    files = find_files(paths, storage=storage)
+    refused = ""
+    for path in files:
+        if not (reason := _not_a_trace(path, storage)):
+            return files
+        refused = refused or f"{path} is not a trace: {reason}"
+    raise NotATrace(refused)
+
+
+def _not_a_trace(path: str, storage: Storage) -> str:
+    """Returns why a file is not a trace; "" if it is, if it is empty, and if it cannot be opened."""
+    with suppress(OSError), storage.open(path) as file:
+        if form_of(path, file.read_at(0, _HEAD_BYTES)) != "compressed":
+            return _foreign(path, file)
+        with decompressed(file, file.size, _WINDOW) as (content, _):
+            return _foreign(path, content)
+    return ""
+
+
+def _foreign(path: str, file: File) -> str:
+    head = file.read_at(0, _HEAD_BYTES)
+    form = form_of(path, head)
+    if form == "fixture" and head:
+        try:
+            header_from_line(decode_line(first_line(file)[0], 0))
+        except FixtureError as error:
+            return f"{error.field}: {error.message}" if error.field else error.message
+    if form == "capture" and not MAGIC.startswith(head[: len(MAGIC)]):
+        mark = mark_in(file, min(file.size, _MARK_WITHIN))
+        return "it is no capture, no packet capture, and does not start with a JSON object" if mark is None else ""
+    return ""
 
 
 def _local(path: str) -> str:
@@ -338,3 +384,12 @@ def lines_of(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
             at, rest = at + len(rest), b""
     if rest:
         yield at, rest
+
+
+def first_line(file: File) -> tuple[bytes, int]:
+    """Returns the first non-empty line, and the offset of the next one."""
+    at = 0
+    for at, line in lines_of(file, 0, file.size):
+        if line.strip():
+            return line, at + len(line)
+    return b"", at

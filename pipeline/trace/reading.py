@@ -16,7 +16,7 @@ from typing import Final
 from segstore.pipeline.blocks import find_block
 from segstore.pipeline.compressed import decompressed
 from segstore.pipeline.storage import File, Storage
-from segstore.pipeline.trace.files import LOCAL, Chunk, Located, Piece, Skipped, cut, lines_of, unreadable
+from segstore.pipeline.trace.files import LOCAL, Chunk, Located, Piece, Skipped, cut, first_line, lines_of, unreadable
 from segstore.pipeline.trace.packets import read_packets
 from segstore.wire.trace import (
     HEADER_BYTES,
@@ -175,7 +175,7 @@ def _read_lines(piece: Piece, file: File) -> Iterator[Chunk | Skipped]:
     found: list[Located] = []
     after, failure = piece.start, ""
     try:
-        first, after_first = _first_line(file)
+        first, after_first = first_line(file)
         header = header_from_line(decode_line(first, 0))
         for at, line in lines_of(file, max(piece.start, after_first), piece.stop):
             after = at + len(line)
@@ -212,12 +212,3 @@ def _reason(error: TraceError) -> str:
 
 def _record(line: bytes, header: FixtureHeader) -> Record:
     return from_line(decode_line(line, 0), header, 0)
-
-
-def _first_line(file: File) -> tuple[bytes, int]:
-    """Returns the first non-empty line, and the offset of the next one."""
-    at = 0
-    for at, line in lines_of(file, 0, file.size):
-        if line.strip():
-            return line, at + len(line)
-    return b"", at

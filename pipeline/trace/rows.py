@@ -16,17 +16,22 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from segstore.pipeline.trace.columns import Column, field_nodes, select, source_of
 from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_files, plan
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.commands import AppendBlock, ConditionalAppend, ConditionalBlockEnd
 from segstore.wire.errors import WireError
+from segstore.wire.inspect import PayloadPart, payload_parts, readable
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Command, Unknown
@@ -50,6 +55,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: Final = {kind: kind.name.lower() for kind in RecordKind}
 _DIRECTIONS: Final = {direction: direction.name.lower() for direction in Direction}
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_document: Final = msgspec.json.Decoder().decode
 _EVENTS: Final = (RecordKind.OPEN, RecordKind.CLOSE)
 
 
@@ -170,6 +176,8 @@ class RowMaker:
             return
         for at, get in self._plans.get(type(command)) or self._plan(type(command)):
             row[at] = get(command)
+        if "events" in self._at:
+            row[self._at["events"]] = events_json(command)
         if "fields" in self._at:
             shown = command if self.tokens or not command.secrets else decode(self._shown(located.record))
             row[self._at["fields"]] = json.dumps(shown.to_dict())
@@ -196,6 +204,32 @@ class RowMaker:
 
     def _shown(self, record: Record) -> bytes:
         return record.data if self.tokens else _hidden(record)
+
+
+def events_json(command: Command) -> str | None:
+    """Returns the events of an append as a JSON list; None for another command.
+
+    A JSON document is itself, other text a string. Other bytes are `{"hex": …, "bytes": size}`, and so is the start of
+    an event whose rest is in the APPEND_BLOCK_END, by its size.
+    """
+    match command:
+        case AppendBlock() | ConditionalBlockEnd():
+            parts = [each for each in payload_parts(command.data) if each.kind in ("event", "data")]
+        case ConditionalAppend():
+            parts = [PayloadPart("event", memoryview(command.event.data), len(command.event.data))]
+        case _:
+            return None
+    return f"[{', '.join([_event_json(bytes(each.data), each.size) for each in parts])}]"
+
+
+def _event_json(data: bytes, size: int) -> str:
+    if len(data) == size:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            _document(data)
+            return storable(data.decode())
+        if (text := readable(data, whole=True)) is not None:
+            return json.dumps(text)
+    return json.dumps({"hex": data.hex(), "bytes": size})
 
 
 def _hidden(record: Record) -> bytes:

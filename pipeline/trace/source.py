@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, plan, sizes_of
+from segstore.pipeline.trace.files import Piece, find_files, find_traces, packed, piece_bytes_of, plan, sizes_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
@@ -92,26 +92,24 @@ class TraceSource(Shipped, spark.DataSource):
         return ddl(self.read_options.given)
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
-        return TraceReader(self.read_options, wanted_columns(schema, self.read_options))
+        return TraceReader(self.read_options, wanted_columns(schema, self.read_options), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
         require("readStream")
-        return TraceStreamReader(self.read_options, wanted_columns(schema, self.read_options))
+        return TraceStreamReader(self.read_options, wanted_columns(schema, self.read_options), schema.fieldNames())
 
 
 class FilteringTraceSource(TraceSource):
     """The data source for traces in sessions that push filters down."""
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
-        return FilteringTraceReader(self.read_options, wanted_columns(schema, self.read_options))
+        return FilteringTraceReader(self.read_options, wanted_columns(schema, self.read_options), schema.fieldNames())
 
 
 def wanted_columns(schema: StructType, options: TraceOptions) -> tuple[Column, ...]:
     """Returns the columns of a schema, which may be the caller's. Raises ColumnError."""
     columns = select((field.name for field in schema.fields), packed=options.packed)
     for column, field in zip(columns, schema.fields, strict=True):
-        if field.name != column.name:  # Arrow batches have the columns' own names
-            raise ColumnError(f"there is no column {field.name!r}; did you mean {column.name}?", field.name)
         if field.dataType != _TYPES[column.type]:
             found = field.dataType.simpleString()
             raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {found}", column.name, found)
@@ -129,19 +127,20 @@ class TracePieces(spark.InputPartition):
 class TraceReader(Shipped, spark.DataSourceReader):
     """Reads whole traces."""
 
-    def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:
+    def __init__(self, options: TraceOptions, columns: tuple[Column, ...], names: list[str]) -> None:
         self.options = options
         self.columns = columns
+        self.names = names
         self.conditions = options.conditions
 
     def partitions(self) -> list[spark.InputPartition]:
         storage = self.options.storage
-        files = find_files(self.options.paths, storage=storage)
+        files = find_traces(self.options.paths, storage)
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(sizes_of(files, storage).values()))
         return [TracePieces(each) for each in packed(plan(files, split_bytes, storage), split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        return _read(partition, self.options, self.columns, Chosen(self.conditions))
+        return _read(partition, self.options, self.columns, self.names, Chosen(self.conditions))
 
 
 class FilteringTraceReader(TraceReader):
@@ -163,9 +162,10 @@ class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAv
     repeats is the same.
     """
 
-    def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:
+    def __init__(self, options: TraceOptions, columns: tuple[Column, ...], names: list[str]) -> None:
         self.options = options
         self.columns = columns
+        self.names = names
         self._target: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802 — Spark's name
@@ -197,7 +197,7 @@ class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAv
         return [TracePieces(each) for each in packed(pieces, split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        return _read(partition, self.options, self.columns, Chosen(self.options.conditions))
+        return _read(partition, self.options, self.columns, self.names, Chosen(self.options.conditions))
 
     def _files(self) -> list[str]:
         return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED, storage=self.options.storage)
@@ -230,10 +230,15 @@ def _condition(pushed: Any) -> Condition | None:
 
 
 def _read(
-    partition: spark.InputPartition, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
+    partition: spark.InputPartition,
+    options: TraceOptions,
+    columns: tuple[Column, ...],
+    names: list[str],
+    chosen: Chosen,
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:
     from segstore.pipeline.trace.batches import read_rows
 
     if not isinstance(partition, TracePieces):
         return iter(())  # Spark's own, where there is nothing to read
-    return read_rows(partition.pieces, options, columns, chosen)
+    rows: Any = read_rows(partition.pieces, options, columns, chosen)
+    return (row.rename_columns(names) for row in rows) if options.vectorised else rows

@@ -7,12 +7,13 @@ import os
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
+from segstore import __version__
 from segstore.cli.terminal import Refusal, cell_text, echo, error_text, print_table
 
 if TYPE_CHECKING:
@@ -71,6 +72,13 @@ class Api:
             return answer.read(size)
         except (OSError, HTTPException) as error:
             raise click.ClickException(f"{self.url}: the answer has ended early: {error!r}") from error
+
+    def is_of_this_version(self) -> bool:
+        """Whether the server has this version."""
+        with suppress(click.ClickException):
+            said = self.ask("GET", "version")
+            return isinstance(said, dict) and said.get("segstore") == __version__
+        return False
 
     @property
     def url(self) -> str:

@@ -27,14 +27,15 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class _Steering(click.Group):
-    """A group that reports an answer of another form in a sentence."""
+    """A group that reports the answers of another server, which have another form, in a sentence."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except UNEXPECTED as error:
-            url = ctx.obj.url if isinstance(ctx.obj, Api) else ctx.params["url"]
-            said = f"{url}: an answer is not one of this version's HTTP API: {error!r}"
+            if not isinstance(ctx.obj, Api) or ctx.obj.is_of_this_version():
+                raise
+            said = f"{ctx.obj.url}: an answer is not one of this version's HTTP API: {error!r}"
             raise click.ClickException(said) from error
 
 

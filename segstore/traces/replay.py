@@ -6,8 +6,8 @@ oldest of its kind. Controller calls are made in the same order, if the address 
 store or a controller generates, those of transient segments and of transactions, are learnt from its replies and
 substituted in later requests.
 
-Where a fault rule had closed a connection, its end is no difference: the replies that the rule kept back are not
-compared, and requests that it kept from the store are not sent.
+Where a fault rule had closed a connection, its end is no difference: the replies that the rule withheld are not
+compared, and requests that it withheld from the store are not sent.
 
 Invariants: the bytes sent are those of the trace, except such ids; a difference lists the fields in which two replies
 differ, in wire order; every wait for a reply has an end; a finished run leaves no connection.

@@ -80,6 +80,9 @@ function matchAt(expression, text, at) {
   return expression.exec(text);
 }
 
+/** The test of a comparison that no record matches. */
+const never = () => false;
+
 /** Parses a filter to a tree: {any}, {all}, {not}, or {name, test} of which `test` takes the value of the name. */
 class Parser {
   constructor(text) {
@@ -186,6 +189,7 @@ class Parser {
     if (sort === "texts") {
       return { name, test: (value) => some(value, (values) => values.includes(wanted) !== negated) };
     }
+    if (sort === "size" && chosen === "<" && wanted === 0n) return { any: [] };
     const compare = {
       "=": (value) => value === wanted, "!=": (value) => value !== wanted, "<": (value) => value < wanted,
       "<=": (value) => value <= wanted, ">": (value) => value > wanted, ">=": (value) => value >= wanted,
@@ -205,6 +209,7 @@ class Parser {
     if (!allowed.includes(sign)) this.fail(`one of ${allowed.join(" ")}`);
     this.at += this.peek().length;
     const holds = this.payloadTest(keys, sign.replace("!", "")), negated = sign.startsWith("!");
+    if (holds === never && !negated) return { any: [] };
     const test = (payloads) => {
       const chosen = event === undefined ? payloads : payloads.slice(Number(event), Number(event) + 1);
       const values = keys.length ? chosen.flatMap((each) => valuesAt(each, keys)) : chosen;
@@ -232,6 +237,7 @@ class Parser {
     }
     const wanted = binary(new TextEncoder().encode(text)), number = NUMBER.test(text) ? Number(text) : null;
     if (sign === "=") {
+      if (!text && !keys.length) return never; // no payload is empty
       return (value) => {
         if (typeof value === "number") return value === number;
         return value instanceof Uint8Array ? binary(value) === wanted : String(value) === text;
@@ -239,6 +245,7 @@ class Parser {
     }
     if (sign !== "~") {
       if (number === null) throw new ParseError(this.column(start), "a number", text);
+      if ((sign === ">" && number === Infinity) || (sign === "<" && number === -Infinity)) return never;
       const compare = {
         "<": (value) => value < number, "<=": (value) => value <= number,
         ">": (value) => value > number, ">=": (value) => value >= number,

@@ -121,7 +121,9 @@ class ConnectionHub(Generic[C]):
         self._sweep_s = min(_SWEEP_S, shortest / 4)
         self._sweeper: asyncio.Handle | None = None
         most = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
-        self.limit = Limit("the segment store", most, "max_connections" if limits.max_connections else "ulimit -n")
+        self.limit = Limit(
+            "connections to the segment store", most, "max_connections" if limits.max_connections else "ulimit -n"
+        )
         self._silent: dict[C, None] = {}
         self._ended: dict[C, None] = {}
         self._running: C | None = None

@@ -202,13 +202,14 @@ def _gives_way(connection: _Connection) -> tuple[bool, float]:
 class _Server:
     """An application and its connections. server_state: the connections and tasks, as uvicorn has them.
 
-    limit: on the connections.
+    limit: on the connections. handshakes: on the TLS handshakes in progress.
     """
 
-    def __init__(self, app: ASGIApp, limit: Limit) -> None:
+    def __init__(self, app: ASGIApp, limit: Limit, handshakes: Limit) -> None:
         self.server_state = ServerState()
         self._app = app
         self._limit = limit
+        self._handshakes = handshakes
         self._is_ending = False
         self._config = uvicorn.Config(
             self._answer,
@@ -246,7 +247,7 @@ class _Server:
         listening = Listening(
             self._connection,
             self._limit,
-            handshakes=self._limit.most,
+            handshakes=self._handshakes,
             tls={} if tls is None else {"ssl": tls, **timeouts},
         )
         self._listening = await listening.start(host, port, _BACKLOG)
@@ -292,7 +293,9 @@ class HttpListener:
         """Starts listening; returns the address. Raises AddressInUse, CannotListen."""
         tls = None if self._tls is None else self._tls.server_context(self._host, self._port)
         most = shares().http if tls is None else max(1, shares().http // 2)
-        server = _Server(app, Limit(f"the {self._use} port", most))
+        server = _Server(
+            app, *(Limit(f"{what} the {self._use} port", most) for what in ("connections to", "TLS handshakes with"))
+        )
         with listening_on(self._host, self._port, self._use, self._option):
             self.address = await server.begin(self._host, self._port, tls)
         self._server = server

@@ -17,7 +17,7 @@ from segstore.server.accepting import Listening
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.connection import Connection, ConnectionHub, StoreService
-from segstore.server.descriptors import shares
+from segstore.server.descriptors import Limit, shares
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, WithFaults
 from segstore.server.net import listening_on
@@ -117,7 +117,7 @@ class SegmentStoreServer:
         listening = Listening(
             lambda: Connection(self.hub, admin=admin),
             self.hub.limit,
-            handshakes=shares(self.settings.containers).handshakes,
+            handshakes=Limit("TLS handshakes with the segment store", shares(self.settings.containers).handshakes),
             tls=tls,
         )
         with listening_on(host, port, *(("admin commands", "--admin-port") if admin else ())):

@@ -1,15 +1,17 @@
-"""Matches appends of a client that are batched differently from those of a trace.
+"""Matches a client's appends with the appends of a trace when the two are batched differently.
 
 A client that batches by time puts more or fewer events into one append than in the recording. The byte stream is the
-same: the appends of one writer to one segment hold the same bytes in sequence, with the same event numbers. So an
-append that the trace lacks may still be the next bytes of some that it has.
+same: the appends of one writer to one segment have the same bytes in sequence and the same event numbers. So the bytes
+of an append that the trace lacks may continue where the last matched append of its writer ended.
 
-Where the trace has cut a connection, the run of a writer has the appends that were stored, as the next set-up tells; an
-append that was not stored comes again behind it, and only tells where to cut. A client that connects again at another
-moment continues behind the events that it was told are stored, or that were taken.
+When the trace cuts a connection, the next set-up of the writer says which of the cut appends were stored. Stored
+appends belong to the writer's run. Lost appends do not, because the client sent them again later; they only mark
+where to cut. A client that reconnects at another moment continues after the last event that a set-up reported as
+stored, or that it has sent since.
 
-Pure. Invariants: each byte of an append of the trace is taken once, in order; only appends that the trace acknowledges
-or that were stored are taken in this way, since a refusal applies to one append; conditional appends never are.
+Pure. Invariants: each byte of an append of the trace is matched once, in order. Only appends that the trace
+acknowledges or that were stored match in another batch, because a refusal applies to one append. Conditional appends
+never do.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ _NEVER: Final = -(2**63) - 1
 
 
 class Batch(NamedTuple):
-    """The appends of the trace that make up one append of a client.
+    """The appends of the trace that one append of a client covers.
 
-    finished: those that it completes. last: the one in which it ends. left: bytes of `last` that remain.
+    finished: appends that it completes. last: the append in which it ends. left: remaining bytes of `last`.
     """
 
     finished: tuple[Step, ...]
@@ -42,10 +44,12 @@ class Batch(NamedTuple):
 
 
 class _Run:
-    """The remaining appends of one writer to one segment, and the progress in the first of them.
+    """The remaining appends of one writer to one segment, and the progress in the first append.
 
-    lost: those that a cut connection kept from being stored. undecided: those that were cut, up to the next set-up.
-    number: of the last event that a client knows or has made. offset: the end of that event in the segment.
+    steps: the remaining appends. lost: appends that were not stored because the connection was cut. undecided: cut
+    appends, until the next set-up says whether they were stored. done_bytes, done_number: bytes of the first append
+    that are matched, and the number of the last event in them; None if there are none. number: the last event that the
+    client has sent, or that a set-up reported to it. offset: the end of that event in the segment.
     """
 
     def __init__(self) -> None:
@@ -58,13 +62,13 @@ class _Run:
         self.offset = 0
 
     def settle(self, known: int) -> None:
-        """Sorts the appends that were cut by the number of the last stored event."""
+        """Sorts the undecided appends into stored and lost ones. known: number of the last stored event."""
         for step in self.undecided:
             (self.steps if _append(step).event_number <= known else self.lost).append(step)
         self.undecided.clear()
 
     def made(self, step: Step, number: int, left: int) -> None:
-        """Records the last event that a client has made, which ends `left` bytes before the end of an append."""
+        """Records the last event that the client has sent; it ends `left` bytes before the end of the append."""
         self.number = max(number, self.number if self.number is not None else number)
         ack = next((each for each in _replies(step) if isinstance(each, DataAppended)), None)
         end = ack.current_segment_write_offset if ack is not None else self.offset + len(_append(step).data)
@@ -72,6 +76,8 @@ class _Run:
 
 
 class Batches:
+    """The runs of all writers of a trace, from which a client's appends are taken. steps: the steps of the trace."""
+
     def __init__(self, steps: Iterable[Step]) -> None:
         self._runs: dict[tuple[bytes, str], _Run] = {}
         self._set_up: dict[Step, int] = {}
@@ -92,9 +98,9 @@ class Batches:
         return self._runs.setdefault((item.writer_id.bytes, item.segment), _Run())
 
     def known(self, step: Step) -> int | None:
-        """The number of the last stored event that answers a set-up now; None if the trace has refused it.
+        """Returns the last event number with which to answer a set-up now; None if the trace refuses the set-up.
 
-        It is that of the trace, unless a client has yet to make some of these events.
+        It is the number in the trace, unless the client has not sent all events up to it yet.
         """
         recorded = self._set_up.get(step)
         if recorded is None or not isinstance(step.item, SetupAppend):
@@ -105,7 +111,7 @@ class Batches:
         return run.number
 
     def lost(self, item: Append, writer_id: UUID, segment: str) -> list[Step]:
-        """The appends of the trace with some of these events that were not stored, and whose cut is still to come."""
+        """Returns the lost appends that share events with `item` and whose cut is still pending."""
         run = self._runs.get((writer_id.bytes, segment))
         return [
             each
@@ -116,12 +122,15 @@ class Batches:
         ]
 
     def has(self, step: Step) -> bool:
-        """Whether an append of the trace is still to be made."""
+        """Whether an append of the trace has not been matched yet."""
         run = self._runs.get((step.item.writer_id.bytes, step.item.segment)) if isinstance(step.item, Append) else None
         return run is not None and step in run.steps
 
     def acknowledgement(self, item: Append, step: Step) -> bytes:
-        """The acknowledgement of events that the trace has stored, but whose own one was lost. step: the last of it."""
+        """Returns the acknowledgement of an append that was stored, but whose own acknowledgement was lost.
+
+        step: the last append of the trace that it covers.
+        """
         offset = self._run(_append(step)).offset
         return encode(
             DataAppended(
@@ -130,7 +139,7 @@ class Batches:
         )
 
     def used(self, step: Step) -> None:
-        """Removes an append that a client made exactly as in the trace."""
+        """Removes an append that the client has sent exactly as in the trace."""
         item = step.item
         run = self._runs.get((item.writer_id.bytes, item.segment)) if isinstance(item, Append) else None
         if run is not None and step in run.steps:
@@ -140,9 +149,9 @@ class Batches:
             run.steps.remove(step)
 
     def take(self, item: Append, writer_id: UUID, segment: str) -> Batch | None:
-        """Takes an append that holds the next bytes of the trace's appends; None if it does not.
+        """Matches an append with the next bytes of its writer's run and removes them; None if they differ.
 
-        writer_id, segment: those of the trace.
+        writer_id, segment: as in the trace.
         """
         run = self._runs.get((writer_id.bytes, segment))
         if run is None or item.expected_offset is not None:
@@ -169,7 +178,7 @@ def _append(step: Step) -> Append:
 
 
 def _fitted(run: _Run, data: bytes, number: int, last_number: int) -> Batch | None:
-    """The part of a run that has these bytes, with the event numbers after `number` up to `last_number`."""
+    """Returns the start of a run with these bytes and the events `number + 1` to `last_number`; None if it differs."""
     at, skip, done = 0, run.done_bytes, run.done_number
     finished: list[Step] = []
     for step in run.steps:
@@ -194,7 +203,7 @@ def _fitted(run: _Run, data: bytes, number: int, last_number: int) -> Batch | No
 
 
 def _replies(step: Step) -> Iterator[Command | None]:
-    """The replies of the trace; None for one that does not decode."""
+    """Yields the replies to a step; None for a reply that does not decode."""
     for each in step.replies:
         try:
             yield decode(each.frame)
@@ -203,14 +212,14 @@ def _replies(step: Step) -> Iterator[Command | None]:
 
 
 def _is_acknowledged(step: Step) -> bool:
-    """Whether all its replies are acknowledgements. It may have none, as a later one, or a set-up, acknowledges it."""
+    """Whether no reply is a refusal. An append may have no reply: a later acknowledgement or set-up covers it."""
     return all(isinstance(each, DataAppended) for each in _replies(step))
 
 
 def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], bytes]) -> list[tuple[bytes, int]]:
-    """The acknowledgements of a differently batched append: frames, each with its delay (ns).
+    """Returns the acknowledgements of a differently batched append as frames with their delays (ns).
 
-    translate: returns a reply of the trace with the client's ids.
+    translate: replaces the ids of the trace in a reply by the client's ids.
     """
     found = []
     for each in batch.last.replies:

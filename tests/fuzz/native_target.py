@@ -64,7 +64,7 @@ LOOP, ACKS_LOOP = (
     codec.SPEED.frames(frozenset({AppendBlock.code}), joined=joined, in_rows=in_rows, most_elements=None)
     for joined, in_rows in ((WHOLE_APPENDS, None), (None, DataAppended))
 )
-IN_COLUMNS = [name for name in ALL_COLUMNS if name not in ("file", "block", "time", "fields")]
+IN_COLUMNS = [name for name in ALL_COLUMNS if name not in ("file", "block", "time", "fields", "events")]
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 1.5, 1 << 31, 1 << 63, 1 << 128, 1 << 24, "", "text", "\0", "é", "x" * 70_000, b"", b"data"),
     *(bytearray(b"x"), memoryview(b"12345678")[::2], memoryview(b"1234").cast("I"), (), [], (None,), (1, "x"), [1]),

@@ -10,6 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from segstore.pipeline.compressed import BadLimit
 from segstore.pipeline.trace.files import find_files, pieces_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
@@ -70,6 +71,10 @@ def test_what_compression_hides_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_bytes(gzip.compress(CAPTURE))
     ((kind, error),) = both(path, ["kind", "error"])
     assert (kind, "decompress the file first" in error) == ("skipped", True)
+    for invalid in ("abc", "0", "-1"):
+        monkeypatch.setenv("SEGSTORE_MAX_DECOMPRESSED_BYTES", invalid)
+        with pytest.raises(BadLimit, match=f"SEGSTORE_MAX_DECOMPRESSED_BYTES .* not '{invalid}'"):
+            both(path, ["kind"])
 
 
 def test_a_compressed_trace_that_is_followed_is_read_once(tmp_path: Path) -> None:

@@ -173,6 +173,15 @@ def assert_same(one: Path, other: Path) -> None:
         assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist())), name
 
 
+def test_the_tables_are_queried_as_the_page_says(by_local: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/how-to/report-on-a-trace.md").read_text("utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(by_local.folder.parent)
+    rows: list[Any] = []
+    exec(program, {"print": rows.append})
+    assert sum(row[2] for row in rows[0].fetchall()) == len(by_local.exchanges)
+
+
 def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(made: Made) -> None:
     waits: dict[str, list[int]] = {}
     for each in made.exchanges:

@@ -98,8 +98,8 @@ def test_a_stream_is_a_table(spark: SparkSession, options: dict[str, str]) -> No
     assert {row.segment.rsplit("/", 1)[1] for row in rows} == {"0.#epoch.0", "1.#epoch.1", "2.#epoch.1", "3.#epoch.1"}
     assert all(row.length == len(row.event) for row in rows)
     assert frame.count() == COUNT
-    of_two = spark.read.format(FORMAT).schema("offset long, length int").options(**options).load()
-    assert of_two.columns == ["offset", "length"]
+    of_two = spark.read.format(FORMAT).schema("OFFSET long, Length int").options(**options).load()
+    assert of_two.columns == ["OFFSET", "Length"]
     assert of_two.selectExpr("sum(length)").collect()[0][0] == sum(len(str(number)) for number in range(COUNT))
 
 

@@ -112,6 +112,10 @@ def test_several_paths_and_one_that_is_not_there(spark: SparkSession, tmp_path: 
     assert rows(spark.read.format("segstore.trace").load(paths)) == reference(paths)
     with pytest.raises(Exception, match=r"no such trace.*none\.wtrace"):
         spark.read.format("segstore.trace").load(str(tmp_path / "none.wtrace")).count()
+    (tmp_path / "stream.py").write_text("print(1)")
+    with pytest.raises(Exception, match=r"stream\.py is not a trace") as refused:
+        spark.read.format("segstore.trace").load(str(tmp_path / "stream.py")).count()
+    assert len(str(refused.value).splitlines()) <= 2, "the sentence, without a traceback"
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
@@ -121,10 +125,11 @@ def test_a_schema_may_name_any_columns_in_any_order(spark: SparkSession, tmp_pat
     path = str(
         write_capture(tmp_path / "a.wtrace", [*traffic(9), record(NoSuchSegment(3, "s", "trace", 4), reply=True)])
     )
-    columns = ["server_stack_trace", "ts_ns", "command", "frame"]
+    columns = ["server_stack_trace", "TS_NS", "Command", "frame"]
     found = spark.read.format("segstore.trace").schema(
-        "server_stack_trace string, ts_ns long, command string, frame binary"
+        "server_stack_trace string, TS_NS long, Command string, frame binary"
     )
+    assert found.load(path).columns == columns
     assert rows(found.load(path)) == reference(path, columns)
 
 
@@ -141,7 +146,7 @@ def test_a_column_that_traces_do_not_have_is_refused(
 
 
 def test_an_option_that_there_is_not_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match="there is no option 'colums'"):
+    with pytest.raises(Exception, match=r"there is no option 'colums'; did you mean columns\?"):
         spark.read.format("segstore.trace").option("colums", "ts_ns").load(str(RECORDED))
 
 
@@ -328,7 +333,9 @@ def test_a_file_that_a_stream_has_forgotten_is_one_skipped_row(tmp_path: Path) -
     from segstore.pipeline.trace.source import TraceStreamReader
 
     path = str(write_capture(tmp_path / "a.wtrace", traffic(4)))
-    reader = TraceStreamReader(read_options({"path": path}), select(["file", "block", "kind", "size", "error"]))
+    reader = TraceStreamReader(
+        read_options({"path": path}), select(names := ["file", "block", "kind", "size", "error"]), names
+    )
     (partition,) = reader.partitions({"": 9}, {"": 9, path: -500})
     (batch,) = reader.read(partition)
     ((file, block, kind, size, error),) = (tuple(row.values()) for row in batch.to_pylist())

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import math
 import operator
 import re
 import uuid
@@ -446,6 +447,8 @@ class _Parser:
             self.types.add(value)
         if sort == "texts":
             return _among(get, value, negated=chosen == "!=")
+        if sort == "size" and chosen == "<" and value == 0:
+            return _never
         return _comparing(get, _ORDER[chosen], value)
 
     def payload(self, path: Path) -> Callable[[Subject], bool]:
@@ -457,7 +460,8 @@ class _Parser:
         if sign not in path.signs:
             self.fail(f"one of {' '.join(path.signs)}")
         self.at += len(self.peek())
-        return has_value(path, self.payload_test(path, sign.lstrip("!")), negated=sign.startswith("!"))
+        holds, negated = self.payload_test(path, sign.lstrip("!")), sign.startswith("!")
+        return _never if holds is _never and not negated else has_value(path, holds, negated=negated)
 
     def payload_test(self, path: Path, sign: str) -> Callable[[Any], bool]:
         """Parses the right side of a comparison of payloads. Returns a predicate of one, or of a value in it."""
@@ -473,11 +477,13 @@ class _Parser:
                 raise FilterError(start + 1, "pairs of hex digits such as 0x0aff", text)
             return data.__eq__ if sign == "=" else lambda payload: data in payload
         if sign == "=":
-            return is_text(text)
+            return is_text(text) if text or path.keys else _never  # no payload is empty
         if sign != "~":
             number = number_of(text)
             if number is None:
                 raise FilterError(start + 1, "a number", text)
+            if (sign, number) in ((">", math.inf), ("<", -math.inf)):
+                return _never
             return lambda value: isinstance(value, float) and _ORDER[sign](value, number)
         try:
             pattern = glob(f"*{text}*")
@@ -530,6 +536,11 @@ class _Parser:
             near = difflib.get_close_matches(found.casefold(), hints, 1)
             expected = f"a {_GUESSED[sort]} ({hints[near[0]]})" if near else _EXPECTED[sort]
             raise FilterError(start + 1, expected, found) from cause
+
+
+def _never(_: Any) -> bool:
+    """The test of a comparison that no record matches."""
+    return False
 
 
 def _may_be(name: str, on: On | None) -> bool:

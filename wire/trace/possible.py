@@ -84,14 +84,13 @@ def subjects_of(match: Filter | None, among: Among) -> Iterator[SimpleNamespace]
     A rule matches either frames or calls; other filters match both.
     """
     about_calls = match is not None and match.about_calls
-    if among == "trace":
-        nothing: dict[str, Any] = {**_NO_OUTCOME, **_NO_FRAME, "type_name": None, "call": None}
-        for kind in ("open", "close"):
-            yield SimpleNamespace(kind=kind, malformed=False, **nothing)
-        yield SimpleNamespace(kind="bytes", malformed=True, **nothing)
     for reply in (False, True) if among == "trace" else (among == "reply",):
         every: dict[str, Any] = {"direction": int(reply)}
-        if among != "trace":
+        if among == "trace":
+            nothing = every | _NO_OUTCOME | _NO_FRAME | {"type_name": None, "call": None}
+            for kind in ("open", "close", "bytes"):
+                yield SimpleNamespace(kind=kind, malformed=kind == "bytes", **nothing)
+        else:
             every["malformed"] = False
         if among == "request":
             every |= _NO_OUTCOME

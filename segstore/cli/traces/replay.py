@@ -161,6 +161,17 @@ async def _start_http(
     return api.address
 
 
+def _match(ctx: click.Context, option: click.Parameter, given: str) -> str:
+    from segstore.wire.trace import FilterError, check_possible, parse_filter
+
+    try:
+        if given.strip():
+            check_possible(parse_filter(given, "request"), "log")
+    except (FilterError, ValueError) as error:
+        raise click.BadParameter(str(error), ctx, option) from error
+    return given
+
+
 @click.command(short_help="Cut connections at every point and report the failures.")
 @TRACE
 @click.option(
@@ -169,7 +180,9 @@ async def _start_http(
     metavar="COMMAND",
     help="Run this command, with {host} and {port}, or {controller}, filled in.",
 )
-@click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
+@click.option(
+    "-f", "--filter", "match", default="", metavar="EXPR", callback=_match, help="Cut only at matching requests."
+)
 @click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
@@ -185,7 +198,6 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     from segstore.explore import ClientFailed, CommandError, explore_command, explore_trace, words_of
     from segstore.server.replay import read_script
     from segstore.traces import make_folder
-    from segstore.wire.trace import FilterError
 
     try:
         if client is not None:
@@ -212,8 +224,6 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
             found = asyncio.run(
                 explore_command(client, records, match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell)
             )
-    except FilterError as error:
-        raise click.BadParameter(str(error), param_hint="--filter") from error
     except CommandError as error:
         raise click.ClickException(f"the client {error}") from error
     except (ClientFailed, OSError, ValueError) as error:

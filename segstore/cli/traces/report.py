@@ -119,13 +119,13 @@ def _informative_line(said: str) -> str:
 def errors_reported() -> Iterator[None]:
     """Reports errors of files and folders in one sentence."""
     from segstore.pipeline.report.folder import ReportError
-    from segstore.pipeline.trace.rows import BadTrace
+    from segstore.wire.trace import TraceError
 
     try:
         yield
     except ReportError as error:
         raise click.ClickException(f"{error}{'; --replace writes over it' if error.replaceable else ''}") from error
-    except (BadTrace, ValueError) as error:
+    except (TraceError, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -179,14 +179,14 @@ def report(
     Unreadable data is skipped, counted in the report, and reported on standard error; the exit status is then 1.
     """
     from segstore.pipeline.report.folder import PAGE, report_folder
-    from segstore.pipeline.trace.files import find_files
+    from segstore.pipeline.trace.files import find_traces
 
     if chosen == "local" and master is not None:
         raise click.UsageError("--master is for --engine spark")
     # Errors that need no engine are reported before it is started.
     with ExitStack() as stack:
         stack.enter_context(errors_reported())
-        files = find_files(traces)
+        files = find_traces(traces)
         made = stack.enter_context(report_folder(out, files, replace=replace))
         progress = stack.enter_context(_Progress())
         engine = progress.engine = stack.enter_context(_engine(chosen, master, files, made))

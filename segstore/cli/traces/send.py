@@ -193,10 +193,10 @@ def _compared(drove: Drive, left: str, right: str) -> int:
 
 def _send_parts(traces: tuple[str, ...], target: tuple[str, int], options: dict[str, Any]) -> int:
     from segstore.pipeline.replay_plan import LINK_COLUMNS, REPLAY_COLUMNS, links, plan
-    from segstore.pipeline.trace.files import find_files
+    from segstore.pipeline.trace.files import find_traces
 
     with errors_reported():  # those that need no Spark are reported before it is started
-        files = find_files(traces)
+        files = find_traces(traces)
     with errors_reported(), spark_session(options["master"], files) as spark:
         from segstore.pipeline.replay_plan import replay as run
 

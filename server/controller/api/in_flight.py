@@ -79,7 +79,8 @@ class InFlight(Handler):
             await starting
             await self._server.stop(None)
             raise
-        limit = Limit("the controller", max(1, shares().controller // 2))  # gRPC accepts new ones meanwhile
+        most = max(1, shares().controller // 2)  # gRPC accepts new ones meanwhile
+        limit = Limit("connections to the controller", most)
         self._room = asyncio.create_task(make_room(port, limit, self._calling), name="room at the controller")
 
     def _calling(self) -> Collection[int]:

@@ -8,6 +8,7 @@ silent the longest. Where the system does not report silence, as outside Linux, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import struct
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from segstore.server.descriptors import Limit
+
+log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.25
 _DESCRIPTORS: Final = Path("/dev/fd")
@@ -29,18 +32,29 @@ async def make_room(port: int, limit: Limit, busy: Callable[[], Collection[int]]
     """Keeps the connections to a port within a limit until cancelled. busy: returns the ports of peers that wait for
     calls.
     """
+    has_failed = False
     while _TCP_INFO >= 0:
         await asyncio.sleep(_LOOK_S)
-        with suppress(OSError):  # there is no descriptor for looking
-            if _lowest_free() <= limit.most:  # fewer are open
-                continue
-            silent = _silent(port)
-            if len(silent) > limit.most:
-                limit.reached()
-                calling = busy()
-                idle = sorted((each for each in silent if each[1][1] not in calling), reverse=True)
-                for _, peer, descriptor in idle[: len(silent) - limit.most]:
-                    _shut_down(peer, descriptor)
+        try:
+            _shut_down_idle(port, limit, busy)
+        except OSError:  # there is no descriptor for looking
+            continue
+        except Exception:
+            if not has_failed:
+                log.exception("unexpected error while looking for idle connections to port %d", port)
+            has_failed = True
+
+
+def _shut_down_idle(port: int, limit: Limit, busy: Callable[[], Collection[int]]) -> None:
+    if _lowest_free() <= limit.most:  # fewer are open
+        return
+    silent = _silent(port)
+    if len(silent) > limit.most:
+        limit.reached()
+        calling = busy()
+        idle = sorted((each for each in silent if each[1][1] not in calling), reverse=True)
+        for _, peer, descriptor in idle[: len(silent) - limit.most]:
+            _shut_down(peer, descriptor)
 
 
 def _lowest_free() -> int:

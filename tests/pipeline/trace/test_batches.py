@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.client.stream import frame_event
 from segstore.pipeline.trace import batches, filling, rows
 from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined, read_rows
 from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, Column, ColumnError, select
@@ -22,6 +24,7 @@ from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import BadTrace, Row, RowMaker, trace_rows
 from segstore.wire import (
+    AppendBlock,
     AppendBlockEnd,
     ConditionalAppend,
     DataAppended,
@@ -46,8 +49,8 @@ from tests.wire.codec.speed.test_backend import frames_recorded
 from tests.wire.trace.traces import frame, record
 
 WRITER = uuid.UUID(int=7)
-IN_COLUMNS = [name for name in ALL_COLUMNS if name != "fields"]
-"""What C fills; `fields` is Python's."""
+IN_COLUMNS = [name for name in ALL_COLUMNS if name not in ("fields", "events")]
+"""What C fills."""
 NEEDS_C = pytest.mark.needs("the extension segstore._speed")
 
 
@@ -73,6 +76,22 @@ def test_c_fills_the_columns_of_the_usual_commands(tmp_path: Path, monkeypatch: 
     assert batch.column("segment").to_pylist() == segments
     assert batch.column("event_number").to_pylist() == [None, 9, 9, None, None, 9, None, None, None]
     assert batch.column("data_bytes").to_pylist() == [None, 3, None, None, 3, 3, None, None, None]
+
+
+def test_the_events_of_appends_are_a_json_list(tmp_path: Path) -> None:
+    events = [b'{"a": [1]}', b'plain "text"', b"\0\xff", b"17"]
+    block = b"".join(map(frame_event, events))
+    commands = [
+        AppendBlock(WRITER, block + frame_event(b"x" * 90)[:10]),
+        AppendBlockEnd(WRITER, len(block), b"x" * 88, 5, 9, 4),
+        ConditionalAppend(WRITER, 9, 4, Event(b"abc"), 6),
+    ]
+    path = write_capture(tmp_path / "a.wtrace", list(map(record, commands)))
+    (block_of, rest, conditional) = (row[0] for row in both(path, ["EVENTS"]))
+    assert json.loads(block_of) == [
+        {"a": [1]}, 'plain "text"', {"hex": "00ff", "bytes": 2}, 17, {"hex": "7878", "bytes": 90},
+    ]  # fmt: skip
+    assert (rest, conditional) == (None, '["abc"]')
 
 
 TWICE = Column("twice", "long", "twice the size")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import struct
 import zlib
@@ -17,6 +18,7 @@ from segstore.pipeline.trace.files import (
     Piece,
     Skipped,
     find_files,
+    find_traces,
     packed,
     piece_bytes_of,
     pieces_of,
@@ -25,7 +27,7 @@ from segstore.pipeline.trace.files import (
 )
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
-from segstore.wire.trace import Record
+from segstore.wire.trace import NotATrace, Record
 from tests.pipeline.support import both, write_capture, write_fixture
 from tests.wire.trace.traces import capture, record
 
@@ -55,6 +57,24 @@ def test_folders_globs_and_files_are_found_once_in_order(tmp_path: Path) -> None
     assert find_files([str(tmp_path)]) == found
     assert find_files([str(tmp_path / "*.wtrace"), f"file://{tmp_path}"]) == [found[1], found[0], found[2]]
     assert find_files([str(tmp_path / "notes.txt")]) == [str(tmp_path / "notes.txt")]
+
+
+def test_paths_without_any_trace_are_refused(tmp_path: Path) -> None:
+    trace = write_capture(tmp_path / "a.wtrace", RECORDS)
+    traces = {"torn.wtrace": trace.read_bytes()[:90], "shifted.wtrace": b"x" + trace.read_bytes(), "empty.wtrace": b""}
+    others = {"a.py": b"print(1)", "a.json": b'{"name": 1}', "b.wtrace": b"something else"}
+    others |= {f"{name}.gz": gzip.compress(data) for name, data in others.items()}
+    for name, data in (traces | others).items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        if name in traces:
+            assert find_traces([str(path)]) == [str(path)]
+        else:
+            with pytest.raises(NotATrace, match=f"{name} is not a trace"):
+                find_traces([str(path)])
+    assert find_traces([str(tmp_path / "a.py"), str(trace)]) == [str(tmp_path / "a.py"), str(trace)]
+    with pytest.raises(NotATrace):
+        find_traces([str(tmp_path / "a.[pj]*")])
 
 
 def test_a_path_that_names_nothing_is_an_error_unless_files_may_come(tmp_path: Path) -> None:

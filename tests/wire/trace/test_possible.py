@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -11,6 +13,7 @@ from click.testing import CliRunner
 
 from segstore.cli import main
 from segstore.explore import explore
+from segstore.server.faults import read_faults
 from segstore.testing import RunningServer, ServerThread
 from tests.view.samples import FIXTURES
 
@@ -19,9 +22,9 @@ FILTERS = {
     "type = APPEND_BLOCK_END and size > 0": "rule log trace",
     "type = APPEND_BLOCK_END and latency >= 0ns": "log trace",
     "type = APPEND_BLOCK_END and failure": "log trace",
-    "rpc = createStream and status = STREAM_EXISTS": "log trace",
-    "direction = reply": "trace",
-    "type = DATA_APPENDED and latency >= 0ns": "trace",
+    "rpc = createStream and status = STREAM_EXISTS": "reply log trace",
+    "direction = reply": "reply trace",
+    "type = DATA_APPENDED and latency >= 0ns": "reply trace",
     "type = APPEND_BLOCK": "trace",
     "malformed": "trace",
     "kind = close": "trace",
@@ -30,24 +33,32 @@ FILTERS = {
     "type = DATA_APPENDED and direction = request": "",
     "type = EVENT": "",
     "kind = open and failure": "",
+    "direction = request and direction = reply": "",
     "type = HELLO and type = READ_SEGMENT and size > 1": "",
     "type = READ_SEGMENT and status = OK": "",
-    "data.order = 17": "rule log trace",
-    "type = SEGMENT_READ and data ~ tea": "trace",
+    "data.order = 17": "rule reply log trace",
+    "type = SEGMENT_READ and data ~ tea": "reply trace",
     "type = READ_SEGMENT and data ~ tea": "",
     "rpc = createStream and data ~ tea": "",
+    "data.order > 1e400": "",
+    "data.order >= 1e400 or data.order < 1e400": "rule reply log trace",
+    "data.order < -1e400": "",
+    "data = ''": "",
+    "not data[0] = ''": "rule reply log trace",
+    "data.city = ''": "rule reply log trace",
+    "size < 0B": "",
+    "size < 1 or latency < 0": "rule reply log trace",
 }
+"""Filters, and the records that each may match: requests of a rule, replies of a rule, a log, a trace."""
 
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server() -> Iterator[RunningServer]:
     with ServerThread() as servers:
-        running = servers.serve(http_port=0)
-        assert running.controller_uri  # starts the controller, which a test would leave behind
-        yield running
+        yield servers.serve(http_port=0)
 
 
 Ask = Callable[[str], str]
@@ -67,17 +78,21 @@ def python(call: Callable[[str], object]) -> Ask:
     return ask
 
 
-def http(server: RunningServer, path: str) -> Ask:
+def http(server: RunningServer, path: str, method: str = "GET", body: Callable[[str], object] | None = None) -> Ask:
     def ask(text: str) -> str:
-        url = httpx.URL(f"{server.http_url}/v1/requests{path}").copy_merge_params({"match": text})
-        answer = httpx.get(url, trust_env=False)
+        url = httpx.URL(f"{server.http_url}/v1/{path}")
+        if body is None:
+            answer = httpx.request(method, url.copy_merge_params({"match": text}), trust_env=False, verify=False)
+        else:
+            answer = httpx.request(method, url, json=body(text), trust_env=False, verify=False)
         return answer.json()["detail"] if answer.status_code == 422 else ""
 
     return ask
 
 
-def command(*words: str) -> Ask:
+def command(*words: str, before: Callable[[str], object] = str) -> Ask:
     def ask(text: str) -> str:
+        before(text)
         result = CliRunner().invoke(main, [each.format(text) for each in words])
         return result.output if "can match" in result.output or "has this type" in result.output else ""
 
@@ -89,22 +104,40 @@ async def _no_client(_: object) -> None:
 
 
 def test_doors_take_the_filters_that_can_match_there(server: RunningServer, tmp_path: Path) -> None:
-    def add_rule(text: str) -> None:
-        server.faults.add(text, do="ok")
-        server.faults.clear()
-
     ctl = ("ctl", "--url", server.http_url)
-    out = tmp_path / "out.jsonl"
+    out, file = tmp_path / "out.jsonl", tmp_path / "faults.json"
+
+    def rules(on: Literal["request", "reply"]) -> dict[str, Ask]:
+        def rule(text: str) -> dict[str, Any]:
+            return {"match": text, "on": on, "do": "ok"}
+
+        def save(text: str) -> None:
+            file.write_text(json.dumps({"rules": [rule(text)]}))
+
+        def read(text: str) -> None:
+            save(text)
+            read_faults(file)
+
+        return {
+            "faults.add": python(lambda text: server.faults.add(**rule(text))),
+            "POST /v1/faults": http(server, "faults", "POST", rule),
+            "PUT /v1/faults": http(server, "faults", "PUT", lambda text: {"rules": [rule(text)]}),
+            "fault file": python(read),
+            "ctl faults add": command(*ctl, "faults", "add", "-f", str(file), before=save),
+        }
+
     doors: dict[str, dict[str, Ask]] = {
-        "rule": {"faults.add": python(add_rule)},
+        "rule": rules("request"),
+        "reply": rules("reply"),
         "log": {
             "requests": python(server.requests),
             "wait_for": python(lambda text: server.wait_for(text, timeout_s=0)),
-            "GET /v1/requests": http(server, ""),
-            "GET /v1/requests/verify": http(server, "/verify?at_least=0"),
-            "GET /v1/requests/wait": http(server, "/wait?timeout_s=0.001"),
+            "GET /v1/requests": http(server, "requests"),  # the live page shows its refusals
+            "GET /v1/requests/verify": http(server, "requests/verify?at_least=0"),
+            "GET /v1/requests/wait": http(server, "requests/wait?timeout_s=0.001"),
             "ctl requests": command(*ctl, "requests", "{}"),
             "ctl verify": command(*ctl, "verify", "{}", "--at-least", "0"),
+            "explore": command("explore", str(TRACE), "--client", "", "-f", "{}"),
             "ctl wait": command(*ctl, "wait", "{}", "--timeout-s", "0.001"),
         },
         "trace": {
@@ -121,6 +154,7 @@ def test_doors_take_the_filters_that_can_match_there(server: RunningServer, tmp_
                 refusal = ask(text)
                 assert bool(refusal) is (records not in taken.split()), (text, door, refusal)
                 assert "filter" not in door or out.exists() is not bool(refusal), "no fixture without records"
+        server.faults.clear()
 
 
 async def test_an_exploration_refuses_it_before_the_first_run() -> None:

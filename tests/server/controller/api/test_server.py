@@ -21,10 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
+from segstore.server.controller.api import room
 from segstore.server.controller.api import server as serving
 from segstore.server.controller.api.in_flight import InFlight
 from segstore.server.controller.state import TransactionStatus
 from segstore.server.controller.state import operations as op
+from segstore.server.descriptors import Limit
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
@@ -128,6 +130,7 @@ async def test_idle_connections_give_way_to_new_ones_and_calls_in_flight_do_not(
             idle.append(await asyncio.open_connection("127.0.0.1", server.port))
             idle[-1][1].write(_PREFACE)
             assert await idle[-1][0].readexactly(9)
+            await asyncio.sleep(0.02)  # the system counts silence in ticks of up to 10 ms
         for reader, _ in idle[:4]:
             with contextlib.suppress(ConnectionError):
                 await reader.read()
@@ -140,6 +143,33 @@ async def test_idle_connections_give_way_to_new_ones_and_calls_in_flight_do_not(
     assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
         "5 connections to the controller are open, the limit (ulimit -n); idle ones give way to new ones"
     ]
+
+
+async def test_an_unexpected_error_while_making_room_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(room, "_LOOK_S", 0.01)
+    looks, again = 0, asyncio.Event()
+
+    def busy() -> tuple[int, ...]:
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            raise ValueError
+        again.set()
+        return ()
+
+    async with await ControllerServer.start(controller()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        making = asyncio.create_task(room.make_room(server.port, Limit("connections", 0), busy))
+        async with asyncio.timeout(PATIENCE_S):
+            await again.wait()
+            await reader.read()
+        making.cancel()
+        await asyncio.gather(making, return_exceptions=True)
+        writer.close()
+        await writer.wait_closed()
+    assert [each.exc_info is not None for each in caplog.records if each.levelno == logging.ERROR] == [True]
 
 
 async def test_with_tls_clients_get_the_published_name(tls: TlsFiles) -> None:
