@@ -5,7 +5,6 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 WORKERS ?= 2
-QUICK ?= tests/wire tests/client tests/server/store tests/server/coordination
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800
@@ -25,18 +24,23 @@ PYTHON_LOWEST ?= python3.11
 INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch])
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
+TEST := $(VENV)/.installed-test
 DEV := $(VENV)/.installed-dev
 TYPESCRIPT := $(VENV)/typescript
 
 TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
+# Where the codec in Python is tried, and where the lowest versions are.
+IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/faults tests/server/connection tests/seeds
+LOWEST := tests/wire/codec tests/wire/schema tests/wire/commands tests/server/store tests/client/connection
+
 # Earlier versions of PySpark leave sockets to the garbage collector.
 OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session.py \
 	-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sync serve test test-quick test-lowest test-spark audit lint bench conformance fuzz fuzz-native mutants wheels release-check binary image footprint docs page-picture cert proto soak spark-cluster clean
+.PHONY: help setup sync serve test test-all test-long test-lowest test-spark audit lint bench conformance fuzz fuzz-native mutants wheels release-check binary image footprint docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -46,20 +50,28 @@ setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
 serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port 0"
 	@$(VENV)/bin/segstore serve $(ARGS)
 
-test: $(DEV) $(TYPESCRIPT)/.installed ## run every test; options for pytest in ARGS; installs chromium, tshark and junit5 if root, unless NO_SYSTEM_PACKAGES=1
+test: $(TEST) ## run the tests that need Python alone; options for pytest in ARGS
+	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
+
+test-all: test test-long ## run every test; as root it installs chromium, tshark and junit5, unless NO_SYSTEM_PACKAGES=1
+
+# Without the extension: most tests of tests/wire name the codecs that they compare.
+test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other languages, long runs, codec in Python, lowest versions
+	@echo "installs from package registries into $(VENV) and $(VENV)-lowest: PySpark (with Java 17), documentation tools," \
+		"schemathesis, moto, npm's packages for TypeScript and axe-core" >&2
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	@VENV=$(VENV) tools/system_packages.sh tshark "tests of the Wireshark dissector"
 	@VENV=$(VENV) tools/system_packages.sh junit5 "the test of a suite in Java" /usr/share/java/junit-jupiter-api.jar
-	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
-
-test-quick: $(DEV) ## run codec, store, client and ownership in under a minute: no processes, browser, Spark, ZooKeeper
-	HYPOTHESIS_PROFILE=quick $(VENV)/bin/pytest -q -n $(WORKERS) -o asyncio_debug=false -m "not slow and not needs" $(QUICK) $(ARGS)
+	@$(MAKE) --no-print-directory $(DEV) $(TYPESCRIPT)/.installed
+	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m long $(ARGS)
+	SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) $(IN_PYTHON)
+	@$(MAKE) --no-print-directory test-lowest
 
 test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[dev]'
-	$(VENV)-lowest/bin/pytest -n $(WORKERS) tests/wire $(ARGS)
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[test]'
+	$(VENV)-lowest/bin/pytest -q -n $(WORKERS) -m "not long" $(LOWEST) $(ARGS)
 
 test-spark: $(DEV) ## run the tests of the pipeline with each PySpark of SPARKS, in an environment of its own; needs PyPI
 	@status=0; for each in $(SPARKS); do \
@@ -163,8 +175,16 @@ $(CORE): $(INSTALLED) | $(PY)
 	@$(TELL_CODEC)
 	@touch $@
 
-$(DEV): $(INSTALLED) | $(PY)
+$(TEST): $(INSTALLED) | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
+	@$(PIP) install -e '.[test]'
+	@$(TELL_CODEC)
+	@$(PIP) install --only-binary pravega -e '.[clients]' || \
+		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
+	@touch $(CORE) $@
+
+$(DEV): $(INSTALLED) | $(PY)
+	@echo "installing segstore and what all tests, lint and benchmarks need into $(VENV)"
 	@$(PIP) install -e '.[dev,docs]'
 	@$(TELL_CODEC)
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
@@ -172,7 +192,7 @@ $(DEV): $(INSTALLED) | $(PY)
 		else echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
 	@$(PIP) install --only-binary pravega -e '.[clients]' || \
 		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
-	@touch $(CORE) $@
+	@touch $(CORE) $(TEST) $@
 
 $(TYPESCRIPT)/.installed: tests/typescript/package-lock.json | $(PY)
 	@mkdir -p $(@D) && cp tests/typescript/package.json $< $(@D)

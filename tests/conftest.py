@@ -123,6 +123,34 @@ PARTS: dict[str, Callable[[], bool]] = {
 }
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
 
+LONG = {
+    "Spark": ("tests/spark/", "tests/pipeline/test_versions.py", "tests/test_pipeline_session.py"),
+    "browsers": ("tests/view/", "tests/server/control_api/page/", "tests/pipeline/report/test_browser.py"),
+    "ZooKeeper and clusters of processes": (
+        "tests/seeds/test_pip57_zookeeper.py",
+        "tests/server/coordination/zookeeper/",
+        "tests/test_serving_cluster.py",
+        "tests/test_serving_damage.py",
+    ),
+    "suites in other languages": ("tests/test_docs_suites.py", "tests/typescript/"),
+    "packages, machines and the documentation site": (
+        "tests/test_packaging.py",
+        "tests/test_machines.py",
+        "tests/test_docs_site.py",
+    ),
+    "long runs": ("tests/fuzz/", "tests/properties/", "tests/power_loss/"),
+}
+"""What `make test` leaves out, by folder and file; single tests have the marker `long`."""
+LONG_PARTS = frozenset(
+    {
+        *("the extra docs", "chromium", "tshark", "rustc", "Go", "JUnit 5 and a Java compiler", "node", "atheris"),
+        *("npm's packages openapi-ts and typescript", "npm's package axe-core", "deltalake", "pyiceberg"),
+        *("gcc with its sanitizers, on Linux", "PySpark 4.1 or newer", "PySpark 4.2 or newer", "Java 17 or newer"),
+        "ZooKeeper (Java 17 or newer and PySpark's jars)",
+    }
+)
+"""The parts whose tests are `long`."""
+
 PARTNERS = frozenset(
     {"pravega, the official client", "Java 17 or newer", "ZooKeeper (Java 17 or newer and PySpark's jars)"}
 )
@@ -160,7 +188,6 @@ MOST_OF_A_REASON = 8_000
 
 # Tests draw the same examples in every run; `make soak` searches for new ones.
 settings.register_profile("test", derandomize=True, deadline=None)
-settings.register_profile("quick", derandomize=True, deadline=None, max_examples=3)
 settings.register_profile("search", deadline=None, database=None, max_examples=1_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
@@ -330,9 +357,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
+def is_long(item: pytest.Item) -> bool:
+    return any(item.nodeid.startswith(paths) for paths in LONG.values()) or any(
+        not LONG_PARTS.isdisjoint(marker.args) for marker in item.iter_markers("needs")
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     second_try = config.pluginmanager.hasplugin("rerunfailures")  # -p no:rerunfailures shows what needs it
     for item in items:
+        if is_long(item):
+            item.add_marker(pytest.mark.long)
         if second_try and any(not PARTNERS.isdisjoint(marker.args) for marker in item.iter_markers("needs")):
             item.add_marker(pytest.mark.flaky(reruns=1, rerun_except=[rf"^(?!(?:{'|'.join(PARTNER_ERRORS)})\b)"]))
         if not isinstance(item, pytest.Function):
@@ -397,8 +433,12 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
         where = report.longrepr
         reason = where[2] if isinstance(where, tuple) else str(where)
         missing[reason.removeprefix("Skipped: ")] += 1
-    if not missing:
+    lines = [f"{reason} ({count} {'test' if count == 1 else 'tests'})" for reason, count in sorted(missing.items())]
+    if config.getoption("markexpr") == "not long":
+        lines.append(f"the rest of `make test-all`: {', '.join(LONG)}")
+        lines += [f"{part} is not here, for `make test-all`" for part in sorted(LONG_PARTS) if not PARTS[part]()]
+    if not lines:
         return
     terminalreporter.section("not run", sep="=", yellow=True)
-    for reason, count in sorted(missing.items()):
-        terminalreporter.line(f"NOT RUN: {reason} ({count} {'test' if count == 1 else 'tests'})")
+    for line in lines:
+        terminalreporter.line(f"NOT RUN: {line}")

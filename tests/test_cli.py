@@ -459,7 +459,6 @@ def test_the_dissector_is_written_for_a_port() -> None:
     assert run("dissector", "--port", "70000").exit_code == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", [("decode",), ("explain",), ("encode",), ("decode", "-")])
 def test_a_closed_standard_input_is_named(command: tuple[str, ...]) -> None:
     shell = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "segstore", *command]
@@ -471,7 +470,6 @@ def test_a_closed_standard_input_is_named(command: tuple[str, ...]) -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "redirection", "why"),
     [
@@ -489,7 +487,6 @@ def test_standard_output_is_named_if_it_cannot_be_written(command: str, redirect
     assert (done.returncode, done.stderr) == (1, f"segstore: standard output: {why}\n")
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_the_imports_without_a_traceback(tmp_path: Path) -> None:
     """A module that is imported first interrupts its process, as often as modules are looked for afterwards."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -509,7 +506,6 @@ def test_ctrl_c_ends_the_imports_without_a_traceback(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-@pytest.mark.slow
 def test_sigint_stays_ignored_where_the_caller_ignores_it() -> None:
     """As a shell does for jobs in the background."""
     shell = ["sh", "-c", 'trap "" INT; echo; exec "$@"', "sh", sys.executable, "-m", "segstore", "encode"]

@@ -129,7 +129,6 @@ def test_an_only_store_is_not_steered(run: Run, what: str) -> None:
     assert "this needs several stores in one process: there is only one store" in refused.output
 
 
-@pytest.mark.slow
 def test_a_store_of_several_is_steered(tmp_path: Path) -> None:
     trace = tmp_path / "run.wtrace"
     options = ("--stores", "2", "--containers", "2", "--no-rebalance", "--record", str(trace))
@@ -406,7 +405,6 @@ def completed(server: RunningServer, line: str) -> list[str]:
     return [each.removeprefix("plain,") for each in done.stdout.splitlines()]
 
 
-@pytest.mark.slow
 def test_a_shell_completes_commands_and_names_that_the_server_has(run: Run, server: RunningServer) -> None:
     server.create_stream("scope", "stream", 1)
     server.create_stream("scope", "other", 1)

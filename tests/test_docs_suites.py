@@ -44,7 +44,6 @@ class FailingTest {
     }
 }
 """
-pytestmark = pytest.mark.slow
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -249,22 +249,6 @@ def test_folders_of_tests_name_only_modules_that_have_no_test_module_of_their_ow
     assert stale == []
 
 
-def test_quick_tests_start_no_processes() -> None:
-    (folders,) = re.findall(r"^QUICK \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    left_out = re.compile(r"pytest\.mark\.(slow|needs)\b")
-    found = []
-    for path in (path for folder in folders.split() for path in sorted((ROOT / folder).rglob("test_*.py"))):
-        source = path.read_text(encoding="utf-8")
-        if re.search(r"^pytestmark = .*mark\.(slow|needs)\b", source, re.MULTILINE):
-            continue
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                marked = any(left_out.search(ast.unparse(mark)) for mark in node.decorator_list)
-                if not marked and re.search(r"subprocess|multiprocessing|os\.fork", ast.unparse(node)):
-                    found.append(f"{path.relative_to(ROOT)}: {node.name}")
-    assert found == []
-
-
 def test_a_folder_has_about_a_dozen_files() -> None:
     sizes = Counter(path.parent for path in MODULES.values())
     assert {str(folder): count for folder, count in sizes.items() if count > MOST_FILES} == {}

@@ -57,7 +57,6 @@ def test_asyncio_is_used_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch
     assert loops.run(module()).startswith("asyncio.")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", ["segstore.wire", "segstore.client", "segstore.server", "segstore.client.sync"])
 def test_a_package_is_imported_without_posix_modules(module: str) -> None:
     program = LIKE_WINDOWS.partition("from segstore")[0] + f"import {module}"
@@ -65,7 +64,6 @@ def test_a_package_is_imported_without_posix_modules(module: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("http", [(), ("--http-port", "0")], ids=["plain", "http"])
 def test_a_store_serves_and_stops_without_uvloop_and_posix_modules(http: tuple[str, ...]) -> None:
     with run_like_windows("serve", "--port", "0", "--controller-port", "0", "--announce", "json", *http) as process:
@@ -82,7 +80,6 @@ def test_a_store_serves_and_stops_without_uvloop_and_posix_modules(http: tuple[s
         assert (process.returncode, said) == (0, "")
 
 
-@pytest.mark.slow
 def test_a_data_directory_without_file_locks_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with run_like_windows("serve", "--port", "0", "--data", tmp_path / "data") as process:
         said = process.communicate(timeout=60)[1]
@@ -91,7 +88,6 @@ def test_a_data_directory_without_file_locks_is_refused_in_one_sentence(tmp_path
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "not_loaded"),
     [

@@ -22,7 +22,6 @@ NOWHERE = "http://127.0.0.1:1"
 SEGSTORE = (sys.executable, "-m", "segstore")
 
 
-@pytest.mark.slow
 def test_an_older_python_is_refused_in_one_sentence() -> None:
     program = "import sys; sys.version_info, sys.version = (3, 10, 13), '3.10.13 (main)'; import segstore.wire"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
@@ -31,7 +30,6 @@ def test_an_older_python_is_refused_in_one_sentence() -> None:
     assert (done.returncode, last) == (1, says)
 
 
-@pytest.mark.slow
 def test_make_refuses_an_older_python_in_one_sentence(tmp_path: Path) -> None:
     older = tmp_path / "python"
     older.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.13 && exit\nexit 1\n')
@@ -49,7 +47,6 @@ def test_what_an_older_python_reads_first_needs_no_newer_one() -> None:
     assert imported == {"os", "re", "pathlib", "setuptools"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "says"),
     [
@@ -66,7 +63,6 @@ def test_without_its_programs_nothing_is_packed(tool: str, says: str, tmp_path: 
     assert done.stderr.startswith(says)
 
 
-@pytest.mark.slow
 def test_without_pypi_no_executable_is_made(tmp_path: Path) -> None:
     """What pip prints comes first."""
     command = [sys.executable, str(ROOT / "tools" / "packaging" / "make_binary.py"), str(tmp_path)]
@@ -76,7 +72,6 @@ def test_without_pypi_no_executable_is_made(tmp_path: Path) -> None:
     assert "PyInstaller from PyPI, which could not be installed; without it" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_without_java_spark_is_refused_in_one_sentence_that_names_the_other_engine(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
     trace = ROOT / "fixtures" / "traces" / "write.jsonl"
@@ -88,7 +83,6 @@ def test_without_java_spark_is_refused_in_one_sentence_that_names_the_other_engi
         assert done.stderr.endswith("`segstore trace report --engine local` needs no Java\n")
 
 
-@pytest.mark.slow
 def test_without_a_compiler_the_build_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "setup.py", "-q", "build_ext"]
     command += ["--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp")]
@@ -122,7 +116,6 @@ async def test_clients_and_taps_connect_without_the_proxy_of_the_environment(
             await tap.stop(drain_s=0)
 
 
-@pytest.mark.slow
 def test_commands_need_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a file"
     file.touch()

@@ -29,7 +29,7 @@ BUILT = importlib.util.find_spec("segstore._speed") is not None  # here, and so 
 HELLO = "ffffff81000000080000001100000005"
 
 # One process builds them all: two that build in one folder take each other's files away.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def run(*command: str | Path, cwd: Path, stdin: str = "") -> str:

@@ -72,7 +72,6 @@ def stream(run: Run, request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.mark.slow
 def test_the_commands_of_the_page_print_what_it_shows(uri: str, tmp_path: Path) -> None:
     (tmp_path / "segstore").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m segstore "$@"\n')
     (tmp_path / "segstore").chmod(0o755)
@@ -87,7 +86,6 @@ def test_the_commands_of_the_page_print_what_it_shows(uri: str, tmp_path: Path) 
         assert (command, done.stdout.rstrip("\n"), done.stderr) == (command, output.rstrip("\n"), "")
 
 
-@pytest.mark.slow
 def test_delimiters_keys_and_the_rest_without_one(run: Run, stream: str) -> None:
     made = run("produce", stream, "-D", r"\0", "-K", "=>", "-k", "k", given=b"k=>1\0k=>\n2=>\0no key\0k=>\0k=>last")
     assert (made.returncode, made.stderr) == (0, b"")
@@ -97,7 +95,6 @@ def test_delimiters_keys_and_the_rest_without_one(run: Run, stream: str) -> None
     assert run("consume", stream, "-e").stdout.endswith(b"last\n\xef\xbb\xbf1\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("from_file", [False, True])
 def test_events_before_an_invalid_one_are_stored_and_counted(
     run: Run, stream: str, uri: str, tmp_path: Path, from_file: bool
@@ -122,7 +119,6 @@ def test_events_before_an_invalid_one_are_stored_and_counted(
     assert sorted(run("consume", stream, "-e").stdout.split()) == sorted(events * 2)
 
 
-@pytest.mark.slow
 def test_many_lines_arrive_once_and_in_order(run: Run, stream: str) -> None:
     lines = b"".join(b"%d\n" % number for number in range(50_000))
     assert run("produce", stream, "-k", "one", given=lines).returncode == 0
@@ -131,7 +127,6 @@ def test_many_lines_arrive_once_and_in_order(run: Run, stream: str) -> None:
     assert run("consume", stream, "-o", "end", "-e").stdout == b""
 
 
-@pytest.mark.slow
 def test_a_cut_continues_and_must_be_of_the_stream(run: Run, stream: str) -> None:
     run("produce", stream, given=b"before\n")
     shown = json.loads(run("admin", "--json", "streams", "show", stream).stdout)
@@ -145,7 +140,6 @@ def test_a_cut_continues_and_must_be_of_the_stream(run: Run, stream: str) -> Non
     assert (refused.returncode, refused.stderr.count(b"\n")) == (2, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-e",), ("-G", "behind")])
 def test_a_cut_behind_the_end_is_refused_with_segment_offset_and_end(
     run: Run, stream: str, options: tuple[str, ...]
@@ -158,7 +152,6 @@ def test_a_cut_behind_the_end_is_refused_with_segment_offset_and_end(
         assert fact in refused.stderr.decode()
 
 
-@pytest.mark.slow
 def test_members_of_a_group_continue_where_the_last_one_stopped(run: Run, stream: str) -> None:
     run("produce", stream, given=b"1\n2\n3\n")
     assert run("consume", stream, "-G", "g", "-c", "2").stdout == b"1\n2\n"
@@ -170,7 +163,6 @@ def test_members_of_a_group_continue_where_the_last_one_stopped(run: Run, stream
     assert run("admin", "groups", "show", "a/g").returncode == 1
 
 
-@pytest.mark.slow
 def test_a_group_is_created_in_the_form_of_the_clients_it_is_shared_with(run: Run, stream: str) -> None:
     run("produce", stream, given=b"1\n2\n3\n")
     assert run("consume", stream, "-G", "tabled", "--shared-with", "rust", "-c", "2").stdout == b"1\n2\n"
@@ -184,7 +176,6 @@ def test_a_group_is_created_in_the_form_of_the_clients_it_is_shared_with(run: Ru
         assert run("admin", "groups", "delete", f"a/{name}").returncode == 0
 
 
-@pytest.mark.slow
 def test_a_group_is_shown_with_its_end(uri: str, run: Run, stream: str) -> None:
     run("produce", stream, given=b"1\n2\n")
     scope, _, name = stream.partition("/")
@@ -200,7 +191,6 @@ def process(uri: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*SEGSTORE, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(
     uri: str, run: Run, stream: str, number: signal.Signals
@@ -223,7 +213,6 @@ def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(
     assert run("consume", stream, "-e").stdout == b"one\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("-G", "unread")])
 def test_consume_ends_when_the_reader_of_its_output_has_gone(
     uri: str, run: Run, stream: str, more: tuple[str, ...]
@@ -237,7 +226,6 @@ def test_consume_ends_when_the_reader_of_its_output_has_gone(
         assert (consumer.wait(PATIENCE_S), consumer.stderr.read()) == (1, b"")
 
 
-@pytest.mark.slow
 def test_consume_ends_without_a_reader_while_it_waits_for_a_controller() -> None:
     with process("tcp://127.0.0.1:1", "consume", "a/s", "-X", "refused_timeout_ms=600000") as waiting:
         assert waiting.stdout is not None
@@ -247,7 +235,6 @@ def test_consume_ends_without_a_reader_while_it_waits_for_a_controller() -> None
         assert (waiting.wait(PATIENCE_S), waiting.stderr.read()) == (1, b"")
 
 
-@pytest.mark.slow
 def test_grpc_prints_nothing_when_a_server_ends_a_connection() -> None:
     settings, goaway = b"\0\0\0\4\0\0\0\0\0", b"\0\0\10\7\0\0\0\0\0" + struct.pack(">II", 0, 2)  # 2: an error
     server = socket.create_server(("127.0.0.1", 0))
@@ -268,7 +255,6 @@ def test_grpc_prints_nothing_when_a_server_ends_a_connection() -> None:
         assert b"goaway" not in waiting.stderr.read()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["consume", "produce"])
 def test_a_signal_ends_a_command_that_waits_for_a_controller(command: str, number: signal.Signals) -> None:
@@ -281,7 +267,6 @@ def test_a_signal_ends_a_command_that_waits_for_a_controller(command: str, numbe
         assert waiting.stderr.read() == said
 
 
-@pytest.mark.slow
 def test_a_closed_standard_input_is_named(uri: str, run: Run, stream: str) -> None:
     command = ["sh", "-c", 'exec "$@" <&-', "sh", *SEGSTORE, "produce", stream, "-b", uri]
     refused = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
@@ -289,7 +274,6 @@ def test_a_closed_standard_input_is_named(uri: str, run: Run, stream: str) -> No
     assert (refused.returncode, refused.stdout, refused.stderr) == (1, b"", said)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "redirection", "status", "says"),
     [
@@ -309,7 +293,6 @@ def test_standard_streams_may_be_full_or_closed(
     assert (done.returncode, done.stderr, bool(done.stdout)) == (status, says, not status)
 
 
-@pytest.mark.slow
 def test_a_closed_pipe_ends_consume_silently(uri: str, run: Run, stream: str) -> None:
     run("produce", stream, given=b"line\n" * 100_000)
     with process(uri, "consume", stream) as consumer:
@@ -320,7 +303,6 @@ def test_a_closed_pipe_ends_consume_silently(uri: str, run: Run, stream: str) ->
         assert (consumer.stderr.read(), consumer.wait(PATIENCE_S)) == (b"", 1)
 
 
-@pytest.mark.slow
 def test_a_terminal_shows_control_characters_escaped(uri: str, run: Run, stream: str) -> None:
     run("produce", stream, given=b"\x1b[2Jred\n")
     reading, terminal = os.openpty()
@@ -334,7 +316,6 @@ def test_a_terminal_shows_control_characters_escaped(uri: str, run: Run, stream:
         os.close(terminal)
 
 
-@pytest.mark.slow
 def test_what_is_there_is_managed(run: Run, stream: str, uri: str) -> None:
     assert run("admin", "streams", "create", stream).stderr == f"segstore: stream {stream} exists\n".encode()
     assert (
@@ -363,7 +344,6 @@ def test_what_is_there_is_managed(run: Run, stream: str, uri: str) -> None:
     assert b"\na\n" in b"\n" + run("admin", "scopes", "list").stdout
 
 
-@pytest.mark.slow
 def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run, stream: str) -> None:
     from segstore.client.sync import connect
 

@@ -174,7 +174,6 @@ def segstore(uri: str, *arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.slow
 def test_produce_and_consume_make_the_recorded_requests() -> None:
     lines = b"".join(event + b"\n" for event in EVENTS[:6])
     with served(FOLDER / "group.jsonl") as uri:
@@ -270,7 +269,6 @@ def _named(value: Any) -> Any:
     return {"scope": "s", "stream": value[1:]} if isinstance(value, str) and value.startswith("@") else value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_admin_makes_the_recorded_calls_and_reports_their_answers(sequence: str, tmp_path: Path) -> None:
     trace = tmp_path / "calls.jsonl"

@@ -653,7 +653,6 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
     assert "SEAL_SEGMENT" in followed.output
 
 
-@pytest.mark.slow
 def test_following_ends_when_the_reader_of_the_output_has_gone(trace: Path) -> None:
     command = (sys.executable, "-m", "segstore", "trace", "show", "--follow", str(trace))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:

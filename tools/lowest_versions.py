@@ -1,7 +1,8 @@
 """Turn the lower bounds of pyproject.toml into pip constraints, so that `make test-lowest` tries exactly those.
 
 Invariant: every dependency of the distribution, core or of an extra that ships, has a lower bound and is listed.
-Refuses a requirement without a lower bound, by name. The `dev` extra is left out: it serves this repository alone.
+Refuses a requirement without a lower bound, by name. The extras `test` and `dev` are left out: they serve this
+repository alone.
 """
 
 import re
@@ -20,7 +21,7 @@ def lowest_versions(pyproject: str) -> list[str]:
     project = tomllib.loads(pyproject)["project"]
     requirements = list(project["dependencies"])
     for extra, members in project.get("optional-dependencies", {}).items():
-        if extra != "dev":
+        if extra not in ("test", "dev"):
             requirements += members
     pins = set()
     for requirement in requirements:

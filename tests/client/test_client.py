@@ -173,7 +173,6 @@ async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_s
                 await events.read()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("batching", ["turn", "blocks"])
 async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: str) -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock, append_batching=batching) as pravega:

@@ -166,7 +166,6 @@ async def test_without_a_provider_nothing_observes(pravega: Client) -> None:
         assert not isinstance(writer, ObservedEventWriter)
 
 
-@pytest.mark.slow
 def test_the_client_does_not_import_the_package() -> None:
     program = (
         "import sys, segstore.client.telemetry as t; "

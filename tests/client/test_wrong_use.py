@@ -131,7 +131,6 @@ async def test_a_file_of_authorities_is_read_once(tmp_path: Path) -> None:
             assert client.pool
 
 
-@pytest.mark.slow
 async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     async with (

@@ -55,7 +55,6 @@ def fuzz(*program: str, last: Path | None = None) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.slow
 @pytest.mark.needs("gcc with its sanitizers, on Linux")
 def test_a_read_past_the_end_is_found_and_its_input_reported(tmp_path: Path) -> None:
     done = fuzz("-c", WITHOUT_CHECKS, last=tmp_path)
@@ -69,7 +68,6 @@ def test_a_read_past_the_end_is_found_and_its_input_reported(tmp_path: Path) -> 
     assert re.search(r"fuzz-native: seed 1, input [0-9a-f]+", done.stderr)
 
 
-@pytest.mark.slow
 @pytest.mark.needs("gcc with its sanitizers, on Linux")
 def test_many_guided_executions_with_sanitizers_break_no_promise() -> None:
     done = fuzz("-m", "tests.fuzz.native")

@@ -34,8 +34,6 @@ RECORDED = Path(__file__).parent.parent.parent / "fixtures" / "traces"
 TWO = 2 * local_engine._PROCESS_BYTES
 """A size of traces for two processes."""
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:

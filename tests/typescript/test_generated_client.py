@@ -18,7 +18,7 @@ from tests.conftest import TYPESCRIPT
 from tests.processes import PATIENCE_S, SERVE, started
 
 HERE = Path(__file__).parent
-pytestmark = [pytest.mark.slow, pytest.mark.needs("node", "npm's packages openapi-ts and typescript")]
+pytestmark = pytest.mark.needs("node", "npm's packages openapi-ts and typescript")
 
 
 def run(folder: Path, tool: str, *given: str) -> str:

@@ -63,7 +63,6 @@ def peak_of(call: Callable[[], Any]) -> int:
     return peak - before
 
 
-@pytest.mark.slow
 @EACH_CODEC
 @pytest.mark.parametrize("length", [MAX_FRAME_BYTES - HEADER_BYTES, MAX_FRAME_BYTES, (1 << 31) - 1, -1])
 def test_an_announced_length_takes_no_memory(codec: Codec, length: int) -> None:
@@ -88,7 +87,6 @@ LISTS = [
 ]
 
 
-@pytest.mark.slow
 @EACH_CODEC
 @pytest.mark.parametrize(("code", "start"), LISTS)
 @pytest.mark.parametrize("count", [(1 << 31) - 1, 1 << 24, -1, -(1 << 31)])
@@ -166,7 +164,6 @@ TINY = {
 }
 
 
-@pytest.mark.slow
 @EACH_CODEC
 @pytest.mark.parametrize("frame", TINY.values(), ids=TINY.keys())
 def test_a_full_frame_of_tiny_elements_takes_no_more_than_twice_the_limit(codec: Codec, frame: bytes) -> None:
@@ -176,7 +173,6 @@ def test_a_full_frame_of_tiny_elements_takes_no_more_than_twice_the_limit(codec:
     assert peak_of(whole) < 2 * TINY_LIMIT
 
 
-@pytest.mark.slow
 @EACH_CODEC
 @pytest.mark.parametrize("frame", TINY.values(), ids=TINY.keys())
 def test_a_full_frame_of_tiny_elements_that_is_cut_off_is_refused_within_the_bound(codec: Codec, frame: bytes) -> None:
@@ -191,7 +187,6 @@ def test_a_full_frame_of_tiny_elements_that_is_cut_off_is_refused_within_the_bou
     assert errors[0] is not None
 
 
-@pytest.mark.slow
 @EACH_CODEC
 def test_the_bound_holds_at_the_greatest_length_of_a_frame(codec: Codec) -> None:
     name = b"\x03\xe8" + b"x" * 1000

@@ -378,7 +378,6 @@ def says_where(error: BaseException) -> bool:
     return bool(facts.keys() & {"segment", "stream"}) or "endpoint" in facts
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", MODES)
 @pytest.mark.parametrize("part", PARTS, ids=lambda each: each.__name__)
 async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_says_where(

@@ -12,7 +12,6 @@ from tests.soak.dispatch import Found, User, run_seed
 REPLIES = 8_000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_reply_reaches_a_wrong_flow_and_no_pool_is_above_its_maximum(seed: int) -> None:
     found = await run_seed(seed, REPLIES)

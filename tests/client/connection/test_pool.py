@@ -402,7 +402,6 @@ async def test_a_connection_whose_write_is_still_blocked_is_closed_by_the_next_k
 # --- all together ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.seed("36.12")
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_reply_reaches_the_wrong_flow_whatever_the_order_closing_and_loss(seed: int) -> None:

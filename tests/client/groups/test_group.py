@@ -128,7 +128,6 @@ async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_use
             assert (await take(reader, 1))[0] == got[3]
 
 
-@pytest.mark.slow
 async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_read_once(form: GroupForm) -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock) as one, client(mock) as two:
         await fill(one, 0, segments=6)
@@ -389,7 +388,6 @@ async def test_concurrent_changes_of_a_group_all_succeed(form: GroupForm, praveg
         assert len((await shared.cuts())["a/s"]) == 12
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_and_go(
     form: GroupForm, seed: int

@@ -9,7 +9,6 @@ from tests.soak.exactly_once import Outcome, run_seed
 EVENTS = 1_500
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("grpc_runs")
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_event_is_lost_doubled_or_out_of_order_under_a_seeded_schedule(seed: int) -> None:

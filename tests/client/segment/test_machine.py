@@ -131,7 +131,6 @@ async def test_a_writer_id_that_has_written_before_goes_on_where_it_stopped() ->
         assert content(store) == b"xxxxxx"
 
 
-@pytest.mark.slow
 @pytest.mark.seed("36.23")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("batching", ["turn", "blocks"])

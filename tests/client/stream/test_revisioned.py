@@ -228,7 +228,6 @@ async def test_a_log_that_holds_something_else_is_refused() -> None:
             await ours.fetch()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> None:
     random = Random(seed)

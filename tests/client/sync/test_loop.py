@@ -201,7 +201,6 @@ def run(program: str, server: RunningServer) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
-@pytest.mark.slow
 def test_ctrl_c_cancels_the_pending_call_and_the_client_lives_on(server: RunningServer) -> None:
     with run(INTERRUPTED, server) as process:
         assert process.stdout is not None
@@ -211,7 +210,6 @@ def test_ctrl_c_cancels_the_pending_call_and_the_client_lives_on(server: Running
         assert (out, process.returncode) == ("interrupted\nafter\n", 0), err
 
 
-@pytest.mark.slow
 def test_a_process_forked_from_an_open_client_gets_a_clear_error_and_others_work(server: RunningServer) -> None:
     with run(FORKED, server) as process:
         out, _ = process.communicate(timeout=PATIENCE_S)
@@ -221,7 +219,6 @@ def test_a_process_forked_from_an_open_client_gets_a_clear_error_and_others_work
         assert (parent, forked_later, process.returncode) == ("True", "True", 0)
 
 
-@pytest.mark.slow
 def test_a_client_that_is_never_closed_does_not_hold_the_exit(server: RunningServer) -> None:
     with run(FORGOTTEN, server) as process:
         out, err = process.communicate(timeout=PATIENCE_S)

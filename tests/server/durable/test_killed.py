@@ -8,7 +8,6 @@ import pytest
 from tests.soak.killed import Killing
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_nothing_acknowledged_is_lost_when_the_store_is_killed(grpc_runs: None, tmp_path: Path) -> None:
     killing = Killing(tmp_path / "data", seed=5, actors=4, longest_s=0.5)

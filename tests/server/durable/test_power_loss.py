@@ -88,7 +88,6 @@ with_recorder = pytest.mark.needs("a C compiler on Linux")
 
 
 @with_recorder
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_image_of_a_loss_of_power_holds_what_was_promised(tmp_path: Path) -> None:
     run = run_recorded(tmp_path, "-m", "tests.soak.power_loss", "--seed", "11", "--images", "150", capture_output=True)
@@ -118,7 +117,6 @@ sys.exit(main())
 
 
 @with_recorder
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_images_show_a_store_that_trusts_the_page_cache(tmp_path: Path) -> None:
     arguments = ("--seed", "11", "--images", "1000", "--folder", str(tmp_path))

@@ -149,7 +149,6 @@ def test_a_frame_reads_the_same_from_every_kind_of_buffer(value: Command) -> Non
 # Any bytes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @CLASSES
 def test_both_codecs_agree_on_every_truncation(cls: type[Command]) -> None:
     @examples(8)
@@ -378,7 +377,6 @@ def frames() -> list[bytes]:
     return found
 
 
-@pytest.mark.slow
 def test_without_the_generated_path_behaviour_is_the_same(frames: list[bytes]) -> None:
     process = subprocess.run(
         [sys.executable, "-c", WITHOUT_GENERATED],
@@ -400,7 +398,6 @@ def test_without_the_generated_path_behaviour_is_the_same(frames: list[bytes]) -
     assert json.loads(process.stdout) == here
 
 
-@pytest.mark.slow
 def test_a_codec_that_does_not_exist_is_refused_at_import() -> None:
     process = subprocess.run(
         [sys.executable, "-c", "import segstore.wire"],

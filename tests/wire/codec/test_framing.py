@@ -122,7 +122,6 @@ def test_steps_give_all_commands_and_end_behind_a_heavy_one(
         assert found == [as_read(value) for value in values]
 
 
-@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.lists(OFTEN_OR_ANY, min_size=1, max_size=4).flatmap(lambda values: mutated(b"".join(map(encode, values)))),

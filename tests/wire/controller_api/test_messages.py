@@ -76,7 +76,6 @@ def test_a_message_that_is_not_of_the_api_is_refused_by_name() -> None:
         _ = messages.ScopeInfos  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_the_classes_and_the_methods_are_loaded_on_first_use() -> None:
     program = (
         "import sys, segstore.wire.controller_api as api; assert 'google.protobuf' not in sys.modules; "

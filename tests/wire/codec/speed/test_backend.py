@@ -134,7 +134,6 @@ def test_c_leaves_no_plain_command_to_python() -> None:
 
 
 @NEEDS_C
-@pytest.mark.slow
 def test_every_truncation_and_change_of_a_byte_of_recorded_frames_is_read_as_python_reads_it() -> None:
     for frame in frames_recorded():
         if len(frame) > 400:
