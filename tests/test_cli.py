@@ -30,6 +30,7 @@ from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, codec_backend, encode
 from segstore.wire.inspect import dissector, to_line
 from segstore.wire.trace import Metadata
+from tests.looped import looped
 from tests.wire.trace.traces import record
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
@@ -52,7 +53,7 @@ def run_process(*arguments: str, given: bytes = b"") -> subprocess.CompletedProc
     return subprocess.run(command, input=given, capture_output=True, timeout=30, check=False)
 
 
-@pytest.mark.parametrize("form", ["raw", "hex", "base64"])
+@looped("form", ["raw", "hex", "base64"])
 def test_encode_is_the_inverse_of_decode_in_every_form(form: str) -> None:
     lines = to_line(Hello(17, 5)) + "\n\n" + to_line(SegmentCreated(9, "a/b/0")) + "\n" + to_line(KeepAlive()) + "\n"
     encoded = run("encode", "--format", form, "-", given=lines)
@@ -117,8 +118,8 @@ def test_an_unknown_type_is_an_error_unless_it_is_to_be_kept() -> None:
     assert run("encode", "-", given=kept.stdout).stdout == frame + "\n"
 
 
-@pytest.mark.parametrize("command", ["decode", "explain"])
-@pytest.mark.parametrize(("given", "says"), [(b"", "there is no input"), (b"what?", "neither hex nor base64")])
+@looped("command", ["decode", "explain"])
+@looped(("given", "says"), [(b"", "there is no input"), (b"what?", "neither hex nor base64")])
 def test_input_in_no_known_form_is_refused(command: str, given: bytes, says: str) -> None:
     result = run(command, "-", given=given)
     assert result.exit_code == 1
@@ -157,7 +158,7 @@ def test_explain_shows_tokens_only_on_request() -> None:
     assert "a.b.c" in run("explain", "--show-tokens", "-", given=frame).stdout
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "says"),
     [
         ("", "there is no input"),
@@ -165,7 +166,6 @@ def test_explain_shows_tokens_only_on_request() -> None:
         ("nonsense", "line 1: not JSON"),
         (b"\xff", "not UTF-8 at byte 0"),
     ],
-    ids=["empty", "field", "json", "bytes"],
 )
 def test_encode_names_the_line_and_the_field_that_are_invalid(given: str | bytes, says: str) -> None:
     result = run("encode", "-", given=given)
@@ -173,7 +173,7 @@ def test_encode_names_the_line_and_the_field_that_are_invalid(given: str | bytes
     assert says in result.stderr
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "says"),
     [
         (["decode", "--no-such"], "no such option"),
@@ -459,7 +459,7 @@ def test_the_dissector_is_written_for_a_port() -> None:
     assert run("dissector", "--port", "70000").exit_code == 2
 
 
-@pytest.mark.parametrize("command", [("decode",), ("explain",), ("encode",), ("decode", "-")])
+@looped("command", [("decode",), ("explain",), ("encode",), ("decode", "-")])
 def test_a_closed_standard_input_is_named(command: tuple[str, ...]) -> None:
     shell = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "segstore", *command]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=30, check=False)
@@ -470,7 +470,7 @@ def test_a_closed_standard_input_is_named(command: tuple[str, ...]) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@looped(
     ("command", "redirection", "why"),
     [
         ("dissector", ">/dev/full", "No space left on device"),

@@ -28,6 +28,7 @@ from segstore.traces import TraceFile
 from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
+from tests.looped import looped
 from tests.processes import PATIENCE_S, SERVE, started
 
 Run = Callable[..., Result]
@@ -317,7 +318,7 @@ def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServe
         assert (found.exit_code, "is not SCOPE/NAME" in found.output) == (2, True)
 
 
-@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:80", "http://a@127.0.0.1:1", "http://127.0.0.1/v1"])
+@looped("url", ["https://127.0.0.1:1", "127.0.0.1:80", "http://a@127.0.0.1:1", "http://127.0.0.1/v1"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     found = CliRunner().invoke(main, ["ctl", "--url", url, "reset"])
     assert (found.exit_code, "a URL is http://HOST:PORT" in found.output) == (2, True)

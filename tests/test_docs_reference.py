@@ -13,6 +13,7 @@ from segstore.server.control_api import Controlled
 from segstore.server.control_api.app import make_app
 from segstore.server.faults import Rule
 from segstore.wire.trace.filters import NAMES
+from tests.looped import looped
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -36,7 +37,7 @@ def test_the_conditions_of_a_rule_are_listed() -> None:
     assert listed("reference/fault-rules.md", "## Conditions") == Rule.model_fields.keys() - {"do"}
 
 
-@pytest.mark.parametrize("word", sorted(listed("reference/fault-rules.md", "## Actions")))
+@looped("word", sorted(listed("reference/fault-rules.md", "## Actions")))
 def test_a_word_of_the_actions_is_one(word: str) -> None:
     assert len(Rule.model_validate({"do": word}).do) == 1
 

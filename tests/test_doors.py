@@ -31,6 +31,7 @@ from segstore.testing import (
     StartTrace,
 )
 from segstore.testing.on_the_loop import Served
+from tests.looped import looped
 
 DOORS: list[Callable[..., Any]] = [
     MockSegmentStore.__init__,
@@ -67,14 +68,14 @@ def allows(wider: Any, narrower: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__qualname__)
+@looped("door", DOORS)
 def test_a_door_takes_no_keyword_of_any_name(door: Callable[..., Any]) -> None:
     for each in inspect.signature(door).parameters.values():
         if each.kind is inspect.Parameter.VAR_KEYWORD:
             assert str(each.annotation).startswith("Unpack["), each
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "model", "others"),
     [
         (StoreOptions, StoreSettings, set()),
@@ -90,7 +91,7 @@ def test_options_are_the_fields_of_their_model(options: Any, model: Any, others:
             assert allows(hint, model.model_fields[name].annotation), name
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "function", "others"),
     [
         (TraceOptions, TraceServer, set()),
@@ -127,7 +128,7 @@ def test_the_factories_of_the_plugin_are_as_their_types_say() -> None:
     assert list(hints.values()) == [*starting, "testing.Explore"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("made", "said"),
     [
         (lambda: MockCluster(store=3), "store: there is no such option (stores?)"),  # type: ignore[call-arg]  # wrong

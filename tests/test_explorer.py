@@ -33,6 +33,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.trace import Direction, FilterError, Record, RecordKind
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
 from tests.server.traffic import record
 
@@ -183,7 +184,7 @@ def test_cut_points_that_no_run_reached_are_reported_by_type() -> None:
     ]
 
 
-@pytest.mark.parametrize("answered", [True, False])
+@looped("answered", [True, False])
 async def test_a_read_that_waits_at_the_tail_holds_nothing_up(answered: bool) -> None:
     """It is answered by what another connection writes, or by nobody; either way the dialogue is good."""
     data = event(1)
@@ -342,7 +343,7 @@ def careless(broken: str) -> Callable[[Sequence[Step]], TraceClient]:
     return make
 
 
-@pytest.mark.parametrize(("broken", "appends"), [("lost", 1), ("reordered", 2)])
+@looped(("broken", "appends"), [("lost", 1), ("reordered", 2)])
 async def test_what_is_lost_or_reordered_is_shortened_too(broken: str, appends: int) -> None:
     match = "type = APPEND_BLOCK_END"
     found = await explore_trace(requests(2), make_client=careless(broken), match=match, cuts=["before"])
@@ -390,7 +391,7 @@ async def test_a_command_is_a_client_too(tmp_path: Path) -> None:
     assert (found.runs, found.findings) == (4, [])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("command", "named"),
     [
         ("c {controller}", True),

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.looped import looped
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -271,7 +273,7 @@ def test_coders_are_made_when_a_module_is_imported() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
+@looped(
     ("source", "count"),
     [
         ("import msgspec\nread = lambda data: msgspec.json.decode(data, type=int)", 1),
@@ -290,7 +292,7 @@ def test_a_coder_that_is_made_late_is_found(source: str, count: int) -> None:
     assert len(late_coders(source, "segstore.made_up")) == count
 
 
-@pytest.mark.parametrize("folder", ["tests", "bench", "tools"])
+@looped("folder", ["tests", "bench", "tools"])
 def test_nothing_beside_the_package_imports_a_bare_name(folder: str) -> None:
     found = []
     for name, path in modules(ROOT / folder, folder):
@@ -316,7 +318,7 @@ def test_faces_and_only_faces_list_what_they_offer() -> None:
         pytest.skip(f"{', '.join(sorted(missing))} not installed")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("module", "source", "count"),
     [
         ("segstore.server.node.runner", "from segstore.server.connection.session import Session", 1),
@@ -333,7 +335,7 @@ def test_an_import_past_a_face_is_found(module: str, source: str, count: int) ->
     assert len(past_faces(source, module, is_package=module in PACKAGES)) == count
 
 
-@pytest.mark.parametrize(
+@looped(
     ("module", "source"),
     [
         ("segstore.server.listener", "import wire"),
@@ -368,7 +370,7 @@ def test_an_import_or_call_against_the_layout_is_found(module: str, source: str)
     assert len(faults(source, module)) == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("module", "source"),
     [
         ("segstore.server.listener", "import asyncio, socket, time\nfrom segstore.wire import encode, names"),
@@ -391,7 +393,7 @@ def test_a_relative_import_in_a_package_starts_at_the_package() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("source", "fault"),
     [
         ("limit = 1", "has no __all__"),

@@ -16,6 +16,7 @@ import pytest
 
 from segstore import loops
 from segstore.wire import FrameDecoder, Hello, encode
+from tests.looped import looped
 
 LIKE_WINDOWS = """
 import asyncio, os, sys
@@ -57,14 +58,14 @@ def test_asyncio_is_used_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch
     assert loops.run(module()).startswith("asyncio.")
 
 
-@pytest.mark.parametrize("module", ["segstore.wire", "segstore.client", "segstore.server", "segstore.client.sync"])
+@looped("module", ["segstore.wire", "segstore.client", "segstore.server", "segstore.client.sync"])
 def test_a_package_is_imported_without_posix_modules(module: str) -> None:
     program = LIKE_WINDOWS.partition("from segstore")[0] + f"import {module}"
     done = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("http", [(), ("--http-port", "0")], ids=["plain", "http"])
+@looped("http", [(), ("--http-port", "0")])
 def test_a_store_serves_and_stops_without_uvloop_and_posix_modules(http: tuple[str, ...]) -> None:
     with run_like_windows("serve", "--port", "0", "--controller-port", "0", "--announce", "json", *http) as process:
         assert process.stdout is not None
@@ -88,7 +89,7 @@ def test_a_data_directory_without_file_locks_is_refused_in_one_sentence(tmp_path
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("package", "not_loaded"),
     [
         ("segstore.wire", {"asyncio", "grpc", "google.protobuf", "jwt", "pydantic", "fastapi", "uvicorn"}),

@@ -12,6 +12,7 @@ import pytest
 
 from segstore import pipeline
 from segstore.pipeline import session
+from tests.looped import looped
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_without_java_it_is_said_which_one_is_needed(java: Path, monkeypatch: py
         session.session()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("master", "said"),
     [
         ("nonsense", "'nonsense' is not a Spark master"),
@@ -68,7 +69,7 @@ def test_what_is_no_master_is_refused_before_java_is_started(master: str, said: 
     assert re.search(said, str(found))
 
 
-@pytest.mark.parametrize("master", ["local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn", "k8s://h:1"])
+@looped("master", ["local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn", "k8s://h:1"])
 def test_what_needs_no_look_is_taken(master: str) -> None:
     assert session.master_missing(master) is None
 
@@ -98,7 +99,7 @@ def test_a_pyspark_without_data_sources_is_refused(monkeypatch: pytest.MonkeyPat
         session.session()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("trace_bytes", "cores", "partitions"),
     [(0, 2, 2), (640 << 20, 2, 10), (10**12, 1_600, 2_000), (10**12, 3_000, 3_000)],
 )

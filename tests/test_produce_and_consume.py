@@ -22,6 +22,7 @@ from segstore.cli import main
 from segstore.cli.pravega.formats import Place, as_json, formatter, unescaped
 from segstore.client import StreamCut
 from segstore.client.sync import connect
+from tests.looped import looped
 from tests.processes import PATIENCE_S, started
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "produce-and-consume.md").read_text(encoding="utf-8")
@@ -255,8 +256,8 @@ def test_grpc_prints_nothing_when_a_server_ends_a_connection() -> None:
         assert b"goaway" not in waiting.stderr.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["consume", "produce"])
+@looped("number", [signal.SIGINT, signal.SIGTERM])
+@looped("command", ["consume", "produce"])
 def test_a_signal_ends_a_command_that_waits_for_a_controller(command: str, number: signal.Signals) -> None:
     with process("tcp://127.0.0.1:1", command, "a/s", "-X", "refused_timeout_ms=600000") as waiting:
         assert waiting.stderr is not None

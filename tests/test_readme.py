@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.looped import looped
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CODEC = (ROOT / "docs" / "how-to" / "use-the-codec.md").read_text(encoding="utf-8")
@@ -28,7 +30,7 @@ def sessions() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("command", "printed"), sessions())
+@looped(("command", "printed"), sessions())
 def test_a_command_prints_what_the_page_says(command: str, printed: str) -> None:
     here = command.replace("segstore ", f"{Path(sys.executable).parent}/segstore ")
     done = subprocess.run(["/bin/sh", "-c", here], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -20,6 +20,7 @@ from segstore.testing import ServerThread
 from segstore.traces import FIXTURE, Recording, TraceFile, UnknownSuffix
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import Direction, read_lines
+from tests.looped import looped
 from tests.processes import refusal, started
 from tests.test_serving import PATIENCE_S, SERVE, served
 
@@ -114,7 +115,7 @@ def test_a_server_of_tests_follows_the_same_rule(tmp_path: Path) -> None:
     assert (tmp_path / "run.jsonl").read_text().startswith('{"segstore_trace"')
 
 
-@pytest.mark.parametrize("given", [3, "", b"run.jsonl"])
+@looped("given", [3, "", b"run.jsonl"])
 def test_what_is_no_name_of_a_file_is_refused(given: Any) -> None:
     said = f"a recording is a file, given as text or a Path, not {given!r}"
     with ServerThread() as thread:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from segstore.server import MockSegmentStore
 from segstore.traces import ReplyDifference, TraceFile, drive, report
 from segstore.wire import TableEntriesDeltaRead, decode
 from segstore.wire.trace import Direction, Exchanges, Record, RecordKind
+from tests.looped import looped
 from tests.server.traffic import check_replayed_as_a_server
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "reference"
 TRACES = sorted(FOLDER.glob("*.jsonl"))
 MOST_BYTES = 250_000
 
-every_trace = pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
+every_trace = looped("path", TRACES)
 
 
 def read(path: Path) -> list[Record]:

@@ -14,6 +14,7 @@ from segstore.traces import Access, ReplyDifference, drive, report
 from segstore.traces.replay import diff_stores
 from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, SegmentRead, StreamSegmentInfo, decode, encode
 from segstore.wire.trace import Direction, Record, RecordKind, compare_frames
+from tests.looped import looped
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up
 from tests.server.tap.test_server import upstream
 from tests.server.traffic import Port, record, streams, writes
@@ -177,7 +178,7 @@ async def test_two_stores_that_are_alike_do_not_differ_and_others_do(recorded: l
         assert "WRONG_HOST came instead of SEGMENT_CREATED" in str(found.differences[0])
 
 
-@pytest.mark.parametrize(("between_ms", "pace"), [(20, 1.0), (20_000, 1000.0)])
+@looped(("between_ms", "pace"), [(20, 1.0), (20_000, 1000.0)])
 async def test_requests_are_made_at_the_times_of_the_trace_or_scaled(between_ms: int, pace: float) -> None:
     trace = [
         Record(at * between_ms * 1_000_000, 1, direction, RecordKind.FRAME, encode(HELLO))
@@ -219,7 +220,7 @@ async def test_half_of_an_unexpected_reply_is_a_difference() -> None:
     assert [each.actual for each in found.differences] == [encode(SegmentCreated(1, SEGMENT))[:9]]
 
 
-@pytest.mark.parametrize("pace", [-1, 0, 1e-300, float("nan"), float("inf")])
+@looped("pace", [-1, 0, 1e-300, float("nan"), float("inf")])
 async def test_a_pace_must_be_one_whose_run_ends(pace: float) -> None:
     with pytest.raises(ValueError, match=r"pace must be from 0\.001 to 1,000,000, not"):
         await drive([], "127.0.0.1", 1, pace=pace)

@@ -22,6 +22,7 @@ from segstore.wire import ReadTableKeys
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, Direction, Record, RecordKind
+from tests.looped import looped
 from tests.server.certificates import write_certificate
 from tests.server.replay.test_calls import FIRST, STREAM, ask, one_by_one, reply, scope, trace, txn
 from tests.server.traffic import read_all
@@ -132,7 +133,7 @@ async def test_a_secured_cluster_is_reached_with_tls_credentials_and_the_tokens_
             await drive(records, *cluster.stores[0].address, access=Access.over_tls(None))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("rpc", "request_", "answer", "segment"),
     [
         ("getDelegationToken", m.StreamInfo(scope="a", stream="b"), m.DelegationToken, "a/b/0.#epoch.0"),
@@ -246,7 +247,7 @@ async def test_the_wait_for_an_answer_is_limited() -> None:
     ]
 
 
-@pytest.mark.parametrize("answer", [(), (reply("createScope", status="CANCELLED"),)], ids=["the end", "given up"])
+@looped("answer", [(), (reply("createScope", status="CANCELLED"),)])
 async def test_a_call_without_an_answer_in_the_trace_is_made_and_given_up(answer: tuple[Call, ...]) -> None:
     async with fresh() as cluster:
         cluster.faults.add("rpc = createScope", do="drop")

@@ -18,6 +18,7 @@ from segstore.cli.traces import report as report_cli
 from segstore.pipeline import session
 from segstore.pipeline.report import STEPS
 from segstore.wire.extras import pip_command
+from tests.looped import looped
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 REPORT = ["trace", "report", "-o", "out"]
@@ -51,7 +52,7 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
     running.stop.assert_called_once_with()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("error", "line"),
     [
         ("Answer from Java side is empty", "Answer from Java side is empty"),

@@ -28,6 +28,7 @@ from segstore.server.controller import AutoScaling, ControllerConfig
 from segstore.server.controller.api import Permission
 from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
 from segstore.wire.endpoint import Endpoint
+from tests.looped import looped
 from tests.processes import PATIENCE_S, refusal, started
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
@@ -174,9 +175,7 @@ def test_text_is_one_line() -> None:
 # --- serving and ending -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "closed terminal"]
-)
+@looped("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals) -> None:
     with served("--announce", "json") as store, store.connect() as connection:
         assert ask(connection, Hello(17, 5), create(), set_up(), append(0), count=4)
@@ -208,7 +207,7 @@ print("ended")
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+@looped("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_start_that_waits_for_others(number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", NEVER_STARTED], stdout=subprocess.PIPE, text=True)
     with process:
@@ -255,7 +254,7 @@ def break_the_protocol(port: int) -> None:
         assert peer.recv(1) == b""
 
 
-@pytest.mark.parametrize(("options", "status"), [((), 0), (("--record", "-"), 1)], ids=["log", "recording"])
+@looped(("options", "status"), [((), 0), (("--record", "-"), 1)])
 def test_a_server_waits_for_no_reader_of_its_output(options: tuple[str, ...], status: int) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -327,13 +326,12 @@ def test_a_peer_that_broke_the_protocol_is_on_standard_error() -> None:
         assert "at byte 0" in errors
 
 
-@pytest.mark.parametrize(
+@looped(
     ("first", "spoken"),
     [
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it seems to speak HTTP/2, as to a controller"),
         (b"GET / HTTP/1.1\r\n\r\n", "it seems to speak HTTP\n"),
     ],
-    ids=["gRPC", "HTTP"],
 )
 def test_a_peer_that_mistook_the_port_is_recognised(first: bytes, spoken: str) -> None:
     with served("--announce", "json") as store, store.connect() as connection:
@@ -357,7 +355,7 @@ def test_tls_is_served(tmp_path: Path) -> None:
 # --- what cannot be ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@looped(
     ("option", "what", "advice"),
     [
         ("--port", "", "choose another, or 0 for a free one"),
@@ -380,7 +378,7 @@ def test_a_start_that_fails_leaves_no_recording(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("ttl_s", [None, 8, -1])
+@looped("ttl_s", [None, 8, -1])
 def test_delegation_tokens_are_good_for_as_long_as_is_said(ttl_s: int | None) -> None:
     given = {} if ttl_s is None else {"token_ttl_s": str(ttl_s)}
     settings = read_settings({"auth_key": "k" * 64, "open_controller": True, **given}, {}, None)
@@ -453,7 +451,7 @@ def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path)
     assert len(complaint.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "names"),
     [
         (("--containers", "2", "--own", "5"), "container 5"),
@@ -466,7 +464,6 @@ def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path)
         (("--stores", "2", "--own", "0"), "single store"),
         (("--password-file", __file__), "--auth-key-file"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_options_are_one_sentence_and_status_2(options: tuple[str, ...], names: str) -> None:
     status, complaint = refused(*options)

@@ -27,6 +27,7 @@ from segstore.server.shared_folder.identity import CLUSTER
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from segstore.wire.endpoint import Endpoint
 from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
+from tests.looped import looped
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
@@ -339,7 +340,7 @@ async def test_a_tree_that_anyone_can_change_is_refused_with_credentials(place: 
         await session.aclose()
 
 
-@pytest.mark.parametrize("credentials", ["", "user", "user:", ":password"])
+@looped("credentials", ["", "user", "user:", ":password"])
 def test_credentials_of_another_form_are_refused_without_being_shown(credentials: str) -> None:
     with pytest.raises(ValueError, match="the credentials for ZooKeeper are not user:password"):
         ZooKeeperCoordinator("127.0.0.1:1", credentials=SecretStr(credentials))
@@ -367,7 +368,7 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@looped(
     ("option", "said"),
     [
         ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),

@@ -20,6 +20,7 @@ from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, Setting, gr
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
+from tests.looped import looped
 
 ALL = settings()
 
@@ -50,7 +51,7 @@ def test_a_setting_is_in_one_group_and_leads_to_one_field() -> None:
             found = getattr(found, name)
 
 
-@pytest.mark.parametrize("model", [StoreSettings, OwnershipSettings, ServeSettings, ClusterSettings, ZooKeeperSettings])
+@looped("model", [StoreSettings, OwnershipSettings, ServeSettings, ClusterSettings, ZooKeeperSettings])
 def test_every_field_of_the_models_is_a_setting(model: Any) -> None:
     nested = {"cluster", "coordination", "store", "limits", "ownership", "controller"}
     assert model.model_fields.keys() - nested <= {each.path[-1] for each in ALL.values()}
@@ -167,7 +168,7 @@ def test_what_is_wrong_in_the_file_is_said_with_its_key(file: Path, text: str, s
         read(file, text)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "text", "said"),
     [
         ("port", "x", "a whole number is needed, not 'x'"),
@@ -184,7 +185,7 @@ def test_what_is_wrong_in_an_option_or_a_variable_is_said_with_its_name(name: st
     assert (variable.exit_code, variable.stderr) == (2, f"main serve: {ALL[name].variable}: {said}\n")
 
 
-@pytest.mark.parametrize("name", ["record", "data", "faults", "auth_key_file"])
+@looped("name", ["record", "data", "faults", "auth_key_file"])
 def test_an_empty_name_of_a_file_is_refused(name: str) -> None:
     result = run(ALL[name].option, "")
     assert (result.exit_code, result.stderr) == (2, f"main serve: {ALL[name].option}: the name is empty\n")

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from segstore.cli import main
@@ -26,6 +25,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller import Accounts, Authority
 from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
+from tests.looped import looped
 from tests.processes import PATIENCE_S, refusal, started
 from tests.server.support import HELLO, Peer, append, create, read, set_up
 from tests.server.traffic import Port, read_all
@@ -248,7 +248,7 @@ async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
 # --- what it refuses --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "said"),
     [
         ((), "a tap needs a controller or a store to forward to"),

@@ -24,6 +24,7 @@ from segstore.server.replay import TraceServer
 from segstore.tap import Tap
 from segstore.traces import FileRecorder, TraceFile, UnknownSuffix
 from segstore.wire.trace import RecordKind, unpack_data
+from tests.looped import looped
 from tests.server.certificates import write_certificate
 from tests.server.support import HELLO, Peer, create, set_up, until
 from tests.server.traffic import check_replayed_as_a_server, read_all, streams, writes
@@ -63,7 +64,7 @@ async def read_events(pravega: Client, count: int) -> list[bytes]:
 # --- clients ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("watched", [True, False], ids=["watched", "plain"])
+@looped("watched", [True, False])
 async def test_a_client_that_is_pointed_at_a_tap_reaches_all_stores_through_it(watched: bool) -> None:
     events = [b"order %d" % number for number in range(60)]
     async with MockCluster(2) as cluster, before(cluster, watched=watched) as tap:
@@ -287,7 +288,7 @@ def test_the_program_of_the_page_runs() -> None:
 # --- addresses --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "said"),
     [
         ({"controller": "http://a:1"}, "the scheme must be tcp or tls"),

@@ -39,6 +39,7 @@ from segstore.wire.controller_api import SERVICE
 from segstore.wire.controller_api import messages as m
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
+from tests.looped import looped
 from tests.server.support import append, create, set_up
 from tests.test_serving import refused, served
 from tests.wire.trace.traces import capture, record
@@ -257,7 +258,7 @@ def test_texts_of_the_library_are_clean() -> None:
     clean(str(Decision(HOSTILE, "close", 1, 1, 0, 1, "request", "READ_SEGMENT", (NAME, SURROGATE), 1)))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("error", "expected"),
     [
         (FileNotFoundError(2, "No such file or directory", "a.wtrace"), "a.wtrace: No such file or directory"),

@@ -36,6 +36,7 @@ from segstore.testing import (
 from segstore.testing.on_the_loop import Served
 from segstore.traces import TraceFile
 from segstore.wire import Command, DataAppended, FrameDecoder, ReadSegment, SegmentRead, encode
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, append, create, set_up
 
 TRACE = Path(__file__).parent.parent / "fixtures" / "traces" / "byte_stream.jsonl"
@@ -508,7 +509,7 @@ def test_what_a_call_raises_is_raised_here(thread: ServerThread) -> None:
         thread.serve().call(fails)
 
 
-@pytest.mark.parametrize("function", [lambda given: given + 1, lambda given: 1 // (given - 41)])
+@looped("function", [lambda given: given + 1, lambda given: 1 // (given - 41)])
 async def test_what_blocks_runs_in_a_thread_of_its_own(function: Callable[[int], int]) -> None:
     if function(0) == 1:
         assert await in_a_thread(function, 41) == 42
@@ -629,7 +630,7 @@ def test_a_server_without_references_is_forgotten_by_its_host(servers: Servers) 
         servers.run(Served.segments, key, True)
 
 
-@pytest.mark.parametrize("is_waited_for", [False, True])
+@looped("is_waited_for", [False, True])
 def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before(is_waited_for: bool) -> None:
     servers = ServerProcess()
     servers.start()

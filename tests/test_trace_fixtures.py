@@ -13,6 +13,7 @@ from segstore.server import MockSegmentStore
 from segstore.traces import TraceFile, drive, report, write_trace
 from segstore.wire import decode, encode
 from segstore.wire.trace import Direction, Exchanges, Metadata, Record, RecordKind
+from tests.looped import looped
 from tests.server.traffic import check_replayed_as_a_server
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "traces"
@@ -95,7 +96,7 @@ async def test_replayed_as_a_server_it_says_what_was_recorded(path: Path) -> Non
     await check_replayed_as_a_server(records)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "requests", "replies"),
     [
         ("write", {"SETUP_APPEND": 2, "CREATE_SEGMENT": 2}, {"DATA_APPENDED": 14}),

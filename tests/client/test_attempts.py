@@ -27,6 +27,7 @@ from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
 from tests.client.segments import SEGMENT, content, make
 from tests.client.support import ScriptedStore, endpoint, settings
+from tests.looped import looped
 
 DEFAULTS = ClientSettings()
 QUICK = Backoff(initial_ms=1, max_ms=2, jitter=0)
@@ -62,7 +63,7 @@ async def tried(attempts: Attempts, clock: Clock, error: ClientError, lasts_s: f
             return ended, clock.now - began
 
 
-@pytest.mark.parametrize(
+@looped(
     ("call", "error", "lasts_s", "least_s", "most_s", "bound"),
     [
         (True, refused(), 9.0, 9, 10, "refused_timeout_ms"),

@@ -32,6 +32,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
 from segstore.wire.hashing import position_of
 from tests.client.support import settings, until
+from tests.looped import looped
 from tests.server.certificates import write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -173,7 +174,7 @@ async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_s
                 await events.read()
 
 
-@pytest.mark.parametrize("batching", ["turn", "blocks"])
+@looped("batching", ["turn", "blocks"])
 async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: str) -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock, append_batching=batching) as pravega:
         await stream(pravega, 1)
@@ -369,7 +370,7 @@ async def test_a_cancelled_read_loses_no_event(pravega: Client) -> None:
         assert got == [b"%d" % number for number in range(30)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("uri", "endpoints", "tls"),
     [
         ("tcp://a:1", [("a", 1)], False),
@@ -382,7 +383,7 @@ def test_a_uri_names_controllers(uri: str, endpoints: list[tuple[str, int]], tls
     assert parse_uri(uri) == (endpoints, tls)
 
 
-@pytest.mark.parametrize("uri", ["http://a:1", "tcp://", "tcp://a:b", "tcp://a:99999", ""])
+@looped("uri", ["http://a:1", "tcp://", "tcp://a:b", "tcp://a:99999", ""])
 def test_what_names_no_controller_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match=r"host|scheme"):
         connect(uri, ClientSettings())

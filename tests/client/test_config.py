@@ -9,6 +9,7 @@ from pydantic import SecretStr, ValidationError
 
 from segstore.client.config import ClientSettings
 from segstore.client.retry import Backoff
+from tests.looped import looped
 
 
 def test_the_environment_gives_settings_by_name_and_arguments_go_before_it() -> None:
@@ -30,7 +31,7 @@ def test_the_environment_gives_settings_by_name_and_arguments_go_before_it() -> 
     assert settings.read_size_bytes == 10
 
 
-@pytest.mark.parametrize(
+@looped(
     "environment",
     [
         {"SEGSTORE_CLIENT_NO_SUCH_THING": "1"},
@@ -52,7 +53,7 @@ def test_a_password_is_not_shown() -> None:
     assert settings.password.get_secret_value() == "secret-word"
 
 
-@pytest.mark.parametrize(
+@looped(
     "environment",
     [
         {"SEGSTORE_CLIENT_PASSWORD": "secret-word"},
@@ -86,7 +87,7 @@ GIVEN: dict[str, tuple[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(ClientSettings.model_fields.keys() - {"username", "password", "bearer_token"}))
+@looped("name", sorted(ClientSettings.model_fields.keys() - {"username", "password", "bearer_token"}))
 def test_every_setting_can_come_from_the_environment(name: str) -> None:
     default = ClientSettings.model_fields[name].default
     if name in GIVEN:

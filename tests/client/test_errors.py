@@ -5,8 +5,6 @@ from __future__ import annotations
 import traceback
 from uuid import UUID
 
-import pytest
-
 from segstore.client import errors
 from segstore.wire import (
     COMMANDS,
@@ -27,6 +25,7 @@ from segstore.wire import (
     TableSegmentNotEmpty,
     WrongHost,
 )
+from tests.looped import looped
 
 REPLIES: list[tuple[Command, type[errors.ClientError], type[errors.ClientError]]] = [
     (WrongHost(7, "s", "host:1"), errors.WrongStore, errors.Retriable),
@@ -46,7 +45,7 @@ REPLIES: list[tuple[Command, type[errors.ClientError], type[errors.ClientError]]
 ]
 
 
-@pytest.mark.parametrize(("reply", "kind", "branch"), REPLIES)
+@looped(("reply", "kind", "branch"), REPLIES)
 def test_a_failure_reply_is_the_error_of_its_branch(
     reply: Command, kind: type[errors.ClientError], branch: type[errors.ClientError]
 ) -> None:
@@ -86,7 +85,7 @@ def test_each_error_has_one_branch() -> None:
             assert sum(issubclass(kind, branch) for branch in branches) == 1, kind
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not errors.ClientError])
+@looped("kind", [kind for kind in KINDS if kind is not errors.ClientError])
 def test_every_error_says_what_can_be_done_and_where_it_was(kind: type[errors.ClientError]) -> None:
     assert kind.advice != errors.ClientError.advice
     error = kind("it failed", endpoint="h:1", request_id=7, status="BAD")

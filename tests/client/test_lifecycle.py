@@ -10,6 +10,7 @@ import pytest
 
 from segstore.client.errors import RequestTimedOut
 from segstore.client.lifecycle import ClosedAfter, FlushedAfter, FreedAfter, OpenedBefore, all_of, finish, within
+from tests.looped import looped
 
 
 class Noted:
@@ -43,7 +44,7 @@ class Flushed(OpenedBefore, FlushedAfter, Noted):
     """As a writer is."""
 
 
-@pytest.mark.parametrize(
+@looped(
     ("kind", "after", "after_an_error"),
     [
         (Closed, ["aclose"], ["aclose"]),

@@ -54,6 +54,7 @@ from segstore.wire.names import segment_id
 from segstore.wire.reader_groups import GroupConfig, GroupState, InitialState, encode_key
 from segstore.wire.state_records import encode_initial
 from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
+from tests.looped import looped
 
 ATTEMPTS = 5
 FEW = settings(retry=Backoff(initial_ms=1, max_ms=1, jitter=0, max_attempts=ATTEMPTS), read_timeout_ms=60_000)
@@ -194,8 +195,8 @@ def of(epoch: int) -> int:
     return segment_id(epoch, 0)
 
 
-@pytest.mark.parametrize("user", USERS)
-@pytest.mark.parametrize("circle", [[0], [0, 1], [0, 1, 2, 3], [0, 2, 1, 3]], ids=str)
+@looped("user", USERS)
+@looped("circle", [[0], [0, 1], [0, 1, 2, 3], [0, 2, 1, 3]])
 async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User) -> None:
     ids = [of(epoch) for epoch in circle]
     liar = LyingController(lambda each: [ids[(ids.index(each) + 1) % len(ids)]])
@@ -205,7 +206,7 @@ async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User
     assert liar.asked <= 2 * len(circle) + 1
 
 
-@pytest.mark.parametrize("user", USERS)
+@looped("user", USERS)
 async def test_successors_without_end_are_followed_until_the_recovery_deadline(user: User) -> None:
     liar = LyingController(lambda each: [each + of(1)])
     async with store_of(ended, settings(recovery_timeout_ms=500)) as (_, pool, store):
@@ -226,11 +227,7 @@ class Steps:
         return self.now_s
 
 
-@pytest.mark.parametrize(
-    ("step_s", "in_vain", "ends"),
-    [(0.5, True, True), (0.5, False, False), (1.5, True, False)],
-    ids=["at once", "with progress", "after a while"],
-)
+@looped(("step_s", "in_vain", "ends"), [(0.5, True, True), (0.5, False, False), (1.5, True, False)])
 async def test_only_unused_segments_that_end_at_once_count_against_the_deadline(
     step_s: float, in_vain: bool, ends: bool
 ) -> None:
@@ -287,7 +284,7 @@ async def read_revisions(pool: ConnectionPool, controller: Controller, store: Fi
         pass
 
 
-@pytest.mark.parametrize("user", [read_a_segment, read, read_in_a_group, read_bytes, read_bytes_at, read_revisions])
+@looped("user", [read_a_segment, read, read_in_a_group, read_bytes, read_bytes_at, read_revisions])
 async def test_a_read_that_brings_nothing_where_data_is_counts_as_failed(user: User) -> None:
     async with store_of(empty(at_tail=False, length=10)) as (peer, pool, store):
         with pytest.raises(RetriesExhausted) as caught:
@@ -297,8 +294,8 @@ async def test_a_read_that_brings_nothing_where_data_is_counts_as_failed(user: U
         assert got(peer, ReadSegment) == ATTEMPTS
 
 
-@pytest.mark.parametrize("user", [read_bytes_at, read_revisions])
-@pytest.mark.parametrize("sealed", [False, True], ids=["the tail", "the end"])
+@looped("user", [read_bytes_at, read_revisions])
+@looped("sealed", [False, True])
 async def test_reads_from_a_store_that_denies_its_data_are_bounded(user: User, sealed: bool) -> None:
     async with store_of(empty(at_tail=True, length=10, sealed=sealed)) as (peer, pool, store):
         with pytest.raises(ProtocolViolation if sealed else RetriesExhausted):
@@ -361,9 +358,9 @@ LISTS: list[Callable[[Controller], AsyncIterator[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("names", LISTS, ids=["scopes", "streams", "tables"])
-@pytest.mark.parametrize("before", [0, 1, 7])
-@pytest.mark.parametrize("length", [1, 2, 3, 100])
+@looped("names", LISTS)
+@looped("before", [0, 1, 7])
+@looped("length", [1, 2, 3, 100])
 async def test_page_tokens_that_come_round_again_are_an_error(
     names: Callable[[Controller], AsyncIterator[str]], before: int, length: int
 ) -> None:
@@ -387,7 +384,7 @@ async def no_table(scope: str, table: str) -> None:
     raise NoSuchTable(f"table {scope}/{table}: none")
 
 
-@pytest.mark.parametrize("goes", ["nowhere", "back", "to the beginning"])
+@looped("goes", ["nowhere", "back", "to the beginning"])
 async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str) -> None:
     entries = TableEntries([TableEntry(TableKey(encode_key("x", None), 1), TableValue(b""))])
 
@@ -440,7 +437,7 @@ CHANGES: list[Callable[[Sync], Awaitable[object]]] = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=["update", "compact"])
+@looped("change", CHANGES)
 async def test_a_state_that_cannot_be_changed_and_has_not_changed_is_no_progress(
     change: Callable[[Sync], Awaitable[object]],
 ) -> None:

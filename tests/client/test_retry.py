@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from segstore.client.retry import Backoff
+from tests.looped import looped
 
 
 def test_the_delays_of_a_writer_grow_tenfold_up_to_twenty_seconds_and_end_after_ten_attempts() -> None:
@@ -54,7 +55,7 @@ def test_a_schedule_can_be_an_object_of_json() -> None:
     assert Backoff.model_validate(given) == Backoff(initial_ms=2, max_ms=30, max_attempts=4)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "problem"),
     [
         ("{", "this is not JSON: Expecting"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from segstore.client.errors import ProtocolViolation
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.wire.hashing import position_of
+from tests.looped import looped
 
 
 def segment(number: int, low: float, high: float) -> SegmentRange:
@@ -34,9 +35,7 @@ def test_ranges_include_their_low_end_only() -> None:
     assert [router.route(at).segment_id for at in (0.0, 0.49, 0.5, 0.99)] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "ranges", [[], [(0.0, 0.5)], [(0.0, 0.6), (0.5, 1.0)], [(0.0, 0.4), (0.5, 1.0)], [(0.1, 1.0)], [(0.0, 1.5)]]
-)
+@looped("ranges", [[], [(0.0, 0.5)], [(0.0, 0.6), (0.5, 1.0)], [(0.0, 0.4), (0.5, 1.0)], [(0.1, 1.0)], [(0.0, 1.5)]])
 def test_segments_that_do_not_cover_the_range_once_are_refused(ranges: list[tuple[float, float]]) -> None:
     with pytest.raises(ProtocolViolation, match=r"gap|end"):
         RangeRouter([segment(number, *each) for number, each in enumerate(ranges)])

@@ -21,6 +21,7 @@ from segstore.client.errors import BadEvent
 from segstore.server.cluster import MockCluster
 from segstore.wire.names import segment_id
 from tests.client.support import settings
+from tests.looped import looped
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -33,7 +34,7 @@ MESSAGE_PACK = MsgspecSerializer(msgspec.msgpack.Encoder(), msgspec.msgpack.Deco
 ORDER = Order(7, "thé")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("serializer", "value", "data"),
     [
         (JsonSerializer(), {"drink": "thé", "table": [7, None]}, '{"drink":"thé","table":[7,null]}'.encode()),
@@ -46,7 +47,7 @@ def test_a_value_survives(serializer: Serializer[Any], value: Any, data: bytes) 
     assert serializer.deserialize(data) == value
 
 
-@pytest.mark.parametrize(
+@looped(
     ("serializer", "data", "says"),
     [
         (JsonSerializer(), b"{", "line 1 column 2"),
@@ -62,9 +63,7 @@ def test_data_without_a_value_is_refused(serializer: Serializer[Any], data: byte
         serializer.deserialize(data)
 
 
-@pytest.mark.parametrize(
-    "write", [lambda: JsonSerializer().serialize(float("nan")), lambda: JsonSerializer().serialize(b"bytes")]
-)
+@looped("write", [lambda: JsonSerializer().serialize(float("nan")), lambda: JsonSerializer().serialize(b"bytes")])
 def test_a_value_that_json_has_not_is_refused(write: Callable[[], bytes]) -> None:
     with pytest.raises((ValueError, TypeError), match="JSON"):
         write()
@@ -85,7 +84,7 @@ class Events:
         return self._left.pop(0)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("bad", "segment"),
     [
         (StreamEvent(b"tea", 17, segment_id(2, 3)), "3.#epoch.2"),

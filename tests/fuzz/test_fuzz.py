@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.fuzz import corpus
 from tests.fuzz.targets import TARGETS
+from tests.looped import looped
 
 ROOT = Path(__file__).parents[2]
-EACH_TARGET = pytest.mark.parametrize("target", TARGETS)
+EACH_TARGET = looped("target", TARGETS)
 
 
 @EACH_TARGET

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from segstore.server.cluster import MockCluster
+from tests.looped import looped
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, segment_names, transient_segments, uri
 
@@ -32,7 +31,7 @@ async def test_events_of_one_byte_to_16_mebibytes_come_back_in_order() -> None:
         assert transient_segments(cluster) == []
 
 
-@pytest.mark.parametrize("stores", [1, 2, 3])
+@looped("stores", [1, 2, 3])
 async def test_100_000_events_keep_the_order_of_their_keys_and_come_once(stores: int) -> None:
     async with MockCluster(stores, watched=False, containers=6) as cluster:
         found = await run(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from segstore.server.cluster import MockCluster
+from tests.looped import looped
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, Held, cut_connections, eventually, make_stream, transient_segments, uri
 
@@ -15,7 +14,7 @@ pytestmark = MARKS
 KEYS, PER_KEY = 40, 500
 
 
-@pytest.mark.parametrize("stores", [1, 2])
+@looped("stores", [1, 2])
 async def test_broken_connections_lose_and_double_nothing(stores: int) -> None:
     what = {"scope": "a", "stream": "s", "keys": KEYS, "per_key": PER_KEY}
     cut = 0

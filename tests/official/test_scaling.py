@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
+from tests.looped import looped
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, current_segments, eventually, make_stream, scale, uri
 
@@ -18,7 +17,7 @@ COUNTS = (4, 1, 3, 5, 2)
 """Segments after each scale: splits and merges."""
 
 
-@pytest.mark.parametrize("stores", [1, 3])
+@looped("stores", [1, 3])
 async def test_order_and_exactly_once_hold_while_a_stream_is_scaled(stores: int) -> None:
     what = {"scope": "a", "stream": "s", "keys": KEYS, "per_key": PER_KEY}
     async with MockCluster(stores, watched=False, containers=6) as cluster:

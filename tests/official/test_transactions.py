@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
+from tests.looped import looped
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, eventually, make_stream, scale, segment_names, uri
 
@@ -33,14 +32,14 @@ def check_life(found: dict[str, Any]) -> None:
     assert "stream a/no does not exist" in found["of a missing stream"]["text"]
 
 
-@pytest.mark.parametrize("stores", [1, 2])
+@looped("stores", [1, 2])
 async def test_what_is_committed_is_read_and_what_is_aborted_is_not(stores: int) -> None:
     async with MockCluster(stores, watched=False) as cluster:
         check_life(await run(uri(cluster), "transactions.life"))
         assert of_transactions(cluster) == []
 
 
-@pytest.mark.parametrize("delay_ms", [0, 200])
+@looped("delay_ms", [0, 200])
 async def test_a_client_waits_for_commits_that_take_time(delay_ms: int) -> None:
     async with MockCluster(watched=False, controller=ControllerConfig(commit_delay_ms=delay_ms)) as cluster:
         found = await run(uri(cluster), "transactions.large", scope="a", stream="s", keys=10, per_key=5)

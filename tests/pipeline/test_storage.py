@@ -25,6 +25,7 @@ from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire import DataAppended
 from segstore.wire.trace import Record
+from tests.looped import looped
 from tests.pipeline.stores import SECRET, HttpStore, closed_stores, http_store, s3_server
 from tests.pipeline.support import write_capture, write_fixture
 from tests.wire.trace.traces import capture, record
@@ -292,7 +293,7 @@ def test_credentials_appear_in_no_message(web: HttpStore, monkeypatch: pytest.Mo
         assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("path", "reason"),
     [
         ("nosuch://x/a.wtrace", "nosuch cannot be opened: ValueError: Protocol not known: nosuch"),
@@ -319,7 +320,7 @@ def test_offsets_forget_files_on_a_store_too(tmp_path: Path) -> None:
     assert offset[WATERMARK] == 3500
 
 
-@pytest.mark.parametrize(
+@looped(
     ("info", "changed_ns"),
     [
         ({"LastModified": datetime(2026, 1, 1, tzinfo=UTC)}, 1_767_225_600 * 10**9),
@@ -331,7 +332,7 @@ def test_the_time_of_the_last_change_comes_from_the_listing(info: dict[str, Any]
     assert storages._Found.of({"size": 3} | info) == (3, changed_ns)
 
 
-@pytest.mark.parametrize("info", [{}, {"mtime": "yesterday"}])
+@looped("info", [{}, {"mtime": "yesterday"}])
 def test_a_file_without_a_time_of_change_may_have_changed_now(info: dict[str, Any]) -> None:
     before_ns = time.time_ns()
     assert before_ns <= storages._Found.of({"size": 3} | info).changed_ns <= time.time_ns()

@@ -9,10 +9,11 @@ import pytest
 from segstore.client.stream import RevisionedStream
 from tests.client.stream.test_revisioned import entries, log, stored
 from tests.client.support import endpoint
+from tests.looped import looped
 
 
 @pytest.mark.seed("36.29")
-@pytest.mark.parametrize("connections", [1, 2])
+@looped("connections", [1, 2])
 async def test_the_roles_of_many_revisioned_streams_share_the_pool(connections: int) -> None:
     async with stored(connections) as (store, pool):
         clients = [log(pool, endpoint(store)) for _ in range(8)]

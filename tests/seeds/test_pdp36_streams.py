@@ -13,6 +13,7 @@ import pytest
 from segstore.client import Backoff, connect
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
+from tests.looped import looped
 from tests.seeds.large_events import scale
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 @pytest.mark.seed("36.23")
 @pytest.mark.seed("36.26")
-@pytest.mark.parametrize("seed", range(6))
+@looped("seed", range(6))
 async def test_each_key_is_read_once_and_in_order_whatever_happens(seed: int) -> None:
     random = Random(seed)
     config = settings(

@@ -8,6 +8,7 @@ import pytest
 
 from segstore.server import areas
 from segstore.server.areas import HUGE_BYTES, Areas, has_views, new_memory
+from tests.looped import looped
 
 
 @pytest.fixture(params=[True, False], ids=["mapped", "allocated"], autouse=True)
@@ -15,7 +16,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(areas, "_MAPPED", request.param and areas._MAPPED)
 
 
-@pytest.mark.parametrize("size", [1, 5_000, 64 * 1024, HUGE_BYTES, HUGE_BYTES + 5])
+@looped("size", [1, 5_000, 64 * 1024, HUGE_BYTES, HUGE_BYTES + 5])
 def test_memory_has_its_size_and_knows_of_its_views(size: int) -> None:
     made = new_memory(size)
     assert len(made) == size

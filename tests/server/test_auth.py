@@ -6,11 +6,12 @@ import pytest
 
 from segstore.server.auth import AccessLevel, TokenExpired, TokenRefused, TokenVerifier
 from segstore.server.controller.api import Authority, Permission
+from tests.looped import looped
 
 LONG = "0123456789abcdef" * 4
 
 
-@pytest.mark.parametrize("key", ["k", LONG])
+@looped("key", ["k", LONG])
 def test_a_token_of_the_controller_is_checked_and_a_short_key_brings_no_warning(key: str) -> None:
     """Warnings are errors here; a server would print them for each token."""
     token = Authority(None, key, ttl_s=7, now_s=lambda: 1_000.9).token("prn::/scope:a/stream:s", Permission.READ)

@@ -9,6 +9,7 @@ import pytest
 
 from segstore.server.net import AddressInUse, CannotListen, address_text, listening_on, public_host, trusting
 from segstore.wire.endpoint import Endpoint
+from tests.looped import looped
 from tests.server.certificates import CERTIFICATE, read_once
 
 
@@ -17,7 +18,7 @@ def test_no_endpoint_has_no_text() -> None:
     assert address_text(None) is None
 
 
-@pytest.mark.parametrize(
+@looped(
     ("host", "tls", "public"),
     [
         ("127.0.0.1", False, "127.0.0.1"),

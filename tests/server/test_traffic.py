@@ -15,6 +15,7 @@ from segstore.server.recording import WITH_ROLE, together
 from segstore.server.traffic import KEPT_BYTES, Traffic
 from segstore.wire import KeepAlive, SetupAppend, encode
 from segstore.wire.trace import Direction, Exchanges, Record, RecordKind, read_records
+from tests.looped import looped
 from tests.server.support import SEGMENT, WRITER, append, set_up
 from tests.server.test_recording import Notes
 
@@ -292,7 +293,7 @@ def test_most_of_many_tiny_records_are_kept() -> None:
     assert least > 40_000
 
 
-@pytest.mark.parametrize("most", [1, 15, 16, 100])
+@looped("most", [1, 15, 16, 100])
 def test_hardly_any_memory_is_enough_to_run(most: int) -> None:
     kept = traffic(most)
     number = kept.opened()

@@ -9,13 +9,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.view.pack import BLOCK_RECORDS, HEADS, TAIL_BYTES, Sections, pack, planes, shortened
 from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, DataAppended, encode
 from segstore.wire.trace import Damage, Direction, Exchanges, Record, RecordKind
+from tests.looped import looped
 from tests.view.samples import all_fixtures
 from tests.view.test_page import WRITER, dialogue
 
@@ -111,7 +111,7 @@ def noise(count: int, size: int) -> Iterator[Record]:
         yield Record(at * 1000, 1, Direction.REPLY, RecordKind.FRAME, encode(DataAppended(at, WRITER, at, at, at)))
 
 
-@pytest.mark.parametrize("share", [3, 10])
+@looped("share", [3, 10])
 def test_payloads_are_shortened_to_the_wanted_size(share: int) -> None:
     records = list(noise(BLOCK_RECORDS, 300))
     whole = sum(len(each.data) for each in records)
@@ -129,9 +129,7 @@ def test_payloads_are_shortened_to_the_wanted_size(share: int) -> None:
     assert len(kept) < whole
 
 
-@pytest.mark.parametrize(
-    ("size", "head", "expected"), [(10, 0, 10), (16, 0, 16), (17, 0, 16), (48, 32, 48), (49, 32, 48)]
-)
+@looped(("size", "head", "expected"), [(10, 0, 10), (16, 0, 16), (17, 0, 16), (48, 32, 48), (49, 32, 48)])
 def test_a_shortened_record_has_its_first_and_last_bytes(size: int, head: int, expected: int) -> None:
     data = bytes(range(size))
     found = shortened(data, head)

@@ -7,9 +7,10 @@ import pickle
 import pytest
 
 from segstore.wire.endpoint import Endpoint
+from tests.looped import looped
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "endpoint"),
     [("a:1", Endpoint("a", 1)), ("[::1]:65535", Endpoint("::1", 65535)), ("127.0.0.1:0", Endpoint("127.0.0.1", 0))],
 )
@@ -26,7 +27,7 @@ def test_clients_are_told_an_ipv6_address_in_brackets_and_may_tell_one() -> None
         assert Endpoint.checked(named, 1) == Endpoint(named.strip("[]"), 1)
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "",

@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pytest
-
 from segstore.wire import BadField, FrameTooLarge, OutOfOrder, Truncated, UnknownCommand, WireError
+from tests.looped import looped
 
 KINDS = [FrameTooLarge, Truncated, UnknownCommand, BadField, OutOfOrder]
 FACTS = {"code": 9, "type_name": "READ_SEGMENT", "field": "segment", "offset": 8, "limit": 3, "actual": 5}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@looped("kind", KINDS)
 def test_every_error_is_a_wire_error_and_none_is_another(kind: type[WireError]) -> None:
     assert kind.__mro__[1] is WireError
     assert not issubclass(kind, (ValueError, TypeError, OSError)), "nothing else may catch it by chance"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@looped("kind", KINDS)
 def test_facts_are_attributes_and_only_those_that_are_set_are_listed(kind: type[WireError]) -> None:
     assert kind("why").facts() == {}
     assert kind("why", **FACTS).facts() == FACTS
@@ -27,7 +26,7 @@ def test_facts_are_attributes_and_only_those_that_are_set_are_listed(kind: type[
     assert kind("why").decoded == ()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("facts", "said"),
     [
         ({}, "why"),
@@ -43,7 +42,7 @@ def test_the_text_is_one_sentence_with_the_place_in_front(facts: dict[str, objec
     assert str(BadField("why", **facts)) == said  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+@looped("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_an_error_can_be_copied_and_sent_to_another_process(again: object) -> None:
     error = Truncated("why", **FACTS)  # type: ignore[arg-type]
     error.decoded = (1, 2)

@@ -11,12 +11,13 @@ from typing import NoReturn
 import pytest
 
 from segstore.wire import extras
+from tests.looped import looped
 
 ROOT = Path(__file__).parents[2]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
-@pytest.mark.parametrize("extra", ["metrics", "spark", "zookeeper"])
+@looped("extra", ["metrics", "spark", "zookeeper"])
 def test_the_packages_of_an_extra_are_named(extra: str) -> None:
     command = extras.pip_command(extra)
     names = {each.strip("'").partition(">=")[0] for each in command.removeprefix("pip install ").split()}
@@ -32,7 +33,7 @@ def test_without_an_installation_the_place_of_the_list_is_named(monkeypatch: pyt
     assert extras.pip_command("spark") == "see the extra spark in pyproject.toml"
 
 
-@pytest.mark.parametrize("place", ["README.md", "CONTRIBUTING.md", "docs", "client", "pipeline", "segstore", "server"])
+@looped("place", ["README.md", "CONTRIBUTING.md", "docs", "client", "pipeline", "segstore", "server"])
 def test_nothing_installs_by_name_what_no_index_has_yet(place: str) -> None:
     there = ROOT / place
     files = [there] if there.is_file() else [each for each in there.rglob("*") if each.suffix in (".md", ".py")]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import mmh3
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low
+from tests.looped import looped
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "code"),
     [
         ("", 0),

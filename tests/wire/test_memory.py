@@ -35,12 +35,13 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.codec import CODECS, Codec
+from tests.looped import looped
 from tests.strategies import framed
 from tests.wire.agreement import refusal
 
 LIMIT = 1 << 20
 
-EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
+EACH_CODEC = looped("codec", CODECS)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ def peak_of(call: Callable[[], Any]) -> int:
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("length", [MAX_FRAME_BYTES - HEADER_BYTES, MAX_FRAME_BYTES, (1 << 31) - 1, -1])
+@looped("length", [MAX_FRAME_BYTES - HEADER_BYTES, MAX_FRAME_BYTES, (1 << 31) - 1, -1])
 def test_an_announced_length_takes_no_memory(codec: Codec, length: int) -> None:
     decoder = FrameDecoder(codec=codec)
     head = struct.pack(">ii", PartialEvent.code, length)
@@ -88,8 +89,8 @@ LISTS = [
 
 
 @EACH_CODEC
-@pytest.mark.parametrize(("code", "start"), LISTS)
-@pytest.mark.parametrize("count", [(1 << 31) - 1, 1 << 24, -1, -(1 << 31)])
+@looped(("code", "start"), LISTS)
+@looped("count", [(1 << 31) - 1, 1 << 24, -1, -(1 << 31)])
 def test_an_announced_count_takes_no_memory(codec: Codec, code: int, start: bytes, count: int) -> None:
     frame = framed(code, start + struct.pack(">i", count) + bytes(2000))
     FrameDecoder(codec=codec).feed(framed(code, start + bytes(40)))  # what is made once is not counted,
@@ -165,7 +166,7 @@ TINY = {
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("frame", TINY.values(), ids=TINY.keys())
+@looped("frame", TINY.values())
 def test_a_full_frame_of_tiny_elements_takes_no_more_than_twice_the_limit(codec: Codec, frame: bytes) -> None:
     def whole() -> list[Any]:
         return FrameDecoder(max_frame_bytes=TINY_LIMIT, codec=codec).feed(frame)
@@ -174,7 +175,7 @@ def test_a_full_frame_of_tiny_elements_takes_no_more_than_twice_the_limit(codec:
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("frame", TINY.values(), ids=TINY.keys())
+@looped("frame", TINY.values())
 def test_a_full_frame_of_tiny_elements_that_is_cut_off_is_refused_within_the_bound(codec: Codec, frame: bytes) -> None:
     body = frame[HEADER_BYTES:-1]
     bad = frame[:4] + struct.pack(">i", len(body)) + body

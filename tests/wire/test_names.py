@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from segstore.wire import names
 from segstore.wire.names import SegmentName
+from tests.looped import looped
 
 ROOT = Path(__file__).parents[2]
 TXN = "#transaction." + "0123456789abcdef" * 2
@@ -56,7 +57,7 @@ def test_every_recorded_container_agrees() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@looped(
     ("segment", "count", "container"),
     [
         ("scope/stream/0.#epoch.0", 3, 2),
@@ -88,7 +89,7 @@ def test_the_index_of_a_segment_without_epoch_may_live_elsewhere() -> None:
     assert names.primary_name("s/t/3#index") == "s/t/3#index"
 
 
-@pytest.mark.parametrize("count", [0, -1, 2**31, 2**40])
+@looped("count", [0, -1, 2**31, 2**40])
 def test_a_container_count_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="container count"):
         names.container_of("a/b/0", count)
@@ -151,13 +152,13 @@ def test_any_64_bits_split_into_two_signed_halves(identifier: int) -> None:
     assert -(2**31) <= number < 2**31
 
 
-@pytest.mark.parametrize(("epoch", "number"), [(-1, 0), (0, -1), (2**31, 0), (0, 2**31)])
+@looped(("epoch", "number"), [(-1, 0), (0, -1), (2**31, 0), (0, 2**31)])
 def test_a_segment_id_out_of_range_is_refused(epoch: int, number: int) -> None:
     with pytest.raises(ValueError, match="must be between 0 and 2147483647"):
         names.segment_id(epoch, number)
 
 
-@pytest.mark.parametrize("identifier", [2**63, -(2**63) - 1])
+@looped("identifier", [2**63, -(2**63) - 1])
 def test_a_segment_id_beyond_64_bits_is_refused(identifier: int) -> None:
     with pytest.raises(ValueError, match="64 bits"):
         names.split_segment_id(identifier)
@@ -187,13 +188,13 @@ def test_a_segment_without_scope_has_a_name_of_two_parts() -> None:
     assert (parsed.scope, parsed.stream, parsed.number, parsed.epoch) == (None, "stream", 0, 0)
 
 
-@pytest.mark.parametrize("random", ["", "0" * 31, "0" * 33, "g" * 32, "0" * 31 + "\n", "\u0660" * 32])
+@looped("random", ["", "0" * 31, "0" * 33, "g" * 32, "0" * 31 + "\n", "\u0660" * 32])
 def test_a_transient_name_needs_32_hex_digits(random: str) -> None:
     with pytest.raises(ValueError, match="32 hex digits"):
         names.transient_name("a/b/0", UUID(int=1), random)
 
 
-@pytest.mark.parametrize(
+@looped(
     "name",
     [
         "a/b/0#transient." + "0" * 65,
@@ -236,7 +237,7 @@ def test_an_index_name_is_made_once() -> None:
         names.index_name("a/b/0.#epoch.0#index")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("segment", "expected"),
     [
         ("scope/stream/0.#epoch.0", True),
@@ -291,7 +292,7 @@ def test_a_name_is_taken_apart() -> None:
     assert (old.epoch, old.segment_id) == (None, 5)
 
 
-@pytest.mark.parametrize(
+@looped(
     "name",
     [
         "",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire.printable import first_of, printable
+from tests.looped import looped
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "shown"),
     [
         ("scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0"),

@@ -32,6 +32,7 @@ from segstore.wire import (
 from segstore.wire.blocks import Append
 from segstore.wire.errors import OutOfOrder, Truncated
 from segstore.wire.protocol import HELLO, ClientProtocol, Requests, compatible, frames_of, gathered
+from tests.looped import looped
 
 WRITER, OTHER = UUID(int=7), UUID(int=8)
 
@@ -119,7 +120,7 @@ def test_a_forgotten_request_has_no_answer() -> None:
     assert requests.answered(SegmentSealed(1, "a")) == []
 
 
-@pytest.mark.parametrize(
+@looped(
     ("one", "other", "agree"),
     [((17, 5), (5, 1), True), ((17, 5), (4, 1), False), ((17, 5), (30, 17), True), ((17, 5), (30, 18), False)],
 )
@@ -155,7 +156,7 @@ def test_a_protocol_of_an_older_version_speaks_it() -> None:
     assert protocol.peer is None
 
 
-@pytest.mark.parametrize(
+@looped(
     ("bad", "error"),
     [
         (encode(SealSegment(1, "a", "")), OutOfOrder),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import request_id as ids
+from tests.looped import looped
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -28,7 +29,7 @@ def test_every_64_bit_number_is_one_pair(number: int) -> None:
     assert (flow, sequence) == (ids.flow_of(number), ids.sequence_of(number))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("number", "pair"),
     [
         (0, (0, 0)),
@@ -50,13 +51,13 @@ def test_a_sequence_beyond_28_bits_is_not_an_earlier_one() -> None:
     assert ids.pack(1, 2**31 - 1) != ids.pack(1, 2**28 - 1)
 
 
-@pytest.mark.parametrize(("flow", "sequence"), [(2**31, 0), (-(2**31) - 1, 0), (0, 2**31), (0, -(2**31) - 1)])
+@looped(("flow", "sequence"), [(2**31, 0), (-(2**31) - 1, 0), (0, 2**31), (0, -(2**31) - 1)])
 def test_halves_beyond_32_bits_are_refused(flow: int, sequence: int) -> None:
     with pytest.raises(ValueError, match="must fit 32 bits"):
         ids.pack(flow, sequence)
 
 
-@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+@looped("number", [2**63, -(2**63) - 1])
 def test_an_id_beyond_64_bits_is_refused(number: int) -> None:
     with pytest.raises(ValueError, match="must fit 64 bits"):
         ids.unpack(number)

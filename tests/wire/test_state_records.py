@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segstore.wire.state_records import decode_record, encode_initial, encode_updates
+from tests.looped import looped
 
 
 def test_records_are_laid_out_as_the_reference_does() -> None:
@@ -14,7 +15,7 @@ def test_records_are_laid_out_as_the_reference_does() -> None:
     assert decode_record(encode_updates([b"a", b"", b"bc"])) == (None, [b"a", b"", b"bc"])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("record", "text"),
     [
         ("000000", "has no kind"),

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from segstore.wire.validation import DuplicateKey, first_error, message_of, place_and_problem, unique
+from tests.looped import looped
 
 
 class _Inner(BaseModel):
@@ -37,7 +38,7 @@ class _Settings(BaseModel):
         return given
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "place", "problem"),
     [
         ({}, "count", "it is required"),
@@ -76,7 +77,7 @@ def test_an_unknown_key_comes_before_other_errors() -> None:
     assert message_of(caught.value.errors()[0]) == "it is required"
 
 
-@pytest.mark.parametrize(("text", "key"), [('{"a": 1, "b": 2, "a": 1}', "a"), ('[{"a": {"": null, "": null}}]', "")])
+@looped(("text", "key"), [('{"a": 1, "b": 2, "a": 1}', "a"), ('[{"a": {"": null, "": null}}]', "")])
 def test_the_key_that_an_object_has_twice_is_named(text: str, key: str) -> None:
     with pytest.raises(DuplicateKey, match=f"^the key {key!r} appears twice$") as caught:
         json.loads(text, object_pairs_hook=unique)

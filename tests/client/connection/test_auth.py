@@ -26,6 +26,7 @@ from segstore.server.controller.errors import Unauthenticated
 from segstore.wire import GetStreamSegmentInfo, StreamSegmentInfo
 from tests.client.support import settings, until
 from tests.client.test_client import client, stream, take
+from tests.looped import looped
 from tests.server.certificates import write_certificate
 
 KEY = "k" * 64
@@ -75,7 +76,7 @@ async def test_many_who_want_a_token_at_once_cause_one_fetch() -> None:
     assert source.calls == 2
 
 
-@pytest.mark.parametrize(("life_s", "good_for_s"), [(600, 590), (20, 16), (1, 0.8)])
+@looped(("life_s", "good_for_s"), [(600, 590), (20, 16), (1, 0.8)])
 async def test_a_token_is_renewed_before_it_ends_but_not_at_once(life_s: float, good_for_s: float) -> None:
     now = [1000.0]
     source = Source(lambda _: token(now[0] + life_s))
@@ -112,7 +113,7 @@ async def test_a_token_that_was_refused_is_not_given_again_and_an_old_one_does_n
     assert await cache.get() == second
 
 
-@pytest.mark.parametrize("text", ["", "no token", "a.b.c", token(None)])
+@looped("text", ["", "no token", "a.b.c", token(None)])
 def test_what_does_not_say_when_it_ends_never_does(text: str) -> None:
     assert expiry_of(text) == float("inf")
 

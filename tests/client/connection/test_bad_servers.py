@@ -70,6 +70,7 @@ from segstore.wire import (
     encode,
 )
 from tests.client.support import FAST, AddedUp, Listener, settings
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -378,8 +379,8 @@ def says_where(error: BaseException) -> bool:
     return bool(facts.keys() & {"segment", "stream"}) or "endpoint" in facts
 
 
-@pytest.mark.parametrize("how", MODES)
-@pytest.mark.parametrize("part", PARTS, ids=lambda each: each.__name__)
+@looped("how", MODES)
+@looped("part", PARTS)
 async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_says_where(
     part: Callable[[Client], Awaitable[None]], how: str
 ) -> None:
@@ -527,7 +528,7 @@ async def test_an_event_above_the_limit_says_the_limit_and_the_writer_goes_on() 
         await writer.write(b"x" * 100)
 
 
-@pytest.mark.parametrize("how", ["silence", "half"])
+@looped("how", ["silence", "half"])
 async def test_closing_ends_by_its_deadline_although_the_store_says_nothing_more(how: str) -> None:
     async with good_cluster() as mock:
         assert mock.address is not None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
 from segstore.wire import SegmentSealed
+from tests.looped import looped
 from tests.soak.dispatch import Found, User, run_seed
 
 REPLIES = 8_000
 
 
-@pytest.mark.parametrize("seed", range(4))
+@looped("seed", range(4))
 async def test_no_reply_reaches_a_wrong_flow_and_no_pool_is_above_its_maximum(seed: int) -> None:
     found = await run_seed(seed, REPLIES)
     assert (found.wrong, found.lost_again) == (0, 0)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from segstore.client.connection import Endpoint, FixedStore, learn
 from segstore.client.errors import ClientError, ConnectionLost, PeerRefused, TokenExpired, TokenRefused, WrongStore
+from tests.looped import looped
 
 STORE = Endpoint("store", 12345)
 
@@ -24,7 +23,7 @@ class Noted(FixedStore):
         self.told.append(f"{token} of {segment} has expired")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("error", "endpoint", "in_doubt", "told"),
     [
         (TokenExpired("it has expired"), STORE, True, ["token of s/s/0 has expired"]),

@@ -35,6 +35,7 @@ from segstore.wire import (
 )
 from segstore.wire.request_id import MAX_FLOW, MAX_SEQUENCE, pack, unpack
 from tests.client.support import FakeTimers, Recorder, ScriptedPeer, ScriptedStore, endpoint, settings, until
+from tests.looped import looped
 from tests.server.certificates import trusting, write_certificate
 
 SEGMENT = "scope/stream/0.#epoch.0"
@@ -158,7 +159,7 @@ async def test_least_busy_sends_a_new_user_past_a_connection_with_bytes_in_fligh
 
 
 @pytest.mark.seed("36.6")
-@pytest.mark.parametrize(("users", "maximum"), [(1, 10), (7, 10), (10, 10), (64, 10), (5, 1)])
+@looped(("users", "maximum"), [(1, 10), (7, 10), (10, 10), (64, 10), (5, 1)])
 async def test_first_users_at_once_open_as_many_connections_as_may_be(users: int, maximum: int) -> None:
     config = settings(max_connections_per_store=maximum)
     async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
@@ -278,7 +279,7 @@ async def test_the_client_says_hello_first_and_flows_know_the_peers() -> None:
 
 
 @pytest.mark.seed("36.11")
-@pytest.mark.parametrize("theirs", [Hello(4, 1), Hello(30, 18)])
+@looped("theirs", [Hello(4, 1), Hello(30, 18)])
 async def test_an_incompatible_version_fails_the_connection_and_names_both_ranges(theirs: Hello) -> None:
     async with ScriptedStore(hello=theirs) as store, ConnectionPool(settings()) as pool:
         with pytest.raises(IncompatibleVersion) as caught:
@@ -403,7 +404,7 @@ async def test_a_connection_whose_write_is_still_blocked_is_closed_by_the_next_k
 
 
 @pytest.mark.seed("36.12")
-@pytest.mark.parametrize("seed", range(3))
+@looped("seed", range(3))
 async def test_no_reply_reaches_the_wrong_flow_whatever_the_order_closing_and_loss(seed: int) -> None:
     """A store answers in random order and cuts at random; flows close at random. The long version is a soak test."""
     random = Random(seed)
@@ -531,7 +532,7 @@ async def test_nobody_connects_during_a_back_off_which_grows_only_while_failures
         assert pool.metrics().connections_lost == 3
 
 
-@pytest.mark.parametrize("hello", [None, SPOKEN], ids=["set-ups", "connections"])
+@looped("hello", [None, SPOKEN])
 async def test_what_fails_together_counts_once_towards_the_back_off(hello: Hello | None) -> None:
     timers = FakeTimers()
     config = settings(reconnect_backoff=A_MINUTE, max_connections_per_store=3)
@@ -639,7 +640,7 @@ async def test_a_flow_number_is_free_again_when_its_flow_is_closed_unless_it_is_
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ticks", range(5))
+@looped("ticks", range(5))
 async def test_closing_the_pool_waits_for_nothing_that_is_still_being_set_up(ticks: int) -> None:
     async with ScriptedStore(hello=None) as store:
         pool = ConnectionPool(settings())

@@ -45,6 +45,7 @@ from segstore.wire import SegmentSealed as SegmentSealedReply
 from segstore.wire.request_id import pack, unpack
 from tests.client.segments import FAST_RETRY, SEGMENT, make
 from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings
+from tests.looped import looped
 from tests.server.support import Peer
 
 # --- 36.4, 36.14: request ids and raw requests ----------------------------------------------------------------------
@@ -86,7 +87,7 @@ async def test_a_writer_and_a_reader_keep_one_request_id_and_a_raw_client_takes_
 
 
 @pytest.mark.seed("36.14")
-@pytest.mark.parametrize(
+@looped(
     ("refuse", "error"),
     [
         (lambda id_: WrongHost(id_, SEGMENT, "other:1"), WrongStore),
@@ -171,7 +172,7 @@ def as_older(command: Command, missing_bytes: int = 8) -> Command:
 
 
 @pytest.mark.seed("36.15")
-@pytest.mark.parametrize(
+@looped(
     ("command", "missing_bytes"),
     [
         (ReadSegment("s", 0, 1, "t", 7), 8),
@@ -181,7 +182,6 @@ def as_older(command: Command, missing_bytes: int = 8) -> Command:
         (DataAppended(7, UUID(int=3), 2, 1, 5), 16),  # its offset is younger still
         (ConditionalCheckFailed(UUID(int=3), 2, 7), 8),
     ],
-    ids=lambda value: getattr(value, "type_name", ""),
 )
 def test_a_request_id_that_an_older_peer_does_not_send_is_minus_one(command: Command, missing_bytes: int) -> None:
     assert decode(encode(command)).request_id == 7  # type: ignore[attr-defined]

@@ -27,13 +27,14 @@ from segstore.wire import (
     encode,
 )
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, settings, until
+from tests.looped import looped
 
 
 def info(request_id: int) -> Command:
     return GetStreamSegmentInfo(request_id, "scope/stream/0", "")
 
 
-@pytest.mark.parametrize(
+@looped(
     "nonsense",
     [
         b"\x00\x00\x13\x37\x00\x00\x00\x00",
@@ -42,7 +43,6 @@ def info(request_id: int) -> Command:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         encode(SetupAppend(1, UUID(int=1), "s", "")),
     ],
-    ids=["unknown", "length", "truncated", "http", "a request"],
 )
 async def test_a_peer_that_sends_no_reply_loses_the_connection_and_all_flows_hear_why(nonsense: bytes) -> None:
     def answer(peer: ScriptedPeer, command: Command) -> None:
@@ -166,7 +166,7 @@ async def test_acknowledgements_that_come_together_reach_their_flows_in_order() 
         assert pool.counters.dropped_replies == 2
 
 
-@pytest.mark.parametrize("raises", [False, True], ids=["closes", "raises"])
+@looped("raises", [False, True])
 async def test_a_flow_that_ends_between_acknowledgements_hears_of_no_more_and_the_others_do(raises: bool) -> None:
     def answer(reply: Command) -> None:
         if raises:

@@ -20,6 +20,7 @@ from segstore.client.retry import Backoff
 from segstore.server.controller.api import InFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 from segstore.wire.controller_api import messages as m
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -185,7 +186,7 @@ CREATE = m.StreamConfig(streamInfo=m.StreamInfo(scope="a", stream="s"))
 ENDS = ["in order", "CANCELLED", "connection"]
 
 
-@pytest.mark.parametrize("how", ENDS)
+@looped("how", ENDS)
 async def test_calls_in_flight_at_a_node_that_ends_are_asked_of_another(how: str) -> None:
     async with cluster() as ((ending, other), channels):
         calls = [asyncio.create_task(channels.ask("getURI", uri_of("s"))) for _ in range(5)]
@@ -196,8 +197,8 @@ async def test_calls_in_flight_at_a_node_that_ends_are_asked_of_another(how: str
         assert sorted(other.asked) == ["commitTransaction", *["getURI"] * 5]
 
 
-@pytest.mark.parametrize("how", ENDS)
-@pytest.mark.parametrize("method", sorted(name for name, method in METHODS.items() if not method.repeatable))
+@looped("how", ENDS)
+@looped("method", sorted(name for name, method in METHODS.items() if not method.repeatable))
 async def test_a_call_in_flight_that_is_not_repeatable_has_an_unknown_outcome(method: str, how: str) -> None:
     async with cluster() as ((ending, other), channels):
         call = asyncio.create_task(channels.ask(method, METHODS[method].request()))
@@ -209,7 +210,7 @@ async def test_a_call_in_flight_that_is_not_repeatable_has_an_unknown_outcome(me
         assert other.asked == []
 
 
-@pytest.mark.parametrize("unknown", [False, True], ids=["it was not applied", "unknown"])
+@looped("unknown", [False, True])
 async def test_a_refusal_is_repeated_unless_it_says_that_the_call_may_have_been_applied(unknown: bool) -> None:
     async with cluster(1) as ((node,), channels):
         node.busy, node.refusal, node.trailing = False, grpc.StatusCode.UNAVAILABLE, (OUTCOME_UNKNOWN,) * unknown

@@ -17,6 +17,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from segstore.wire.controller_api import messages as m
 from tests.client.support import settings
+from tests.looped import looped
 
 
 class Paged:
@@ -50,7 +51,7 @@ def tables(names: list[str], after: str) -> Any:
     return m.KVTablesInScopeResponse(kvtables=named, continuationToken=token(after))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("page", "ask", "method", "scope"),
     [
         (scopes, lambda controller: controller.list_scopes(), "listScopes", ""),
@@ -162,8 +163,8 @@ OF_SEGMENTS: list[tuple[str, Callable[[Any], Any], Callable[[Controller], Awaita
 ]
 
 
-@pytest.mark.parametrize("segment", NO_SEGMENTS, ids=str)
-@pytest.mark.parametrize(("method", "answer", "call"), OF_SEGMENTS)
+@looped("segment", NO_SEGMENTS)
+@looped(("method", "answer", "call"), OF_SEGMENTS)
 async def test_a_segment_that_cannot_be_is_a_violation(
     method: str, answer: Callable[[Any], Any], call: Callable[[Controller], Awaitable[Any]], segment: Any
 ) -> None:
@@ -178,7 +179,7 @@ async def test_a_segment_that_cannot_be_is_a_violation(
 LOCATION = m.SegmentsAtTime.SegmentLocation
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "answer", "call"),
     [
         *(
@@ -246,7 +247,7 @@ async def test_a_status_without_a_name_is_reported_by_its_number() -> None:
         await controller.note_time("a", "s", "w", 1, {0: 0})
 
 
-@pytest.mark.parametrize(("primary", "secondary"), [(257, 0), (200, 57), (8192, 8192)])
+@looped(("primary", "secondary"), [(257, 0), (200, 57), (8192, 8192)])
 def test_keys_that_no_store_has_are_refused_before_a_controller_tries_in_vain(primary: int, secondary: int) -> None:
     with pytest.raises(ValueError, match=f"at most 256 bytes in both parts together, not {primary + secondary}"):
         TableConfig(primary_key_bytes=primary, secondary_key_bytes=secondary)

@@ -12,6 +12,7 @@ from segstore.client.controller.cuts import checked_cut
 from segstore.server.cluster import MockCluster
 from segstore.wire.names import segment_id
 from tests.client.support import settings
+from tests.looped import looped
 
 FROM_JAVA = "H4sIAAAAAAAA/zOwKs7IL9DPL0pJLSq2MtYx1DGwMtIx0DG3MrQwMTEzNzHRMTGwNNPRNQQAzgufFSoAAAA="
 """Made by `StreamCutImpl.asText` of Pravega's client (0.15.0-SNAPSHOT)."""
@@ -44,7 +45,7 @@ def test_a_segment_that_a_reader_has_not_started_is_read_from_its_start() -> Non
     assert StreamCut.from_text(text_of("0:s/t:0,1:0,0:-1,7")) == {0: 0, 1: 7}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "says"),
     [
         ("nowhere", "is not the text of a stream cut"),

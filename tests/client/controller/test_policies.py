@@ -20,6 +20,7 @@ from segstore.server.cluster import MockCluster
 from segstore.wire.controller_api import messages as m
 from tests.client.controller.test_controller import Scripted
 from tests.client.support import settings
+from tests.looped import looped
 
 ANSWERS = Path(__file__).parents[3] / "fixtures" / "controller" / "answers.ndjson"
 FULL = StreamConfig(
@@ -31,7 +32,7 @@ FULL = StreamConfig(
 )
 
 
-@pytest.mark.parametrize(
+@looped(
     "config",
     [
         FULL,
@@ -71,7 +72,7 @@ def test_values_are_those_of_the_api() -> None:
     assert [each.value for each in RetentionType] == [retention.TIME, retention.SIZE]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("make", "says"),
     [
         (lambda: ScalingPolicy.fixed(0), "from 1 to 2147483647 segments, not 0"),

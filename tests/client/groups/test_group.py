@@ -28,6 +28,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
 from segstore.wire.reader_groups import SILENT
 from tests.client.groups.support import KEYS, client, fill, group
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -513,7 +514,7 @@ async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that
                 assert numbers(await take(first, 10)) == list(range(10))
 
 
-@pytest.mark.parametrize(("form", "own"), [("java", "reader-group:g"), ("rust", "stream:g_kvtable")])
+@looped(("form", "own"), [("java", "reader-group:g"), ("rust", "stream:g_kvtable")])
 async def test_a_user_who_may_only_read_a_stream_reads_in_an_existing_group(form: GroupForm, own: str) -> None:
     """As the official clients' do."""
     mine = f"prn::/scope:a,READ;prn::/scope:a/stream:s,READ;prn::/scope:a/{own},READ_UPDATE"

@@ -22,6 +22,7 @@ from segstore.wire.reader_groups import (
     UpdateDistance,
     encode_update,
 )
+from tests.looped import looped
 
 CONFIG = GroupConfig({"a/s": {}})
 
@@ -127,7 +128,7 @@ def test_a_segment_that_another_reader_has_read_to_the_end_of_the_group_is_read(
     assert not is_over(made.state, "second"), "which completes it"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("unassigned", "mine", "others", "expected"),
     [
         (4, 0, [], (4, 0)),

@@ -35,6 +35,7 @@ from segstore.wire import (
 from segstore.wire.blocks import AppendBlockEncoder, FixedBlockSize
 from tests.client.segments import SEGMENT, content, make, setup_reply
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
+from tests.looped import looped
 from tests.server.support import Peer
 
 
@@ -122,7 +123,7 @@ class _Spy:
 
 
 @pytest.mark.seed("36.19")
-@pytest.mark.parametrize("batching", ["turn", "blocks"])
+@looped("batching", ["turn", "blocks"])
 async def test_many_writers_on_one_connection_each_arrive_whole_and_in_order(batching: str) -> None:
     config = settings(append_batching=batching, max_connections_per_store=1)
     segments = [f"scope/stream/{number}.#epoch.0" for number in range(12)]

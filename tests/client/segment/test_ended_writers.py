@@ -32,9 +32,10 @@ from segstore.wire import (
 )
 from tests.client.segments import FAST_RETRY, SEGMENT, setup_reply
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, settings, until
+from tests.looped import looped
 
 
-@pytest.mark.parametrize("how", ["over", "failed", "lost", "not set up"])
+@looped("how", ["over", "failed", "lost", "not set up"])
 async def test_a_flow_of_no_more_use_is_closed_on_a_connection_that_goes_on(how: str) -> None:
     set_ups: list[SetupAppend] = []
 
@@ -136,7 +137,7 @@ async def test_an_answer_to_another_writers_set_up_is_a_protocol_error() -> None
         await writer.abort()
 
 
-@pytest.mark.parametrize("by", ["number", "set-up"])
+@looped("by", ["number", "set-up"])
 async def test_a_fenced_writer_says_where_and_by_which_answer(by: str) -> None:
     def answer(peer: ScriptedPeer, command: Command) -> None:
         if isinstance(command, SetupAppend):
@@ -185,7 +186,7 @@ async def test_a_writer_that_failed_while_it_connected_makes_no_further_attempt(
         await writer.abort()
 
 
-@pytest.mark.parametrize("handed_over", [True, False])
+@looped("handed_over", [True, False])
 async def test_who_waits_for_the_start_of_a_writer_whose_segment_is_over_waits_no_longer(handed_over: bool) -> None:
     def answer(peer: ScriptedPeer, command: Command) -> None:
         if isinstance(command, SetupAppend):
@@ -220,7 +221,7 @@ async def test_a_refusal_that_names_nothing_is_of_the_writers_segment_and_endpoi
         await writer.abort()
 
 
-@pytest.mark.parametrize("how", ["failed", "over"])
+@looped("how", ["failed", "over"])
 async def test_a_writer_that_ends_while_it_is_set_up_leaves_no_attempt_behind(how: str) -> None:
     asked: list[SetupAppend] = []
 
@@ -272,13 +273,12 @@ class Failing(FixedStore):
         raise self.problem
 
 
-@pytest.mark.parametrize(
+@looped(
     ("problem", "kind", "said"),
     [
         (BadField("it is too long"), RequestRejected, f"{SEGMENT} cannot be written to: it is too long"),
         (ZeroDivisionError("by zero"), ProtocolViolation, f"a writer of {SEGMENT} failed: ZeroDivisionError"),
     ],
-    ids=["the wire's", "unexpected"],
 )
 async def test_an_error_that_no_further_attempt_can_mend_ends_the_writer_with_its_cause(
     problem: Exception, kind: type[ClientError], said: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.looped import looped
 from tests.soak.exactly_once import Outcome, run_seed
 
 EVENTS = 1_500
@@ -18,7 +19,7 @@ async def test_no_event_is_lost_doubled_or_out_of_order_under_a_seeded_schedule(
     assert outcome.did["lost connections"] > 0
 
 
-@pytest.mark.parametrize(
+@looped(
     ("read", "found"),
     [
         ({"a": [0, 1, 2], "b": [0]}, (0, 0, 0)),

@@ -13,6 +13,7 @@ from segstore.server import MockSegmentStore
 from segstore.wire import SegmentIsSealed
 from tests.client.segments import SEGMENT, content, make, stores_all
 from tests.client.support import ScriptedStore, endpoint, settings, until
+from tests.looped import looped
 
 
 class Carrier:
@@ -66,11 +67,7 @@ async def test_a_segment_that_is_over_for_who_carries_is_over_for_the_writer(
     await writer.aclose()
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [RequestRejected("it is refused", segment=SEGMENT), ZeroDivisionError("by zero")],
-    ids=["foreseen", "not"],
-)
+@looped("problem", [RequestRejected("it is refused", segment=SEGMENT), ZeroDivisionError("by zero")])
 async def test_a_large_event_that_cannot_be_carried_ends_the_writer_with_the_reason(problem: Exception) -> None:
     async with ScriptedStore(stores_all) as store, ConnectionPool(settings(max_event_bytes=100)) as pool:
         carry = Carrier()
@@ -95,7 +92,7 @@ async def test_a_large_event_that_cannot_be_carried_ends_the_writer_with_the_rea
         await writer.abort()
 
 
-@pytest.mark.parametrize("carried", ["stored", "over", "refused"])
+@looped("carried", ["stored", "over", "refused"])
 async def test_a_segment_that_is_over_during_a_large_event_is_so_after_it(carried: str) -> None:
     heard: list[tuple[object, object]] = []
     async with ScriptedStore(stores_all) as store, ConnectionPool(settings(max_event_bytes=100)) as pool:

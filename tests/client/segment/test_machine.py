@@ -40,6 +40,7 @@ from segstore.wire import (
 from segstore.wire import SegmentSealed as SegmentSealedReply
 from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply, stores_all
 from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings, until
+from tests.looped import looped
 from tests.server.support import Peer
 
 
@@ -65,9 +66,7 @@ async def test_one_ack_covers_all_appends_before_it() -> None:
 
 
 @pytest.mark.seed("36.22")
-@pytest.mark.parametrize(
-    ("number", "previous"), [(2, 2), (2, 3), (3, 1), (9, 0)], ids=["equal", "above", "never acknowledged", "not sent"]
-)
+@looped(("number", "previous"), [(2, 2), (2, 3), (3, 1), (9, 0)])
 async def test_an_ack_that_cannot_be_is_a_protocol_error_and_nothing_is_lost(number: int, previous: int) -> None:
     def answer(peer: ScriptedPeer, command: Command) -> None:
         if isinstance(command, SetupAppend):
@@ -86,7 +85,7 @@ async def test_an_ack_that_cannot_be_is_a_protocol_error_and_nothing_is_lost(num
 
 
 @pytest.mark.seed("36.23")
-@pytest.mark.parametrize("stored", [0, 1, 2, 3, 4])
+@looped("stored", [0, 1, 2, 3, 4])
 async def test_the_answer_to_a_set_up_acknowledges_and_the_rest_is_sent_again_before_anything_new(stored: int) -> None:
     sent_again: list[int] = []
 
@@ -132,8 +131,8 @@ async def test_a_writer_id_that_has_written_before_goes_on_where_it_stopped() ->
 
 
 @pytest.mark.seed("36.23")
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("batching", ["turn", "blocks"])
+@looped("when", ["before", "after"])
+@looped("batching", ["turn", "blocks"])
 async def test_whatever_is_cut_before_or_after_the_store_took_it_is_there_once_and_in_order(
     when: str, batching: str
 ) -> None:

@@ -28,6 +28,7 @@ from segstore.wire import (
 from segstore.wire import SegmentSealed as SegmentSealedReply
 from tests.client.segments import SEGMENT, make
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, endpoint, settings, until
+from tests.looped import looped
 from tests.server.support import Peer
 
 
@@ -57,7 +58,7 @@ async def test_reads_bring_at_most_two_mebibytes_wait_at_the_tail_and_tell_the_e
             assert (await reader.read()).end_of_segment
 
 
-@pytest.mark.parametrize("size", [1000, RECEIVE_BYTES, RECEIVE_BYTES + 1, 3 * RECEIVE_BYTES])
+@looped("size", [1000, RECEIVE_BYTES, RECEIVE_BYTES + 1, 3 * RECEIVE_BYTES])
 async def test_chunks_stay_unchanged_while_they_are_held(size: int) -> None:
     data = Random(4).randbytes(12 * RECEIVE_BYTES)
     async with MockSegmentStore(watched=False) as store, ConnectionPool(settings(read_size_bytes=size)) as pool:
@@ -161,7 +162,7 @@ async def test_a_cancelled_read_loses_nothing(store: MockSegmentStore, pool: Con
 
 
 @pytest.mark.seed("36.28")
-@pytest.mark.parametrize("when", ["before", "after"])
+@looped("when", ["before", "after"])
 async def test_a_reader_goes_on_where_it_was_when_its_connection_is_cut(when: str) -> None:
     config = settings(read_size_bytes=64, retry=Backoff(initial_ms=1, max_ms=2, jitter=0, max_attempts=10))
     async with MockSegmentStore() as store, ConnectionPool(config) as pool:
@@ -179,8 +180,8 @@ async def test_a_reader_goes_on_where_it_was_when_its_connection_is_cut(when: st
 
 
 @pytest.mark.seed("36.30")
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("flow_exists", [False, True])
+@looped("strict", [False, True])
+@looped("flow_exists", [False, True])
 async def test_a_refused_read_ends_its_reader_and_disturbs_no_other_flow(strict: bool, flow_exists: bool) -> None:
     """The offset of the read, taken for a request id, is that of flow 3, request 7."""
     config = settings(max_connections_per_store=1)

@@ -19,6 +19,7 @@ from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, Command, DataAppended, SetupAppend
 from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
+from tests.looped import looped
 
 
 class Moving(FixedStore):
@@ -57,7 +58,7 @@ async def test_a_wrong_host_forgets_the_endpoint_and_connects_to_the_owner() -> 
 
 
 @pytest.mark.seed("36.26")
-@pytest.mark.parametrize("end", ["seal", "delete"])
+@looped("end", ["seal", "delete"])
 async def test_a_sealed_or_missing_segment_hands_over_what_is_not_acknowledged_in_order(end: str) -> None:
     async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
         await make(store, SEGMENT, "scope/stream/1.#epoch.1")
@@ -190,7 +191,7 @@ async def test_closing_the_pool_ends_a_writers_futures_and_its_flush() -> None:
 
 
 @pytest.mark.seed("36.9")
-@pytest.mark.parametrize("pooled", [True, False])
+@looped("pooled", [True, False])
 async def test_without_pooling_each_writer_and_reader_has_a_connection_of_its_own(pooled: bool) -> None:
     config = settings(enable_connection_pooling=pooled, max_connections_per_store=2)
     async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:

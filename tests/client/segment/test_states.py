@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segstore.client.segment.states import TRANSITIONS, WriterEvent, WriterState, after
+from tests.looped import looped
 
 
 def test_a_writer_is_set_up_opened_and_closed() -> None:
@@ -23,7 +24,7 @@ def test_a_closed_writer_stays_closed() -> None:
     assert not [event for state, event in TRANSITIONS if state is WriterState.CLOSED]
 
 
-@pytest.mark.parametrize("state", [WriterState.CONNECTING, WriterState.OPEN, WriterState.FAILED])
+@looped("state", [WriterState.CONNECTING, WriterState.OPEN, WriterState.FAILED])
 def test_a_set_up_that_was_not_sent_cannot_be_answered(state: WriterState) -> None:
     with pytest.raises(ValueError, match=f"in state {state.name} cannot take ANSWERED"):
         after(state, WriterEvent.ANSWERED)

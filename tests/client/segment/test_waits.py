@@ -8,6 +8,7 @@ import pytest
 
 from segstore.client.errors import ClientError, Closed
 from segstore.client.segment.waits import AppendWaits
+from tests.looped import looped
 
 
 async def turn() -> None:
@@ -75,7 +76,7 @@ async def test_each_flush_gets_an_error_of_its_own() -> None:
     waits.fail(error)
 
 
-@pytest.mark.parametrize("how", ["settled", "failed"])
+@looped("how", ["settled", "failed"])
 async def test_a_flush_that_was_cancelled_disturbs_no_other(how: str) -> None:
     waits = AppendWaits()
     cancelled, other = asyncio.create_task(waits.until_settled(1)), asyncio.create_task(waits.until_settled(1))

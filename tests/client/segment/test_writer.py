@@ -16,6 +16,7 @@ from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, AppendSetup, Command, DataAppended, SetupAppend
 from segstore.wire.blocks import AppendBlockEncoder
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, create, endpoint, settings, until
+from tests.looped import looped
 from tests.server.support import Peer
 
 SEGMENT = "scope/stream/0.#epoch.0"
@@ -122,7 +123,7 @@ async def test_after_a_reconnect_the_oldest_append_goes_alone_and_the_others_whe
         await writer.abort()
 
 
-@pytest.mark.parametrize("sizes", [[0], [5], [100, 1, 0, 30], [5_000], [4_096, 5_000, 20_000], [1] * 300])
+@looped("sizes", [[0], [5], [100, 1, 0, 30], [5_000], [4_096, 5_000, 20_000], [1] * 300])
 async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: list[int]) -> None:
     class Socket:
         def __init__(self) -> None:

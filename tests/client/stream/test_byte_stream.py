@@ -24,6 +24,7 @@ from segstore.client.errors import (
 )
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
+from tests.looped import looped
 from tests.official.client import run
 from tests.official.support import MARKS, uri
 
@@ -136,7 +137,7 @@ async def test_what_was_truncated_is_gone_and_the_rest_keeps_its_offsets() -> No
                 await reader.read_at(0, 3)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@looped("seed", range(3))
 async def test_bytes_are_stored_once_and_in_order_whatever_happens_to_connections(seed: int) -> None:
     random = Random(seed)
     retry = Backoff(initial_ms=1, max_ms=20, jitter=0, max_attempts=40)
@@ -186,7 +187,7 @@ async def test_bytes_are_stored_at_an_offset_or_not_at_all() -> None:
             assert await reader.read_exactly(15) == b"begin one other"
 
 
-@pytest.mark.parametrize("do", ["close", "close after"])
+@looped("do", ["close", "close after"])
 async def test_whether_bytes_are_stored_at_an_offset_is_known_though_the_answer_was_lost(do: str) -> None:
     async with byte_stream() as (mock, pravega), pravega.byte_writer("a", "bytes") as writer:
         mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do=do)

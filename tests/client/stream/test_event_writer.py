@@ -37,6 +37,7 @@ from segstore.server.cluster import MockCluster
 from segstore.wire.hashing import position_of
 from segstore.wire.names import writer_id
 from tests.client.support import settings, until
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -110,7 +111,7 @@ async def test_eager_creation_fails_with_any_segment_writer_and_leaves_nothing()
 
 
 @pytest.mark.seed("79.2")
-@pytest.mark.parametrize("router", [None, RoundRobin(), PartialRoundRobin(3), SinglePartition()], ids=str)
+@looped("router", [None, RoundRobin(), PartialRoundRobin(3), SinglePartition()])
 async def test_lazy_creation_starts_the_one_writer_that_the_router_says(router: Router | None) -> None:
     async with streaming(6) as (mock, pravega):
         async with pravega.event_writer("a", "s", lazy_start=True, router=router) as writer:
@@ -276,7 +277,7 @@ async def test_a_send_that_is_cancelled_while_the_writer_starts_takes_nothing_ba
 
 
 @pytest.mark.seed("79.4")
-@pytest.mark.parametrize("router", [None, RoundRobin(), PartialRoundRobin(2)], ids=str)
+@looped("router", [None, RoundRobin(), PartialRoundRobin(2)])
 async def test_the_first_event_lands_on_the_writer_that_was_started(router: Router | None) -> None:
     async with streaming(8) as (mock, pravega):
         for _ in range(4):
@@ -355,7 +356,7 @@ async def test_a_single_partition_has_one_writer_and_a_round_robin_all() -> None
         assert len(started(single)) == 1
 
 
-@pytest.mark.parametrize(("size", "count"), [(1, 2048), (64 * 1024, 32)])
+@looped(("size", "count"), [(1, 2048), (64 * 1024, 32)])
 async def test_events_of_a_caller_that_never_waits_are_sent_meanwhile(size: int, count: int) -> None:
     async with streaming(1) as (_, pravega), pravega.event_writer("a", "s") as writer:
         before = pravega.metrics().bytes_out
@@ -406,7 +407,7 @@ async def test_a_key_is_hashed_once_unless_it_is_long(monkeypatch: pytest.Monkey
 # --- looking and ending -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told_by", ["write", "flush", "a cancelled flush", "nothing", "nothing, and write"])
+@looped("told_by", ["write", "flush", "a cancelled flush", "nothing", "nothing, and write"])
 async def test_the_end_raises_a_failure_unless_the_caller_knows_of_it(told_by: str) -> None:
     async with streaming(1) as (_, pravega):
         writer = pravega.event_writer("a", "s")
@@ -592,7 +593,7 @@ async def test_a_control_api_that_is_not_there_is_said_with_its_address(mock: Mo
             await pravega.event_writer("a", "s", name="w").open()
 
 
-@pytest.mark.parametrize("url", ["https://a:1", "a:1", "http://", "http://a:1/path", "http://a:99999"])
+@looped("url", ["https://a:1", "a:1", "http://", "http://a:1/path", "http://a:99999"])
 def test_what_is_no_address_of_a_control_api_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"control_api"):
         settings(control_api=url)

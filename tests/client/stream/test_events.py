@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from segstore.client.errors import EventTooLarge, ProtocolViolation
 from segstore.client.stream import EventDecoder, frame_event
 from segstore.wire import Event, decode, encode
+from tests.looped import looped
 
 
 def test_an_event_is_framed_as_the_wire_has_it() -> None:
@@ -90,7 +91,7 @@ def test_the_start_of_an_event_is_partial() -> None:
     assert decoder.offset == 0
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "error"),
     [
         (b"\0\0\0\1\0\0\0\1x", ProtocolViolation),

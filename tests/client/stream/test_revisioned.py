@@ -27,6 +27,7 @@ from segstore.wire import (
 from segstore.wire.hashing import java_hash_code, murmur3_128_low
 from segstore.wire.schema import utf16
 from tests.client.support import FAST, AddedUp, ScriptedPeer, ScriptedStore, create, endpoint, settings
+from tests.looped import looped
 
 SEGMENT = "a/log/0.#epoch.0"
 
@@ -228,7 +229,7 @@ async def test_a_log_that_holds_something_else_is_refused() -> None:
             await ours.fetch()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@looped("seed", range(3))
 async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> None:
     random = Random(seed)
     async with stored() as (store, pool):

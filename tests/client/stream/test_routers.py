@@ -15,6 +15,7 @@ from segstore.client.stream import HashedKey, PartialRoundRobin, RoundRobin, Rou
 from segstore.client.stream.routers import Choice
 from segstore.wire.hashing import position_of
 from segstore.wire.names import writer_id
+from tests.looped import looped
 
 
 def ranges(count: int) -> RangeRouter:
@@ -41,8 +42,8 @@ ALL = [HashedKey(), RoundRobin(), PartialRoundRobin(3), SinglePartition()]
 
 
 @pytest.mark.seed("79.4")
-@pytest.mark.parametrize("router", ALL, ids=str)
-@pytest.mark.parametrize("seed", range(5))
+@looped("router", ALL)
+@looped("seed", range(5))
 def test_what_is_peeked_is_what_the_next_event_gets(router: Router, seed: int) -> None:
     choice, of = router.choice(Random(seed)), ranges(7)
     for _ in range(20):
@@ -61,21 +62,21 @@ def test_an_event_with_a_key_does_not_take_what_was_peeked() -> None:
 
 
 @pytest.mark.seed("79.5")
-@pytest.mark.parametrize("limit", [0, -1])
+@looped("limit", [0, -1])
 def test_a_limit_below_one_is_an_error(limit: int) -> None:
     with pytest.raises(ValueError, match=f"at least one segment, not {limit}"):
         PartialRoundRobin(limit)
 
 
 @pytest.mark.seed("79.5")
-@pytest.mark.parametrize("limit", [True, 1.5, "3", None])
+@looped("limit", [True, 1.5, "3", None])
 def test_a_limit_that_is_no_number_of_segments_is_an_error(limit: object) -> None:
     with pytest.raises(TypeError, match="number of segments"):
         PartialRoundRobin(limit)  # type: ignore[arg-type]
 
 
 @pytest.mark.seed("79.5")
-@pytest.mark.parametrize(("limit", "count"), [(3, 10), (3, 3), (3, 2), (1, 5), (100, 4)])
+@looped(("limit", "count"), [(3, 10), (3, 3), (3, 2), (1, 5), (100, 4)])
 def test_a_subset_of_the_limit_is_used_in_turn(limit: int, count: int) -> None:
     choice, of = PartialRoundRobin(limit).choice(Random(2)), ranges(count)
     used = min(limit, count)

@@ -18,6 +18,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from tests.client.support import until
 from tests.client.test_client import client, stream, take
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -223,7 +224,7 @@ async def test_a_ping_that_hears_of_the_end_fails_what_is_open() -> None:
                 await transaction.write(b"late")
 
 
-@pytest.mark.parametrize(("lease_ms", "interval_ms"), [(10, 5), (1_000, 500), (4_000, 2_000), (100_000, 10_000)])
+@looped(("lease_ms", "interval_ms"), [(10, 5), (1_000, 500), (4_000, 2_000), (100_000, 10_000)])
 def test_there_are_two_pings_a_lease_and_more_for_long_ones(lease_ms: int, interval_ms: float) -> None:
     assert ping_interval_ms(lease_ms) == interval_ms
 

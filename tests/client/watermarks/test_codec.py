@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.client.watermarks import Mark, MarkedSegment, decode_mark
+from tests.looped import looped
 
 MADE_BY_JAVA = (
     "0000010000000061fffffffffffffffb00000000000111700200000100000000180000000100000003"
@@ -27,7 +28,7 @@ def test_a_later_revision_is_ignored() -> None:
     assert decode_mark(b"\0\0\2" + first + b"\1\0\0\0\2??") == MARK
 
 
-@pytest.mark.parametrize("count", [1, 127, 128, 300, 17_000])
+@looped("count", [1, 127, 128, 300, 17_000])
 def test_numbers_of_segments_have_one_two_or_four_bytes(count: int) -> None:
     number = count.to_bytes(1) if count < 128 else (count | 0x8000).to_bytes(2) if count < 1 << 14 else b""
     number = number or (count | 0xC000_0000).to_bytes(4)
@@ -36,7 +37,7 @@ def test_numbers_of_segments_have_one_two_or_four_bytes(count: int) -> None:
     assert len(decode_mark(b"\0\0\1\0" + len(content).to_bytes(4) + content).segments) == count
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "says"),
     [
         ("", "ends too early"),

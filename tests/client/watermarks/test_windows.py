@@ -13,12 +13,13 @@ from segstore.client.watermarks.windows import compared
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from tests.client.support import settings
+from tests.looped import looped
 from tests.server.support import PATIENCE_S
 
 MARK = Mark(1, 2, (MarkedSegment(1, 0.0, 0.5, 100), MarkedSegment(2, 0.5, 1.0, 100)))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("position", "order"),
     [
         ({1: (0.0, 0.5, 99), 2: (0.5, 1.0, 100)}, -1),

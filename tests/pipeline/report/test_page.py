@@ -7,11 +7,10 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
-
 from segstore.pipeline.report.analysis_rules import Rule, Status
 from segstore.pipeline.report.page import page
 from segstore.pipeline.report.plots import label, plots
+from tests.looped import looped
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\u2028\x00'
 
@@ -135,7 +134,7 @@ def test_a_long_name_is_shown_by_its_start_and_its_end() -> None:
     assert "x" * 200 not in text
 
 
-@pytest.mark.parametrize("empty", ["traffic", "skipped", "block_fill", "over_time", "latency_by_command"])
+@looped("empty", ["traffic", "skipped", "block_fill", "over_time", "latency_by_command"])
 def test_a_table_without_rows_is_no_plot_and_no_error(empty: str) -> None:
     assert "none" in page(facts(**{empty: table()})) or empty in ("skipped", "block_fill")
 

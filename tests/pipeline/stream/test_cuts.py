@@ -10,6 +10,7 @@ import pytest
 from segstore.client import CutError
 from segstore.pipeline.stream.cuts import parse_place, short_name
 from segstore.wire.names import segment_id
+from tests.looped import looped
 
 
 def test_head_tail_json_and_the_text_of_a_cut_are_places() -> None:
@@ -21,7 +22,7 @@ def test_head_tail_json_and_the_text_of_a_cut_are_places() -> None:
     assert short_name(segment_id(1, 3)) == "3.#epoch.1"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "says"),
     [
         ("nowhere", "is not a position in a stream"),

@@ -9,6 +9,7 @@ import pytest
 from segstore.pipeline.stream.options import read_stream_options
 from segstore.pipeline.stream.rows import wanted_names
 from segstore.pipeline.trace.options import OptionError
+from tests.looped import looped
 
 NEEDED = {"controller": "tcp://127.0.0.1:9090", "scope": "s", "stream": "t"}
 
@@ -58,7 +59,7 @@ def test_settings_of_the_client_go_with_them() -> None:
     assert "secret" not in repr(read)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "option", "says"),
     [
         ({"scope": ""}, "scope", "the option scope is needed"),
@@ -98,7 +99,7 @@ def test_columns_that_a_stream_has_not_are_refused() -> None:
 
 
 @pytest.mark.needs("Java 17 or newer")  # with it PySpark is installed
-@pytest.mark.parametrize(
+@looped(
     ("reads", "option", "value"),
     [
         ("reader", "maxOffsetsPerTrigger", "7"),

@@ -27,6 +27,7 @@ from segstore.pipeline.stream.segments import Segments
 from segstore.server.store import NoSuchSegment
 from segstore.wire.hashing import position_of
 from segstore.wire.names import index_name
+from tests.looped import looped
 from tests.pipeline.memory_stream import MemorySegments, MemoryStream, MemoryWriter
 from tests.pipeline.stream_support import SCOPE, STREAM, options, using
 
@@ -173,8 +174,8 @@ class Query:
 LIMITS = [None, StreamLimit(500, True), StreamLimit(30_000, False)]
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize(("segments", "scalings", "hot"), [(4, 0, 0.75), (1, 8, 0.0), (2, 8, 0.75)])
+@looped("limit", LIMITS)
+@looped(("segments", "scalings", "hot"), [(4, 0, 0.75), (1, 8, 0.0), (2, 8, 0.75)])
 async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
     segments: int, scalings: int, hot: float, limit: StreamLimit | None
 ) -> None:
@@ -192,7 +193,7 @@ async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
         assert len(query.batches) <= 5_000 / 500 * 1.3
 
 
-@pytest.mark.parametrize("limit", LIMITS[1:])
+@looped("limit", LIMITS[1:])
 async def test_a_segment_with_ten_events_keeps_step_with_one_of_thousands(limit: StreamLimit) -> None:
     writing = Writing(2, 2)
     for _ in range(10):
@@ -204,7 +205,7 @@ async def test_a_segment_with_ten_events_keeps_step_with_one_of_thousands(limit:
     assert query.late_ms <= PRECISE_MS
 
 
-@pytest.mark.parametrize("limit", LIMITS[1:])
+@looped("limit", LIMITS[1:])
 async def test_what_is_written_at_once_is_read_in_proportion(limit: StreamLimit) -> None:
     """As by a transaction, or by a writer that is faster than its stream."""
     writing = Writing(3, 3)
@@ -220,8 +221,8 @@ async def test_what_is_written_at_once_is_read_in_proportion(limit: StreamLimit)
         assert max(part.values()) - min(part.values()) < 0.05
 
 
-@pytest.mark.parametrize("limit", LIMITS[1:])
-@pytest.mark.parametrize("hot", [0.0, 0.75])
+@looped("limit", LIMITS[1:])
+@looped("hot", [0.0, 0.75])
 async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_read_in_proportion(
     hot: float, limit: StreamLimit
 ) -> None:
@@ -243,7 +244,7 @@ async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_rea
     assert late < 600  # of 9,000; a segment that is new comes up to 1,000 later than others
 
 
-@pytest.mark.parametrize("limit", LIMITS[1:])
+@looped("limit", LIMITS[1:])
 async def test_a_step_is_cut_where_all_segments_gave_way_to_others(limit: StreamLimit) -> None:
     writing = Writing(12, 3)
     for number, parts in enumerate((1, 4, 2, 5, 1, 3, 2, 4)):
@@ -266,7 +267,7 @@ async def test_without_an_index_segments_advance_in_proportion() -> None:
     assert len(query.batches) > 10
 
 
-@pytest.mark.parametrize("seed", range(10))
+@looped("seed", range(10))
 async def test_streams_that_lack_indexes_are_read_once_and_in_order_of_keys(seed: int) -> None:
     writing = Writing(seed, 3)
     limit = StreamLimit(100, True) if seed % 2 else StreamLimit(5_000, False)
@@ -291,8 +292,8 @@ async def test_a_long_index_is_searched_and_read_in_windows() -> None:
     assert max(query.asked) < 50
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-@pytest.mark.parametrize("limit", [None, StreamLimit(60, True), StreamLimit(3_000, False)])
+@looped("indexed", [True, False])
+@looped("limit", [None, StreamLimit(60, True), StreamLimit(3_000, False)])
 async def test_a_finished_segment_is_not_read_again_while_a_predecessor_waits(
     limit: StreamLimit | None, indexed: bool
 ) -> None:
@@ -373,7 +374,7 @@ async def test_a_limited_batch_asks_only_about_the_segments_that_it_reads() -> N
     assert len(query.batches) == 1
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@looped("limit", LIMITS)
 async def test_truncated_and_deleted_segments_are_an_error_or_skipped(limit: StreamLimit | None) -> None:
     writing = Writing(8, 2)
     writing.write(500, 1)
@@ -396,7 +397,7 @@ async def test_truncated_and_deleted_segments_are_an_error_or_skipped(limit: Str
         assert sorted(each for batch in query.batches for each in batch) == writing.written[rest:]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@looped("seed", range(6))
 async def test_a_time_is_a_cut_before_what_was_written_then(seed: int) -> None:
     writing = Writing(seed, 2)
     begins = []
@@ -462,7 +463,7 @@ async def test_entries_that_a_client_put_into_an_index_do_no_harm() -> None:
         assert await lag(segments, given, at) < whole
 
 
-@pytest.mark.parametrize("seed", [*range(24), 1010, 1068, 1077, 1208])
+@looped("seed", [*range(24), 1010, 1068, 1077, 1208])
 async def test_any_stream_is_read_once_and_in_order(seed: int) -> None:
     random = Random(seed)
     writing = Writing(seed, random.randrange(1, 5))

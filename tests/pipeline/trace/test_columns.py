@@ -19,6 +19,7 @@ from segstore.pipeline.trace.columns import (
 from segstore.wire.commands import AppendBlockEnd, CreateTransientSegment, DataAppended, NoSuchSegment, ReadSegment
 from segstore.wire.schema import COMMANDS
 from segstore.wire.schema import lowering as low
+from tests.looped import looped
 
 
 def test_every_plain_field_of_every_command_is_a_column_and_no_secret_is() -> None:
@@ -47,7 +48,7 @@ def test_a_field_that_is_narrow_in_one_command_and_wide_in_another_is_a_wide_col
     assert ALL_COLUMNS["scale_type"].type == "byte"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("cls", "column", "field"),
     [
         (ReadSegment, "segment", "segment"),

@@ -28,6 +28,7 @@ from segstore.pipeline.trace.files import (
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
 from segstore.wire.trace import NotATrace, Record
+from tests.looped import looped
 from tests.pipeline.support import both, write_capture, write_fixture
 from tests.wire.trace.traces import capture, record
 
@@ -102,9 +103,7 @@ def test_pieces_lie_side_by_side_and_know_how_many_records_they_have(tmp_path: P
     assert max(piece.size for piece in pieces) <= 700
 
 
-@pytest.mark.parametrize(
-    ("total", "pieces"), [(1_000_000, 1), (100_000_000, 3), (400_000_000, 4), (2_000_000_000, 15), (10**12, 7451)]
-)
+@looped(("total", "pieces"), [(1_000_000, 1), (100_000_000, 3), (400_000_000, 4), (2_000_000_000, 15), (10**12, 7451)])
 def test_a_trace_is_cut_into_a_few_pieces_and_a_long_one_into_long_ones(total: int, pieces: int) -> None:
     size = piece_bytes_of(total)
     assert PIECE_BYTES <= size <= MOST_PIECE_BYTES

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from segstore.pipeline.trace.columns import select
 from segstore.pipeline.trace.files import plan
 from segstore.pipeline.trace.filter import FILTERED, Chosen, Condition, condition
@@ -16,6 +14,7 @@ from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import time_of
 from segstore.wire import DataAppended, Hello, KeepAlive, NoSuchSegment
 from segstore.wire.trace import RecordKind
+from tests.looped import looped
 from tests.pipeline.support import write_capture
 from tests.wire.trace.traces import frame, record
 
@@ -62,7 +61,7 @@ def test_a_condition_on_time_passes_over_blocks_that_cannot_have_it(tmp_path: Pa
     assert read(condition("ts_ns", "=", (2_000,), negated=True)) == 9
 
 
-@pytest.mark.parametrize(
+@looped(
     ("column", "values"),
     [
         ("request_id", (5,)),

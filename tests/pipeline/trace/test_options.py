@@ -7,6 +7,7 @@ import pytest
 from segstore.pipeline.trace.columns import DEFAULT_COLUMNS, ColumnError
 from segstore.pipeline.trace.filter import Condition
 from segstore.pipeline.trace.options import Limit, OptionError, read_options
+from tests.looped import looped
 
 
 def test_without_options_there_are_the_default_columns_and_nothing_fails() -> None:
@@ -27,7 +28,7 @@ def test_options_are_taken_in_any_case_of_letters() -> None:
     assert options.ports == (12345, 6000)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "said"),
     [
         ({}, "a path is needed"),

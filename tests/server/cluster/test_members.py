@@ -13,6 +13,7 @@ from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.coordination import OwnershipSettings, SessionState
 from segstore.wire.names import container_of
+from tests.looped import looped
 from tests.server.support import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -85,7 +86,7 @@ async def test_with_reconnect_a_store_keeps_what_it_had() -> None:
         assert mock.members.session(0) is not session
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "said"),
     [
         ({"stores": 0}, "stores: it must be greater than or equal to 1"),
@@ -113,7 +114,7 @@ async def test_what_is_asked_of_one_store_or_without_a_session_is_refused_in_wor
 
 
 @pytest.mark.seed("57.8")
-@pytest.mark.parametrize("policy", ["reconnect", "shutdown"])
+@looped("policy", ["reconnect", "shutdown"])
 async def test_a_client_writes_and_reads_in_order_while_sessions_expire_and_containers_move(policy: str) -> None:
     settings = RECONNECT.model_copy(update={"session_expired_policy": policy})
     async with MockCluster(stores=3, ownership=settings) as mock, connect(f"tcp://{mock.controller_uri}") as pravega:
@@ -140,7 +141,7 @@ async def test_a_client_writes_and_reads_in_order_while_sessions_expire_and_cont
         assert by_key == {key: list(range(key, 300, 5)) for key in range(5)}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@looped("seed", [1, 2])
 async def test_containers_can_be_moved_whatever_happened_before(seed: int) -> None:
     random, down = Random(seed), set[int]()
     async with MockCluster(stores=3, containers=6, ownership=RECONNECT) as mock:

@@ -16,11 +16,12 @@ from segstore.server.coordination import ContainerOwnership, OwnershipSettings
 from segstore.server.durable import Durability, Epoch, epochs_of
 from segstore.server.shared_folder import SharedFolder
 from segstore.server.store import Container
+from tests.looped import looped
 from tests.server.shared_folder.members import CONTAINERS, until
 from tests.server.support import PATIENCE_S
 
 
-@pytest.mark.parametrize("part", ["calls", "segments", "durability"])
+@looped("part", ["calls", "segments", "durability"])
 async def test_a_cancelled_resignation_closes_all_parts_and_no_later_one_waits_for_it(part: str) -> None:
     did: list[str] = []
 

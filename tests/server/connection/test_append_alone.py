@@ -36,6 +36,7 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import AppendBlockDecoder, one_by_one
 from segstore.wire.names import index_name
+from tests.looped import looped
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITERS = [UUID(int=1), UUID(int=2)]
@@ -208,7 +209,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.parametrize("held", [False, True])
+@looped("held", [False, True])
 @given(steps)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: list[Any]) -> None:
@@ -256,7 +257,7 @@ def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: l
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("kind", [Connection, Always])
+@looped("kind", [Connection, Always])
 async def test_nothing_is_left_of_a_read_when_the_fence_ends_the_connection(kind: type[Connection]) -> None:
     side = Side(kind, HeldGate())
     side.hub.fence = lambda: side.connection.failed("its containers are another store's now")
@@ -297,8 +298,8 @@ async def test_requests_that_wait_keep_their_payloads_when_more_is_read_and_the_
     side.close()
 
 
-@pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize("reads", [1, 4])
+@looped("waits", [False, True])
+@looped("reads", [1, 4])
 async def test_appends_before_the_one_that_memory_has_no_room_for_are_acknowledged(reads: int, waits: bool) -> None:
     side = Side(Connection, None)
     if waits:  # a tail read, which each append may wake

@@ -31,6 +31,7 @@ from segstore.wire import (
     SegmentCreated,
     UpdateSegmentAttribute,
 )
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
 
 MANY = 600
@@ -57,7 +58,7 @@ def test_the_ids_collide_and_a_table_that_is_keyed_by_them_is_found() -> None:
         del held
 
 
-@pytest.mark.parametrize("watched", [True, False])
+@looped("watched", [True, False])
 async def test_writers_and_attributes_of_a_store_do_not_collide(watched: bool) -> None:
     async with MockSegmentStore(watched=watched, http_port=0) as store, await Peer.connect(store) as peer:
         await peer.ask(HELLO, create(), create(OTHER, 2))

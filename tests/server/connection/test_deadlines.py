@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from segstore.server import LimitSettings
 from segstore.server.connection.deadlines import Missed, Waits
+from tests.looped import looped
 
 LIMITS = LimitSettings(first_frame_timeout_s=30, frame_timeout_s=60, stalled_peer_timeout_s=10, linger_s=5)
 
@@ -118,7 +117,7 @@ def test_a_connection_that_closes_has_only_the_time_to_do_so() -> None:
     assert due(waits) == (107.0, Missed.CLOSING)
 
 
-@pytest.mark.parametrize("missed", Missed)
+@looped("missed", Missed)
 def test_what_was_missed_is_said_with_its_setting(missed: Missed) -> None:
     sentence = missed.sentence(LIMITS)
     assert "{" not in sentence

@@ -20,6 +20,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.trace import Direction
+from tests.looped import looped
 from tests.server.connection.conftest import Started
 from tests.server.durable.test_acknowledging import Cluster as DurableCluster
 from tests.server.durable.test_acknowledging import Held, connected
@@ -81,9 +82,9 @@ async def test_a_peer_that_has_ended_its_direction_gets_the_replies_that_a_rule_
         assert [each.type_name for each in await peer.receive(2)] == ["DATA_APPENDED"]
 
 
-@pytest.mark.parametrize("name", get_args(HostName))
-@pytest.mark.parametrize("overtake", [False, True])
-@pytest.mark.parametrize("at", ["before", "after"])
+@looped("name", get_args(HostName))
+@looped("overtake", [False, True])
+@looped("at", ["before", "after"])
 async def test_a_client_that_half_closes_gets_delayed_replies_and_no_answer_to_a_read_that_waits(
     name: HostName, at: str, overtake: bool
 ) -> None:

@@ -12,6 +12,7 @@ from segstore.server.connection.deadlines import Waits
 from segstore.server.connection.executing import Execution
 from segstore.server.faults import Lane
 from segstore.wire import GetStreamSegmentInfo, Hello, SealSegment, encode
+from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, FakeClock, Peer, append, set_up, until
 
@@ -26,7 +27,7 @@ async def test_a_failed_append_is_not_stored_and_its_writer_is_to_be_set_up_agai
         assert stored(mock) == 4
 
 
-@pytest.mark.parametrize("by_rule", [True, False])
+@looped("by_rule", [True, False])
 async def test_what_comes_after_a_refused_append_that_was_held_did_not_come_with_it(by_rule: bool) -> None:
     async with MockSegmentStore() as mock, await writer_of(mock) as peer:
         if by_rule:
@@ -104,8 +105,8 @@ async def test_a_held_connection_keeps_no_more_than_what_one_read_brought() -> N
         assert stored(mock) == 4 + 100 * len(payload)
 
 
-@pytest.mark.parametrize("at", ["before", "after"])
-@pytest.mark.parametrize("overtake", [True, False])
+@looped("at", ["before", "after"])
+@looped("overtake", [True, False])
 async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: bool) -> None:
     clock = FakeClock()
     limits = LimitSettings(connection_outstanding_bytes=64 * 1024)

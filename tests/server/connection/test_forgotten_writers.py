@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-import pytest
-
 from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.connection import WriterCounts
 from segstore.server.store.memory import ATTRIBUTE_BYTES
@@ -22,6 +20,7 @@ from segstore.wire import (
     SealSegment,
     SegmentIsSealed,
 )
+from tests.looped import looped
 from tests.server.connection.test_session import KEY, token
 from tests.server.support import HELLO, SEGMENT, WRITER, Desk, FakeClock, Peer, append, create, make_service, set_up
 
@@ -54,9 +53,7 @@ def batch(gone: str, start: int, many: int) -> Iterator[Command]:
                 yield from cycle(number, DeleteSegment(4, source(number), ""))
 
 
-@pytest.mark.parametrize(
-    ("gone", "watched"), [("merged", True), ("merged", False), ("merged in a batch", False), ("deleted", False)]
-)
+@looped(("gone", "watched"), [("merged", True), ("merged", False), ("merged in a batch", False), ("deleted", False)])
 async def test_a_connection_outlives_any_number_of_writers_whose_segments_went(gone: str, watched: bool) -> None:
     async with (
         MockSegmentStore(limits=LIMITS, watched=watched, http_port=0) as store,

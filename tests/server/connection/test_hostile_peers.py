@@ -20,6 +20,7 @@ import pytest
 from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.connection import Connection
 from segstore.wire import AppendBlock, DataAppended, KeepAlive, SegmentRead, SetupAppend, encode
+from tests.looped import looped
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MIB = 1024 * 1024
@@ -379,7 +380,7 @@ async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: py
         assert await is_served(healthy)
 
 
-@pytest.mark.parametrize("watched", [False, True])
+@looped("watched", [False, True])
 async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected(watched: bool) -> None:
     async with (
         MockSegmentStore(watched=watched) as store,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from segstore.server import MockSegmentStore
 from segstore.server.traffic import KEPT_BYTES, Traffic
 from segstore.wire import AppendBlock, AppendBlockEnd, DataAppended, encode
 from segstore.wire.trace import Direction, RecordKind
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, create, read, set_up
 
 COUNT = 12_000
@@ -22,8 +21,8 @@ def pair(number: int) -> tuple[bytes, bytes]:
     return encode(AppendBlock(WRITER, data)), encode(end)
 
 
-@pytest.mark.parametrize("watched", [False, True])
-@pytest.mark.parametrize("others", [0, 3], ids=["alone", "among others"])
+@looped("watched", [False, True])
+@looped("others", [0, 3])
 async def test_a_flood_of_appends_is_stored_and_recorded_as_it_was_sent(others: int, watched: bool) -> None:
     frames = [frame for number in range(1, COUNT + 1) for frame in pair(number)]
     async with MockSegmentStore(watched=watched) as mock:

@@ -18,6 +18,7 @@ from segstore.wire import DeleteSegment, ReadSegment, SealSegment, SetupAppend
 from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import codec_backend
 from segstore.wire.names import index_name, transient_name
+from tests.looped import looped
 from tests.server.support import Desk, FakeClock, create, make_service
 
 if TYPE_CHECKING:
@@ -334,7 +335,7 @@ NOT_PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("what", NOT_PLAIN)
+@looped("what", NOT_PLAIN)
 def test_a_run_that_is_not_plain_is_left_as_it_is(what: str) -> None:
     for call in BOTH:
         made, same = Runs(3), Runs(3)
@@ -359,7 +360,7 @@ def test_an_index_entry_that_is_due_is_written_before_the_append() -> None:
         assert index.length == 3 * 24
 
 
-@pytest.mark.parametrize(
+@looped(
     "change",
     [
         lambda index: index.seal(),
@@ -432,14 +433,14 @@ def test_acknowledgements_that_are_viewed_are_a_buffer_error() -> None:
             made.store_by(call, 500)
 
 
-@pytest.mark.parametrize("name", ["id_bytes", "is_set_up", "last_stored", "container_id", "found", "add_record"])
-@pytest.mark.parametrize("odd", [None, -1, 1.5, "text", 1 << 70, {}, [], b"short", bytes(16), DELETED])
+@looped("name", ["id_bytes", "is_set_up", "last_stored", "container_id", "found", "add_record"])
+@looped("odd", [None, -1, 1.5, "text", 1 << 70, {}, [], b"short", bytes(16), DELETED])
 def test_a_writer_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
     _alike(lambda runs: put(runs.runs[0][0], name, odd))
 
 
-@pytest.mark.parametrize("name", ["attributes", "_tail", "_tail_used", "length", "event_count", "gate", "index_due_ms"])
-@pytest.mark.parametrize(
+@looped("name", ["attributes", "_tail", "_tail_used", "length", "event_count", "gate", "index_due_ms"])
+@looped(
     "odd",
     [
         *(None, -1, 1.5, "text", 1 << 63, (1 << 63) - 1, 1000, {}, b"data", memoryview(b"x" * 99)),
@@ -450,13 +451,13 @@ def test_a_segment_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: 
     _alike(lambda runs: put(runs.segment(), name, odd))
 
 
-@pytest.mark.parametrize("name", ["_tail", "length", "event_count", "gate", "index_entry_size", "name", "mapped"])
-@pytest.mark.parametrize("odd", [None, -1, 1.5, "text", 1 << 63, (1 << 63) - 1, 1000, {}, b"data"])
+@looped("name", ["_tail", "length", "event_count", "gate", "index_entry_size", "name", "mapped"])
+@looped("odd", [None, -1, 1.5, "text", 1 << 63, (1 << 63) - 1, 1000, {}, b"data"])
 def test_an_index_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
     _alike(lambda runs: setattr(runs.container.segments[index_name(runs.segment().name)], name, odd))
 
 
-@pytest.mark.parametrize(
+@looped(
     "run", [None, (), [None, None], (None,), (None, []), (None, None), (None, [None]), (None, [()]), (None, (1, 2, 3))]
 )
 def test_an_odd_run_has_the_outcome_that_it_has_in_python(run: Any) -> None:
@@ -466,7 +467,7 @@ def test_an_odd_run_has_the_outcome_that_it_has_in_python(run: Any) -> None:
     _alike(change)
 
 
-@pytest.mark.parametrize(
+@looped(
     "row",
     [
         *((500, 1, b"x"), (500, 1, None, 5), (500, "1", b"x", 5), [500, 1, b"x", 5], (500, 1 << 40, b"x", 5)),
@@ -474,7 +475,7 @@ def test_an_odd_run_has_the_outcome_that_it_has_in_python(run: Any) -> None:
         *((500.5, 1, b"x", 5), (500, 1, memoryview(b"1234").cast("I"), 5), (500, 1, memoryview(b"1234")[::2], 5)),
     ],
 )
-@pytest.mark.parametrize("first", [False, True])
+@looped("first", [False, True])
 def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any, first: bool) -> None:
     def change(runs: Runs) -> None:
         _, rows = runs.runs[0]
@@ -539,7 +540,7 @@ class Meddling:
         return False
 
 
-@pytest.mark.parametrize("where", ["containers", "attributes"])
+@looped("where", ["containers", "attributes"])
 def test_keys_whose_code_takes_everything_away_do_no_harm(where: str) -> None:
     for call in BOTH:
         made = Runs(2)
@@ -597,8 +598,8 @@ def test_what_a_journal_does_not_take_is_not_acknowledged() -> None:
 
 
 @pytest.mark.needs("CPython's _testcapi", "the codec c")
-@pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("passed_ms", [0, 10])
+@looped("recorded", [False, True])
+@looped("passed_ms", [0, 10])
 def test_memory_that_runs_out_leaves_each_run_stored_or_not(passed_ms: int, recorded: bool) -> None:
     testing = import_module("_testcapi")
     failed = 0

@@ -52,6 +52,7 @@ from segstore.wire import (
     UpdateTableEntries,
     WrongHost,
 )
+from tests.looped import looped
 from tests.server.support import SEGMENT, Desk, FakeClock, append, create, make_service, read, set_up
 
 KEY = "0123456789abcdef" * 4
@@ -311,7 +312,7 @@ def _failing_for(desk: Desk, fail: object) -> object:
 
 
 @pytest.mark.seed("36.30")
-@pytest.mark.parametrize(("strict", "request_id"), [(False, 77), (True, 4)])
+@looped(("strict", "request_id"), [(False, 77), (True, 4)])
 def test_a_refused_read_carries_its_offset_or_strictly_its_request_id(strict: bool, request_id: int) -> None:
     desk = Desk(make_service(auth_key=KEY, strict_request_ids=strict))
     refused = AuthTokenCheckFailed(request_id, "", AuthTokenErrorCode.TOKEN_CHECK_FAILED)
@@ -327,7 +328,7 @@ def test_a_read_with_a_token_for_its_stream_is_served() -> None:
 
 
 @pytest.mark.seed("36.25")
-@pytest.mark.parametrize("traces", [False, True])
+@looped("traces", [False, True])
 def test_stack_traces_travel_only_where_they_are_switched_on(traces: bool) -> None:
     desk = Desk(make_service(stack_traces=traces))
     (missing,) = desk.ask(GetStreamSegmentInfo(8, SEGMENT, ""))

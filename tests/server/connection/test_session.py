@@ -34,6 +34,7 @@ from segstore.wire import (
     WrongHost,
 )
 from segstore.wire.names import container_of
+from tests.looped import looped
 from tests.server.support import SEGMENT, WRITER, Desk, FakeClock, append, create, make_service, read, set_up
 
 KEY = "0123456789abcdef" * 4
@@ -55,7 +56,7 @@ def writing(desk: Desk | None = None) -> Desk:
 # --- Hello and KeepAlive ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("high", "low", "ends"), [(17, 5, False), (99, 17, False), (18, 18, True), (4, 1, True)])
+@looped(("high", "low", "ends"), [(17, 5, False), (99, 17, False), (18, 18, True), (4, 1, True)])
 def test_hello_is_answered_with_ours_and_ends_where_no_version_is_common(high: int, low: int, ends: bool) -> None:
     desk = Desk(make_service())
     assert desk.ask(Hello(high, low)) == [Hello(17, 5)]
@@ -235,9 +236,7 @@ def test_the_owner_is_called_once_for_all_replies_that_gather_and_looks_for_ackn
     assert desk.called == 2
 
 
-@pytest.mark.parametrize(
-    "command", [set_up(), CreateTransientSegment(5, WRITER, "scope/s", "")], ids=lambda command: type(command).__name__
-)
+@looped("command", [set_up(), CreateTransientSegment(5, WRITER, "scope/s", "")])
 def test_the_admin_port_takes_no_writers(command: CreateTransientSegment) -> None:
     desk = Desk(make_service(), admin=True)
     assert desk.ask(create(), command) == [SegmentCreated(1, SEGMENT)]
@@ -436,7 +435,7 @@ def test_what_follows_a_request_that_ends_its_connection_is_not_carried_out() ->
 # --- why it ended -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@looped(
     ("commands", "why"),
     [
         ([Hello(18, 18)], "it speaks wire versions 18 to 18, this store 5 to 17"),
@@ -451,7 +450,7 @@ def test_a_session_says_why_it_has_ended(commands: list[Command], why: str) -> N
     assert (desk.session.why, desk.session.ended) == (why, True)
 
 
-@pytest.mark.parametrize("command", [set_up(), transient()], ids=["SetupAppend", "CreateTransientSegment"])
+@looped("command", [set_up(), transient()])
 def test_the_admin_port_names_what_it_does_not_serve(command: Command) -> None:
     desk = Desk(make_service(), admin=True)
     assert desk.ask(command) == []

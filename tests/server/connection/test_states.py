@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from segstore.server.connection.states import TRANSITIONS, ConnectionEvent, ConnectionState, after
+from tests.looped import looped
 
 State, Event = ConnectionState, ConnectionEvent
 
@@ -32,13 +33,13 @@ def test_no_transition_leads_back() -> None:
     assert {state for (state, _), then in TRANSITIONS.items() if then is state} == {State.DRAINING}
 
 
-@pytest.mark.parametrize("event", Event)
+@looped("event", Event)
 def test_a_closed_connection_takes_no_event(event: ConnectionEvent) -> None:
     with pytest.raises(ValueError, match=f"in state CLOSED cannot take {event.name}"):
         after(State.CLOSED, event)
 
 
-@pytest.mark.parametrize("state", [State.NEW, State.CLOSING, State.CUT, State.LOST])
+@looped("state", [State.NEW, State.CLOSING, State.CUT, State.LOST])
 def test_a_connection_that_is_not_served_is_not_drained(state: ConnectionState) -> None:
     with pytest.raises(ValueError, match=f"in state {state.name} cannot take ENDED"):
         after(state, Event.ENDED)

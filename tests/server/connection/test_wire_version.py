@@ -38,6 +38,7 @@ from segstore.wire import (
 from segstore.wire.codec.versions import encode_as
 from segstore.wire.commands import FlushToStorage
 from segstore.wire.schema import Command
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, read, set_up
 
 pytestmark = pytest.mark.usefixtures("loop_is_left_clean")
@@ -49,7 +50,7 @@ def as_of(version: int, commands: Iterable[Command]) -> bytes:
     return b"".join(encode_as(each, version) for each in commands)
 
 
-@pytest.mark.parametrize("version", range(5, 18))
+@looped("version", range(5, 18))
 async def test_hello_is_answered_with_the_version(version: int) -> None:
     async with MockSegmentStore(wire_version=version) as store, await Peer.connect(store) as peer:
         assert await peer.ask(HELLO) == [Hello(version, 5)]
@@ -62,7 +63,7 @@ async def test_a_client_that_wants_a_newer_version_is_told_and_closed() -> None:
         assert await peer.closed() == encode(Hello(8, 5))
 
 
-@pytest.mark.parametrize("version", [5, 6, 7, 8, 9, 15, 16, 17])
+@looped("version", [5, 6, 7, 8, 9, 15, 16, 17])
 async def test_replies_are_as_long_as_the_version_wrote_them(version: int) -> None:
     """A client of the version talks: it sends what that version sent, and reads each byte that comes back."""
     named = version >= 8  # replies name the request by its own id
@@ -92,7 +93,7 @@ async def test_replies_are_as_long_as_the_version_wrote_them(version: int) -> No
         assert await peer.reader.readexactly(8) == encode(KeepAlive())
 
 
-@pytest.mark.parametrize(("version", "request_id"), [(7, 12), (8, 33), (17, 33)])
+@looped(("version", "request_id"), [(7, 12), (8, 33), (17, 33)])
 async def test_before_version_8_the_refusal_of_a_read_names_its_offset(version: int, request_id: int) -> None:
     refused = NoSuchSegment(request_id, SEGMENT, "", 12)
     async with MockSegmentStore(wire_version=version) as store, await Peer.connect(store) as peer:
@@ -112,7 +113,7 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("version", "command"), UNKNOWN)
+@looped(("version", "command"), UNKNOWN)
 async def test_a_command_that_the_version_had_not_closes(version: int, command: Command) -> None:
     async with MockSegmentStore(wire_version=version) as store, await Peer.connect(store) as peer:
         assert await peer.ask(create()) == [SegmentCreated(1, SEGMENT)]
@@ -127,7 +128,7 @@ async def test_what_came_with_the_next_version_is_answered_there() -> None:
         assert made == SegmentCreated(1, SEGMENT)
 
 
-@pytest.mark.parametrize("version", [7, 11, 17])
+@looped("version", [7, 11, 17])
 async def test_the_legacy_table_commands_were_known_and_unsupported_up_to_version_11(version: int) -> None:
     async with MockSegmentStore(wire_version=version) as store, await Peer.connect(store) as peer:
         (refused,) = await peer.ask(MergeTableSegments(1, SEGMENT, SEGMENT, ""))
@@ -145,7 +146,7 @@ async def test_fields_that_are_newer_are_not_seen() -> None:
         ]
 
 
-@pytest.mark.parametrize("version", [10, 11])
+@looped("version", [10, 11])
 async def test_an_illegal_argument_closed_until_there_was_a_reply_for_it(version: int) -> None:
     """Beyond the length of the delta; the reply to what came before is written in both."""
     create_table = CreateTableSegment(1, SEGMENT, False, 0, "", 0)
@@ -160,7 +161,7 @@ async def test_an_illegal_argument_closed_until_there_was_a_reply_for_it(version
             assert (refused.type_name, alive) == ("ERROR_MESSAGE", KeepAlive())
 
 
-@pytest.mark.parametrize(("version", "closes"), [(5, True), (8, True), (9, False), (17, False)])
+@looped(("version", "closes"), [(5, True), (8, True), (9, False), (17, False)])
 async def test_strictly_bytes_behind_the_last_field_closed_up_to_version_8(version: int, closes: bool) -> None:
     frame = encode(KeepAlive())[:4] + (3).to_bytes(4, "big") + b"???"
     async with (
@@ -182,7 +183,7 @@ async def test_a_current_client_is_served_by_an_old_store_unless_it_is_strict() 
         assert await peer.receive(2) == [SegmentCreated(1, SEGMENT), KeepAlive()]
 
 
-@pytest.mark.parametrize("version", [8, 9])
+@looped("version", [8, 9])
 async def test_frames_above_eight_mebibytes_came_with_version_9(version: int) -> None:
     header = append(1).code.to_bytes(4, "big") + (0x7FFFFF).to_bytes(4, "big")
     async with MockSegmentStore(wire_version=version) as store, await Peer.connect(store) as peer:

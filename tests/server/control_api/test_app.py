@@ -15,6 +15,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from segstore.server.control_api import Controlled, make_app
+from tests.looped import looped
 from tests.processes import PATIENCE_S, SERVE, started
 from tests.server.control_api.support import asking, refusal
 
@@ -94,7 +95,7 @@ async def test_the_description_requires_the_token_that_a_server_requires(tmp_pat
     assert open_to_all["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "path", "allowed"),
     [
         ("PATCH", "/v1/health", {"GET", "HEAD"}),
@@ -157,7 +158,7 @@ def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "path", "body", "where", "said"),
     [
         ("POST", "faults", {"do": "close", "nht": 3}, "body.nht", "there is no such key (nth?)"),

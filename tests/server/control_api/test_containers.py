@@ -16,6 +16,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.control_api.routes import containers
 from segstore.server.coordination import OwnershipSettings
 from segstore.wire.endpoint import Endpoint
+from tests.looped import looped
 from tests.server.control_api.support import asking, client_of, refusal
 from tests.server.support import PATIENCE_S
 
@@ -177,7 +178,7 @@ async def test_a_session_that_expires_while_it_is_cut_ends_the_store_once_it_is_
         assert (await http.get("/v1/server")).json()["stores"][1]["serving"] is False
 
 
-@pytest.mark.parametrize("what", ["stop", "start", "expire-session", "cut-session", "heal-session"])
+@looped("what", ["stop", "start", "expire-session", "cut-session", "heal-session"])
 async def test_a_store_that_is_not_one_of_several_is_not_steered(what: str) -> None:
     async with several(stores=2, containers=2) as (_, http):
         status, said, where = refusal(await http.post(f"/v1/stores/2/{what}"))
@@ -187,7 +188,7 @@ async def test_a_store_that_is_not_one_of_several_is_not_steered(what: str) -> N
         assert (status, said, where) == (409, ALONE, "path")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("path", "sent", "status", "where"),
     [
         ("/v1/containers/9/move", {"to": 0}, 404, "path.container"),

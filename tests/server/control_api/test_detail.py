@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from segstore.server.control_api.detail import readable_form
+from tests.looped import looped
 
 
-@pytest.mark.parametrize("text", ['{"a":1e999}', '{"a":NaN}', '[{"a":1,"a":2}]', "[-Infinity]"])
+@looped("text", ['{"a":1e999}', '{"a":NaN}', '[{"a":1,"a":2}]', "[-Infinity]"])
 def test_what_would_not_be_the_same_json_is_shown_as_text(text: str) -> None:
     assert readable_form(text.encode()) == ("text", text)
 

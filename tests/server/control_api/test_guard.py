@@ -14,10 +14,11 @@ from segstore.client import ClientSettings
 from segstore.client.control_api import register_writer
 from segstore.client.errors import PeerRefused
 from segstore.server.control_api.guard import Guard, host_of, is_loopback
+from tests.looped import looped
 from tests.server.control_api.support import asking, raw, refusal
 
 
-@pytest.mark.parametrize(
+@looped(
     ("header", "host"),
     [
         ("127.0.0.1:80", "127.0.0.1"),
@@ -38,7 +39,7 @@ def test_the_host_of_a_header(header: str, host: str | None) -> None:
     assert host_of(header) == host
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "loopback"),
     [("localhost", True), ("127.9.9.9", True), ("::1", True), ("10.0.0.1", False), ("localhost.evil.example", False)],
 )
@@ -46,7 +47,7 @@ def test_what_is_loopback(name: str, loopback: bool) -> None:
     assert is_loopback(name) is loopback
 
 
-@pytest.mark.parametrize(
+@looped(
     ("bound", "host", "served"),
     [
         ("127.0.0.1", "localhost", True),
@@ -64,7 +65,7 @@ def test_a_name_that_anybody_could_have_resolve_here_is_not_served(bound: str, h
     assert guard._serves(host) is served
 
 
-@pytest.mark.parametrize(
+@looped(
     ("headers", "where"),
     [
         ({"host": "rebound.example"}, "header.host"),
@@ -164,7 +165,7 @@ async def test_with_the_token_all_is_served_but_what_others_pages_ask(tmp_path: 
         assert (await http.get("/v1/writers")).json()["names"] == ["orders"]
 
 
-@pytest.mark.parametrize("token", ["two words", "line\r\nhost: x", "é"])
+@looped("token", ["two words", "line\r\nhost: x", "é"])
 def test_a_token_of_a_client_is_one_word(token: str) -> None:
     with pytest.raises(ValueError, match="one word") as caught:
         ClientSettings(control_api_token=token)
@@ -178,7 +179,7 @@ async def test_a_form_cannot_send_a_body() -> None:
             assert refusal(answer)[::2] == (415, "header.content-type")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("origin", "status", "chunked", "more"),
     [
         ("http://localhost", 413, False, {}),

@@ -15,6 +15,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.traffic import Traffic
 from segstore.tap import Tap
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, Hello, KeepAlive, Padding, encode
+from tests.looped import looped
 from tests.server.control_api.support import asking, client_of, done, peer_of
 from tests.server.support import HELLO, WRITER, Peer, append, create, read, set_up, until
 from tests.server.tap.test_server import upstream
@@ -126,7 +127,7 @@ async def test_a_fault_is_shown_at_its_frame_while_others_wait_behind_it() -> No
         mock.faults.clear()
 
 
-@pytest.mark.parametrize("observed", [True, False])
+@looped("observed", [True, False])
 async def test_faults_are_shown_at_their_frames_after_older_records_were_discarded(observed: bool) -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         if not observed:  # appends pass the rules together
@@ -147,7 +148,7 @@ async def test_faults_are_shown_at_their_frames_after_older_records_were_discard
         mock.faults.clear()
 
 
-@pytest.mark.parametrize("appends", [1, 1_000])
+@looped("appends", [1, 1_000])
 async def test_a_tap_shows_faults_at_their_frames(appends: int) -> None:
     async with (
         MockSegmentStore() as mock,
@@ -177,10 +178,8 @@ async def test_a_tap_shows_faults_at_their_frames(appends: int) -> None:
             tap.faults.clear()
 
 
-@pytest.mark.parametrize(
-    "other",
-    [b"\0\0\0\x09\0\0\0\x02no", BLOCK[:4] + b"\0\0\0\x02no", encode(Padding(8)), b"\0\0\x22\x22\0\0\0\x03abc"],
-    ids=["undecodable", "undecodable block", "padding", "unknown"],
+@looped(
+    "other", [b"\0\0\0\x09\0\0\0\x02no", BLOCK[:4] + b"\0\0\0\x02no", encode(Padding(8)), b"\0\0\x22\x22\0\0\0\x03abc"]
 )
 async def test_a_tap_shows_faults_at_their_frames_behind_others_that_no_rule_sees(other: bytes) -> None:
     async with listened_to() as (tap, http, send):
@@ -191,10 +190,9 @@ async def test_a_tap_shows_faults_at_their_frames_behind_others_that_no_rule_see
         assert await faults_of(http, "type = KEEP_ALIVE") == [[], [], ["late: hold"], [], []]
 
 
-@pytest.mark.parametrize(
+@looped(
     "malformed",
     [BLOCK, encode(set_up()) + BLOCK + encode(Padding(8)), encode(AppendBlockEnd(WRITER, 0, b"data", 1, 1, 3))],
-    ids=["block of no writer", "padding in a block", "end of no writer"],
 )
 async def test_a_tap_shows_faults_at_their_frames_before_a_malformed_append(malformed: bytes) -> None:
     async with listened_to() as (tap, http, send):

@@ -22,6 +22,7 @@ from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
 from segstore.testing import ServerThread
+from tests.looped import looped
 from tests.server.control_api.support import asking, client_of, done, peer_of, raw
 from tests.server.support import append, create, set_up
 from tests.test_serving import served
@@ -245,7 +246,7 @@ async def test_the_head_of_every_request_has_a_deadline(monkeypatch: pytest.Monk
         await (await Dripping.connect(mock.http_url, first)).ended()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("headers", "where"),
     [
         (b"", b"header.host"),
@@ -264,7 +265,7 @@ async def test_what_is_wrong_with_a_head_is_named(headers: bytes, where: bytes) 
         assert answered.endswith(b'"where": "' + where + b'"}')
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@looped("number", [1, 3])
 async def test_a_client_that_sends_no_more_is_answered_before_the_connection_is_closed(number: int) -> None:
     asked = b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     asked += b'content-length: 13\r\n\r\n{"name": "w"}'
@@ -302,7 +303,7 @@ async def test_an_answer_that_is_not_read_has_a_deadline(monkeypatch: pytest.Mon
         writer.transport.abort()
 
 
-@pytest.mark.parametrize("path", ["/v1/trace", "/v1/trace?form=jsonl", "/v1/recordings/one/trace"])
+@looped("path", ["/v1/trace", "/v1/trace?form=jsonl", "/v1/recordings/one/trace"])
 async def test_a_download_goes_on_while_its_reader_makes_progress(path: str) -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await done(http, "POST", "/v1/recordings", {"name": "one"})

@@ -19,6 +19,7 @@ from segstore.server.control_api.first import First
 from segstore.server.faults import FaultRequest
 from segstore.wire import WIRE_VERSION, SegmentCreated, SetupAppend
 from segstore.wire.names import is_index
+from tests.looped import looped
 from tests.server.control_api.support import alone, asking, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 
@@ -331,7 +332,7 @@ async def test_a_rule_is_disabled_and_enabled_and_keeps_its_counts() -> None:
             assert refusal(await http.post(f"/v1/faults/other/{word}"))[::2] == (404, "path.name")
 
 
-@pytest.mark.parametrize("name", [".", "..", "a/b", "a\\b", "a\nb"])
+@looped("name", [".", "..", "a/b", "a\\b", "a\nb"])
 async def test_a_name_that_a_path_cannot_have_is_refused(name: str) -> None:
     async with asking() as (mock, http):
         rule, toxic = {"name": name, "do": "close"}, {"name": name, "type": "down"}
@@ -398,7 +399,7 @@ async def test_a_store_without_fault_rules_is_reported_as_such() -> None:
 JSON = {"content-type": "application/json"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "path", "sent", "status", "where"),
     [
         ("POST", "/v1/faults", b"{", 400, "body"),
@@ -471,7 +472,7 @@ async def test_a_body_that_cannot_be_read_is_refused_with_the_reason() -> None:
             assert refusal(answer)[:2] == (400, why)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "path", "sent", "where"),
     [
         (
@@ -498,7 +499,7 @@ async def test_a_key_that_an_object_has_twice_is_refused(method: str, path: str,
         assert refusal(answer) == (400, f"body.{where}: the key appears twice", f"body.{where}")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "path", "sent", "said"),
     [
         ("POST", "/v1/faults", {}, "body.do: it is required"),

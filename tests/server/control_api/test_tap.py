@@ -13,6 +13,7 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.tap import Tap
+from tests.looped import looped
 from tests.server.control_api.browser import Browser
 from tests.server.control_api.support import done, refusal
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
@@ -71,7 +72,7 @@ async def test_it_reports_what_it_has_and_where() -> None:
         assert (await done(http, "GET", "/v1/version"))["wire_version"] == 17
 
 
-@pytest.mark.parametrize(("method", "path", "body"), ON_A_SERVER)
+@looped(("method", "path", "body"), ON_A_SERVER)
 async def test_what_only_stores_have_is_refused_in_one_sentence(method: str, path: str, body: Any) -> None:
     async with tapped() as (_, http):
         status, why, where = refusal(await http.request(method, path, json=body))

@@ -17,6 +17,7 @@ from segstore.server.controller import ControllerServer, Endpoint
 from segstore.server.tap.controller_front import ControllerFront
 from segstore.wire.controller_api import METHODS, SERVICE
 from segstore.wire.controller_api import messages as m
+from tests.looped import looped
 from tests.server.controller.calls import Client
 from tests.server.controller.conftest import World
 
@@ -163,7 +164,7 @@ async def test_metadata_goes_both_ways() -> None:
         assert (heard["authorization"], heard["other-bin"]) == ("Basic abc", b"\xff\0")
 
 
-@pytest.mark.parametrize("after", [(), (b"a", b"b")], ids=["at once", "after answers"])
+@looped("after", [(), (b"a", b"b")])
 async def test_an_error_comes_with_its_status_its_details_and_its_metadata(after: tuple[bytes, ...]) -> None:
     async def behave(requests: AsyncIterator[bytes], context: Any) -> None:
         async for _ in requests:
@@ -296,7 +297,7 @@ async def test_all_controllers_are_found_through_the_front() -> None:
         assert only.port not in (0, 1, 2)
 
 
-@pytest.mark.parametrize("message", [b"", b"\xff\xff", m.NodeUri(port=7).SerializeToString()])
+@looped("message", [b"", b"\xff\xff", m.NodeUri(port=7).SerializeToString()])
 async def test_an_answer_that_holds_no_address_passes_as_it_is(message: bytes) -> None:
     async with fronted(answers(message)) as (_, channel):
         for method in ("getURI", "getControllerServerList"):

@@ -28,6 +28,7 @@ from segstore.server.coordination.errors import Unreachable
 from segstore.server.coordination.policy import new_session
 from segstore.server.durable import DirectoryUnusable
 from segstore.server.store import Container
+from tests.looped import looped
 from tests.server.coordination.clusters import CONTAINERS, TIMEOUT_S, Cluster, opened_by_another, played, recorded
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
@@ -160,7 +161,7 @@ async def test_a_container_that_another_opened_in_between_is_opened_on_its_first
 
 
 @pytest.mark.seed("57.4")
-@pytest.mark.parametrize("stale_node", ["wait", "replace"])
+@looped("stale_node", ["wait", "replace"])
 def test_a_node_of_an_older_session_of_ours_is_waited_for_or_replaced(stale_node: str) -> None:
     @played(session_expired_policy="reconnect", stale_node=stale_node)
     async def play(cluster: Cluster) -> None:
@@ -385,7 +386,7 @@ async def test_a_containers_node_that_no_session_holds_is_named_and_left_alone(c
     await cluster.until(lambda: 0 in cluster.first.serves | cluster.second.serves)
 
 
-@pytest.mark.parametrize("stale_node", ["wait", "replace"])
+@looped("stale_node", ["wait", "replace"])
 def test_of_two_stores_of_one_name_one_shuts_down_with_the_reason(stale_node: str) -> None:
     @played(session_expired_policy="reconnect", stale_node=stale_node)
     async def play(cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from segstore.server.coordination import (
 )
 from segstore.server.coordination.errors import Unreachable
 from segstore.server.store import Container
+from tests.looped import looped
 from tests.server.coordination.clusters import CONTAINERS, Cluster, Storage, opened_by_another, played, recorded
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
@@ -83,7 +84,7 @@ def test_a_waiter_for_the_only_container_is_woken_when_it_is_owned_to_be_opened_
     run(play())
 
 
-@pytest.mark.parametrize("why", ["stopped", "failed"])
+@looped("why", ["stopped", "failed"])
 def test_a_store_that_ends_serves_nothing_any_more_when_its_session_is_closed(why: str) -> None:
     @played(session_expired_policy="reconnect")
     async def play(cluster: Cluster) -> None:
@@ -240,7 +241,7 @@ async def test_a_container_that_its_journal_lost_is_opened_again_under_the_next_
     assert ownership.epochs == {0: before[0] + 1, 2: kept}
 
 
-@pytest.mark.parametrize(("at", "changed"), [("open", False), ("epoch", False), ("epoch", True)])
+@looped(("at", "changed"), [("open", False), ("epoch", False), ("epoch", True)])
 def test_what_is_opened_as_the_session_ends_is_not_served_in_it(at: str, changed: bool) -> None:
     @played(session_expired_policy="shutdown" if at == "open" else "reconnect")
     async def play(cluster: Cluster) -> None:
@@ -423,7 +424,7 @@ async def test_stopping_a_store_raises_what_its_shutdown_raised(cluster: Cluster
     await cluster.first.ownership.stop()
 
 
-@pytest.mark.parametrize("why", ["given up", "refused"])
+@looped("why", ["given up", "refused"])
 def test_a_late_node_of_an_older_session_is_not_taken_for_another_stores(why: str) -> None:
     @played(session_expired_policy="reconnect", rebalance=False, takeover_delay_ms=2_000)
     async def play(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.coordination.placement import LoadReport, surplus, turn
+from tests.looped import looped
 
 
 def report(containers: int, **more: float) -> LoadReport:
@@ -49,7 +50,7 @@ def test_all_stores_agree_on_the_order(stores: int, unowned: set[int], counts: l
         assert sorted(turn(name, container, unowned, reports) for name in reports) == list(range(stores))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("owned", "containers", "stores", "given_up"),
     [(4, 4, 2, 2), (3, 5, 2, 0), (4, 5, 2, 1), (1, 5, 2, 0), (5, 5, 1, 0), (5, 5, 0, 0)],
 )

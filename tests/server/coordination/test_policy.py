@@ -9,6 +9,7 @@ import pytest
 from segstore.server.coordination import CoordinationSession, InProcessCoordinator, OwnershipSettings
 from segstore.server.coordination.errors import Unreachable
 from segstore.server.coordination.policy import backoff_s, new_session
+from tests.looped import looped
 from tests.server.coordination.virtual_time import run
 
 
@@ -31,7 +32,7 @@ def reconnect(retries: int = 3) -> OwnershipSettings:
     return OwnershipSettings(session_expired_policy="reconnect", session_reconnect_retries=retries)
 
 
-@pytest.mark.parametrize(
+@looped(
     "settings",
     [
         OwnershipSettings(),
@@ -50,7 +51,7 @@ def test_shutdown_asks_for_no_session(settings: OwnershipSettings) -> None:
     run(played())
 
 
-@pytest.mark.parametrize("failures", [0, 1, 2])
+@looped("failures", [0, 1, 2])
 def test_reconnect_tries_until_there_is_a_session(failures: int) -> None:
     async def played() -> None:
         service = InProcessCoordinator()

@@ -23,6 +23,7 @@ from segstore.server.durable import (
     JournalFailed,
 )
 from segstore.server.durable.data_directory import JournalFile, SnapshotFile, numbered
+from tests.looped import looped
 from tests.server.durable.support import make, running
 from tests.server.support import until
 
@@ -398,7 +399,7 @@ def test_files_with_our_names_that_are_not_in_force_are_removed_and_others_stay(
     directory.close()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "number"),
     [
         ("snapshot-0000000012", 12),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from segstore.server.durable import snapshot, verify
 from segstore.server.durable.chunk_files import BlockCache
+from tests.looped import looped
 from tests.server.durable.support import running, write
 
 NAME = "scope/stream/0.#epoch.0"
@@ -50,7 +51,7 @@ def read_image(data: bytes) -> None:
     snapshot.read(data, Path("/nowhere"), BlockCache(0))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "says"),
     [
         (image(b"\x93\xa5files\x90" + b"\x91" * 100_000), "nested too deeply"),

@@ -7,11 +7,10 @@ import random
 from typing import Any, Literal
 from uuid import UUID
 
-import pytest
-
 from segstore.server import MockSegmentStore
 from segstore.server.faults import FaultRequest
 from segstore.wire import AppendSetup, DataAppended, FrameDecoder, KeepAlive, WireError, encode
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, append, create, read, set_up, until
 
 
@@ -96,7 +95,7 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(40))
+@looped("seed", range(40))
 async def test_a_store_on_which_everything_goes_wrong_stays_whole(seed: int) -> None:
     chance = random.Random(seed)
     async with MockSegmentStore(long_poll_s=0.01) as mock:

@@ -18,6 +18,7 @@ from segstore.server.faults.rules import Close, Delay
 from segstore.wire import KeepAlive, ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.request_id import pack
+from tests.looped import looped
 
 A, B = "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0"
 
@@ -43,7 +44,7 @@ def fires(made: Decider, *subjects: Seen) -> list[bool]:
     return [made.decide(each) is not None for each in subjects]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("conditions", "expected"),
     [
         ({}, "xxxxxxxx"),
@@ -65,7 +66,7 @@ def test_a_rule_fires_at_the_matches_that_it_lists(conditions: dict[str, Any], e
     assert "".join(".x"[each] for each in fired) == expected
 
 
-@pytest.mark.parametrize(
+@looped(
     ("each", "subjects"),
     [
         ("connection", [read(connection=1), read(connection=2), read(connection=1), read(connection=2)]),
@@ -185,7 +186,7 @@ def test_another_seed_decides_otherwise_and_about_as_often_as_it_should() -> Non
     assert 60 < sum(run(1)) < 140
 
 
-@pytest.mark.parametrize("at", ["before", "after"])
+@looped("at", ["before", "after"])
 def test_what_does_not_wait_is_not_overtaken(at: str) -> None:
     plan = decider({"do": {"delay_ms": 0, "at": at, "overtake": True}}).decide(read())
     assert plan is not None

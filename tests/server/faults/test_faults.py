@@ -33,6 +33,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.names import container_of
+from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up, until
 from tests.server.tap.test_server import reset
@@ -611,7 +612,7 @@ def test_each_store_has_the_round_trip_that_is_set_for_it_or_for_all() -> None:
     assert (faults.seed, faults.round_trip_s(3)) == (9, 0.001)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("wrong", "said"),
     [
         (-1, "round_trip_ms: .*greater than or equal to 0"),

@@ -16,6 +16,7 @@ from segstore.server.faults import FaultFileError, Faults, FaultSettings, Rule, 
 from segstore.server.faults.file import parse_faults
 from segstore.server.faults.rules import Close, Delay, Error, Ok, reply_class
 from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
+from tests.looped import looped
 
 WHOLE = """
 seed: 7
@@ -60,7 +61,7 @@ def test_an_empty_file_is_no_fault() -> None:
     assert parse_faults("") == FaultSettings()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "line", "path", "says"),
     [
         ("seed: 1\nrules:\n  - do: ok\n    mtch: x\n", 4, "rules[0].mtch", "no such key (match?)"),
@@ -196,7 +197,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 _REPLY_MAY = "; with on: reply one may"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("rule", "said"),
     [
         (
@@ -235,7 +236,7 @@ def test_a_rule_about_methods_that_no_controller_has_is_taken() -> None:
     assert list(faults.rules) == ["unknown"]
 
 
-@pytest.mark.parametrize(
+@looped(
     "given",
     [
         *(
@@ -296,7 +297,7 @@ def test_numbers_of_yaml_are_those_of_its_core_schema() -> None:
     assert settings.rules[1].probability == 0.5
 
 
-@pytest.mark.parametrize("number", [".", "+", "-.", ".e1", "1e", "0x1", "0o1", "1_000", "'5'", ".nan"])
+@looped("number", [".", "+", "-.", ".e1", "1e", "0x1", "0o1", "1_000", "'5'", ".nan"])
 def test_other_plain_scalars_of_yaml_are_texts(number: str) -> None:
     with pytest.raises(FaultFileError, match=r"line 1: round_trip_ms: .*number"):
         parse_faults(f"round_trip_ms: {number}\n")
@@ -307,7 +308,7 @@ def test_keys_that_are_the_same_integer_appear_twice() -> None:
         parse_faults("round_trip_ms: {1: 5, 01: 6}\n")
 
 
-@pytest.mark.parametrize(
+@looped(
     "rule",
     [
         {"match": "failure", "on": "reply"},
@@ -323,7 +324,7 @@ def test_a_rule_that_may_match_is_taken(rule: dict[str, Any]) -> None:
     assert Faults(LoopClock()).add(**{"do": "ok", **rule}) == "rule 1"
 
 
-@pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each.is_failure], ids=lambda cls: cls.type_name)
+@looped("cls", [each for each in COMMANDS.values() if each.is_failure])
 def test_every_failure_reply_can_be_made_out_of_a_request(cls: type) -> None:
     error = Error(error=cls.__name__)
     reply = error.reply(request_id=5, segment="a/b/0", writer_id=UUID(int=1), number=8, message="X")
@@ -364,7 +365,7 @@ def test_rules_are_bounded_one_by_one_too_and_what_is_taken_out_makes_room() -> 
         faults.add("", "ok")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "says"),
     [
         ({"match": "type = REED", "do": "ok"}, r"match: column 8: expected a command"),

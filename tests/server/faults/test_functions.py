@@ -29,6 +29,7 @@ from segstore.wire import (
     WireError,
     WrongHost,
 )
+from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, read, set_up, until
 
@@ -420,7 +421,7 @@ async def test_an_answer_that_is_no_reply_is_an_error_of_the_function() -> None:
         await scenario()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("answer", "said"),
     [
         (NoSuchSegment, f"an answer is a command, or the name of one such as 'WrongHost', not {NoSuchSegment!r}"),
@@ -474,7 +475,7 @@ def test_a_function_is_given_in_python_only_and_takes_requests() -> None:
         parse_faults("rules: [{do: {call: print}}]")
 
 
-@pytest.mark.parametrize("function", [lambda: None, lambda request, more: None, lambda *, request: None])
+@looped("function", [lambda: None, lambda request, more: None, lambda *, request: None])
 def test_a_function_that_cannot_be_called_with_a_request_is_refused(function: Any) -> None:
     with pytest.raises(ValueError, match=r"a function is called with the request alone, and takes \("):
         Rule(do=function)
@@ -493,7 +494,7 @@ async def yields_later(request: FaultRequest) -> AsyncIterator[None]:
     yield None
 
 
-@pytest.mark.parametrize("function", [yields, yields_later, partial(yields), Yielding()])
+@looped("function", [yields, yields_later, partial(yields), Yielding()])
 async def test_a_generator_is_refused(function: Any) -> None:
     async with hosted("store") as mock:
         said = r"do\[0\]\.call: a generator does nothing when it is called: write `await` in place of `yield`"

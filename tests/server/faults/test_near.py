@@ -13,6 +13,7 @@ from segstore.server.faults.observe import NotSeen, request_seen
 from segstore.wire import Hello, ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.trace import parse_filter
+from tests.looped import looped
 from tests.server.support import FakeClock
 
 
@@ -45,9 +46,7 @@ def test_the_requests_of_which_fewest_parts_fail_come_first_and_then_the_latest(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "match", ["stream = order", "segment ~ 'shop/order/*'", "segment = shop/orders", "scope ~ shap"]
-)
+@looped("match", ["stream = order", "segment ~ 'shop/order/*'", "segment = shop/orders", "scope ~ shap"])
 def test_the_most_similar_names_are_near_to_a_filter_of_one_part(match: str) -> None:
     seen = [read(5, "logs/lines/0"), read(4), read(3), read(2, "logs/bills/0"), read(1, "_system/x/0"), appended(0)]
     near = list(near_misses(seen, parse_filter(match)))
@@ -63,7 +62,7 @@ def test_only_the_latest_requests_are_looked_at() -> None:
     assert len(list(near_misses([*seen[1:], read(1)], match))) == 1
 
 
-@pytest.mark.parametrize("match", ["", "type = READ_SEGMENT"])
+@looped("match", ["", "type = READ_SEGMENT"])
 async def test_a_wait_that_found_nothing_names_requests_that_match_and_have_not_come_so_far(match: str) -> None:
     observer = Observer()
     seen = read(7)
@@ -128,7 +127,7 @@ def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_neares
     assert once == ["fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth (2,)"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("match", "on", "said"),
     [
         ("type = EVENT", "request", "no request has this type; an append is APPEND_BLOCK_END here"),

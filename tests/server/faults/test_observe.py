@@ -15,6 +15,7 @@ from segstore.server.faults.observe import NotObserved, NotSeen, Stage, request_
 from segstore.wire import ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.trace import Call, FilterError, parse_filter
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
 
@@ -200,7 +201,7 @@ async def test_a_read_at_the_tail_is_applied_when_it_is_answered() -> None:
         assert applied.reply == "SEGMENT_READ"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("match", "said"),
     [
         (
@@ -229,7 +230,7 @@ async def test_a_filter_that_no_request_can_match_is_refused(match: str, said: s
         await observer.latest(match, limit=1)
 
 
-@pytest.mark.parametrize(
+@looped(
     "match",
     ["failure", "latency > 1ms", "kind = call", "not status = OK", "rpc = createScope and status = OK", "code = 5"],
 )

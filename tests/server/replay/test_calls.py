@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, Direction, Record, RecordKind
+from tests.looped import looped
 
 STORE, HERE = Endpoint("127.0.0.1", 7), Endpoint("127.0.0.1", 8)
 STREAM = m.StreamInfo(scope="a", stream="s")
@@ -95,7 +95,7 @@ def test_equal_calls_are_answered_in_the_order_of_the_trace() -> None:
     assert found == states
 
 
-@pytest.mark.parametrize("mode", ["strict", "match"])
+@looped("mode", ["strict", "match"])
 def test_what_clients_repeat_is_answered_again_in_match_mode(mode: Any) -> None:
     segment = m.SegmentId(streamInfo=STREAM)
     records = one_by_one((ask("getURI", segment), reply("getURI", m.NodeUri(endpoint="there", port=1))))
@@ -105,7 +105,7 @@ def test_what_clients_repeat_is_answered_again_in_match_mode(mode: Any) -> None:
     assert (again is not None) is (mode == "match")
 
 
-@pytest.mark.parametrize("mode", ["strict", "match"])
+@looped("mode", ["strict", "match"])
 def test_pings_come_by_the_clock_and_those_that_the_trace_lacks_succeed(mode: Any) -> None:
     ping = m.PingTxnRequest(streamInfo=STREAM, txnId=txn(FIRST), lease=9)
     aborted = m.PingTxnStatus(status=m.PingTxnStatus.ABORTED)
@@ -129,7 +129,7 @@ def test_where_calls_are_forwarded_so_are_pings_of_transactions_that_the_trace_l
     assert replay.answer(other) is None
 
 
-@pytest.mark.parametrize(
+@looped(
     ("answer", "refusal"),
     [
         (reply("createStream", status="UNAVAILABLE"), "UNAVAILABLE"),
@@ -248,7 +248,7 @@ def test_a_method_of_a_newer_client_is_a_problem() -> None:
 MADE = ask("createScope", scope("a"))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("records", "why", "calls"),
     [
         (trace(b"{}"), "record 1: 2 bytes that are not a call", 0),

@@ -17,6 +17,7 @@ from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, Record
+from tests.looped import looped
 from tests.server.controller.calls import Client
 from tests.server.replay.test_calls import MADE, STREAM, TWO, ask, one_by_one, reply, scope, trace
 from tests.server.support import until
@@ -74,7 +75,7 @@ async def test_a_failure_has_its_status_details_and_trailing_metadata() -> None:
         assert await client("createScope", scope("a")) == m.CreateScopeStatus()
 
 
-@pytest.mark.parametrize("answer", [None, reply("createScope", status="CANCELLED")], ids=["the end", "given up"])
+@looped("answer", [None, reply("createScope", status="CANCELLED")])
 async def test_a_call_without_an_answer_ends_with_the_callers_deadline_or_the_server(answer: Call | None) -> None:
     records = trace(MADE, *((answer,) if answer is not None else ()))
     async with replaying(records) as (server, client):
@@ -87,7 +88,7 @@ async def test_a_call_without_an_answer_ends_with_the_callers_deadline_or_the_se
         assert "stopped" in details
 
 
-@pytest.mark.parametrize(("missing", "code"), [("error", CODE.INVALID_ARGUMENT), ("close", CODE.UNAVAILABLE)])
+@looped(("missing", "code"), [("error", CODE.INVALID_ARGUMENT), ("close", CODE.UNAVAILABLE)])
 async def test_a_call_that_is_not_in_the_trace_is_a_problem(missing: str, code: grpc.StatusCode) -> None:
     seen: list[str] = []
     async with replaying(TWO, missing=missing, tell=lambda problem: seen.append(str(problem))) as (server, client):

@@ -33,6 +33,7 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import Append
 from segstore.wire.trace import SECRET_CODES, Direction, FieldDifference, Record, RecordKind
+from tests.looped import looped
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up, until
 from tests.server.tap.test_server import upstream
 from tests.server.traffic import WRITER, record, streams, writes
@@ -344,7 +345,7 @@ async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:
             await asyncio.wait_for(peer.reader.read(1), 0.02)
 
 
-@pytest.mark.parametrize("data", [b"", b"\0\0\0\x09\xff\xff\xff\xff"], ids=["end", "malformed frame"])
+@looped("data", [b"", b"\0\0\0\x09\xff\xff\xff\xff"])
 async def test_replies_that_take_their_time_are_sent_behind_the_end_of_a_client(data: bytes) -> None:
     records = [
         Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
@@ -421,7 +422,7 @@ async def test_the_end_that_a_store_made_of_a_connection_is_replayed(tmp_path: P
     assert [each.partition("recorded ")[2][:22] for each in found.cuts] == ["fault 'rule 1': close "]
 
 
-@pytest.mark.parametrize("mode", ["strict", "match"])
+@looped("mode", ["strict", "match"])
 async def test_replies_that_do_not_decode_are_sent_as_they_are(mode: str) -> None:
     malformed = b"\0\0\0\x1e\0\0\0\3abc"
     unknown = b"\0\0\x7f\x7f\0\0\0\2hi"
@@ -577,7 +578,7 @@ async def test_settings_that_do_not_go_together_are_refused() -> None:
         TraceServer([], timeout_s=0)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "said"),
     [
         ({"timeout_s": math.nan}, "timeout_s must be above 0 and finite, not nan"),
@@ -632,7 +633,7 @@ def conversations(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("file", sorted(CONVERSATIONS.glob("*.jsonl")), ids=lambda path: path.stem)
+@looped("file", sorted(CONVERSATIONS.glob("*.jsonl")))
 async def test_recorded_replies_of_the_reference_are_replayed(file: Path) -> None:
     """Conversations that the official store had: the trace server says the same, and the driver finds no difference."""
     for recorded in conversations(file):

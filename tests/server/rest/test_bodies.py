@@ -10,6 +10,7 @@ import pytest
 from segstore.server.controller import Malformed
 from segstore.server.rest import bodies
 from segstore.wire.controller_api import messages as m
+from tests.looped import looped
 
 LONG_MAX = (1 << 63) - 1
 DAY_MS = 86_400_000
@@ -24,7 +25,7 @@ def shown(message: m.StreamConfig) -> Any:
     return msgspec.json.decode(bodies.encode(bodies.from_stream_config(message)))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("kind", "number"), [("FIXED_NUM_SEGMENTS", 0), ("BY_RATE_IN_KBYTES_PER_SEC", 1), ("BY_RATE_IN_EVENTS_PER_SEC", 2)]
 )
 def test_scaling_policies(kind: str, number: int) -> None:
@@ -37,7 +38,7 @@ def test_scaling_policies(kind: str, number: int) -> None:
     assert shown(message)["scalingPolicy"] == (fixed if number == 0 else {**RATE, "type": kind})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("policy", "limit", "maximum"),
     [
         ({"value": 123}, 123 * DAY_MS, LONG_MAX),
@@ -55,7 +56,7 @@ def test_retention_policies(policy: dict[str, Any], limit: int, maximum: int) ->
     assert (message.retentionPolicy.retentionParam, message.retentionPolicy.retentionMax) == (limit, maximum)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("limit_ms", "value", "exact"),
     [
         (123 * DAY_MS, 123, (123, 0, 0)),
@@ -96,7 +97,7 @@ def test_a_size_of_retention_is_shown_in_whole_mebibytes_and_none_is_left_out() 
     assert shown(message)["retentionPolicy"] == {"type": "LIMITED_SIZE_MB", "value": 5}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "why"),
     [
         ({"scalingPolicy": None}, "needs scalingPolicy.type"),

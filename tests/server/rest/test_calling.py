@@ -11,6 +11,7 @@ import pytest
 from segstore.server.cluster import MockCluster
 from segstore.traces import FileRecorder
 from segstore.wire.trace import Call, RecordKind
+from tests.looped import looped
 from tests.server.rest.support import asking, client_of, refused, stream
 from tests.server.traffic import read_all
 
@@ -40,7 +41,7 @@ async def test_requests_are_recorded_as_the_calls_that_they_make(tmp_path: Path)
     assert all(each.peer.startswith("http:127.0.0.1:") for each in calls if not each.status)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("do", "status", "why"),
     [
         ([{"status": "UNAVAILABLE", "details": "later"}], 503, "UNAVAILABLE: later"),
@@ -57,7 +58,7 @@ async def test_a_rule_about_calls_applies_to_requests(do: Any, status: int, why:
         assert [each.rule for each in mock.faults.decisions] == ["r"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("on", "do", "refusal"),
     [
         ("reply", {"status": "INTERNAL"}, (500, "INTERNAL: fault rule 'r'")),
@@ -65,7 +66,7 @@ async def test_a_rule_about_calls_applies_to_requests(do: Any, status: int, why:
         ("reply", {"delay_ms": 1}, None),
     ],
 )
-@pytest.mark.parametrize(
+@looped(
     ("rpc", "outcome", "own"),
     [
         ("createScope", "SCOPE_EXISTS", (409, "scope a exists already")),

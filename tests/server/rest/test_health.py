@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from segstore.server.rest.health import Status, health_of
+from tests.looped import looped
 
 
-@pytest.mark.parametrize(
+@looped(
     ("parts", "whole"),
     [
         ({"a": Status.UP, "b": Status.UP}, "UP"),
@@ -24,7 +23,7 @@ def test_the_whole_is_up_if_all_parts_are_alive(parts: dict[str, Status], whole:
     assert {name: each.status for name, each in found.children.items()} == {k: v.name for k, v in parts.items()}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("status", "ready", "alive"),
     [
         (Status.UP, True, True),

@@ -7,6 +7,7 @@ import pytest
 from segstore.server.store import EVENT_COUNT, NULL_VALUE, AttributeUpdate, BadAttribute
 from segstore.server.store.attributes import MissingValue, UpdateType, core_id, evaluate, is_core, wrap_int64
 from segstore.server.store.errors import Unmapped
+from tests.looped import looped
 
 A, B = UUID(int=1), UUID(int=2)
 
@@ -23,7 +24,7 @@ def test_core_attributes_are_known_by_the_first_half_of_their_id() -> None:
     assert not is_core(UUID("80000000-0000-0001-0000-000000000001"))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("kind", "old", "new", "expected", "result"),
     [
         (UpdateType.NONE, None, 5, 0, 5),
@@ -45,7 +46,7 @@ def test_an_update_that_holds_gives_its_value(
     assert run(state, (A, kind, new, expected)) == [(A, result)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("kind", "old", "new", "expected"),
     [
         (UpdateType.NONE, 7, 5, 0),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from segstore.server.store import ChunkPool
 from segstore.server.store.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, FileChunk, SegmentData
+from tests.looped import looped
 
 
 def joined(data: SegmentData, offset: int, size: int) -> bytes:
@@ -127,7 +128,7 @@ def test_a_view_outlives_truncation_and_reuse_of_its_chunk() -> None:
     assert b"".join(views) == b"a" * CHUNK_BYTES
 
 
-@pytest.mark.parametrize("size", [64 * 1024, 512 * 1024, CHUNK_BYTES])
+@looped("size", [64 * 1024, 512 * 1024, CHUNK_BYTES])
 def test_a_chunk_without_views_is_used_again(size: int) -> None:
     pool = ChunkPool()
     data = SegmentData(pool)

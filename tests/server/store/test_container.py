@@ -22,6 +22,7 @@ from segstore.server.store import (
 )
 from segstore.server.store.attributes import SCALE_POLICY_RATE, SEGMENT_TYPE, UpdateType, core_id
 from segstore.server.store.errors import AttributeLimit, TableNotEmpty, Unmapped
+from tests.looped import looped
 from tests.server.support import append_to
 
 W = UUID("00000000-0000-0001-0000-00000000000a")
@@ -78,7 +79,7 @@ def test_an_empty_segment_can_be_created_again_at_once(container: Container) -> 
     assert container.get_attribute("s", SCALE_POLICY_RATE) == 0
 
 
-@pytest.mark.parametrize("reuse_names", [False, True])
+@looped("reuse_names", [False, True])
 def test_a_segment_that_held_data_cannot_be_created_again_unless_names_are_reused(reuse_names: bool) -> None:
     container = Container(reuse_names=reuse_names)
     container.create_segment("s", now_ms=1)

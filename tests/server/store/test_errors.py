@@ -2,8 +2,6 @@
 
 from uuid import UUID
 
-import pytest
-
 from segstore.server.store.errors import (
     AttributeLimit,
     BadAttribute,
@@ -24,12 +22,13 @@ from segstore.server.store.errors import (
     Unmapped,
     Unsupported,
 )
+from tests.looped import looped
 
 S = "scope/stream/0.#epoch.0"
 ID = UUID(int=7)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("error", "said", "facts"),
     [
         (SegmentExists(S), "exists already", {}),
@@ -51,7 +50,6 @@ ID = UUID(int=7)
         (KeyBadVersion(S), "has another version", {}),
         (AttributeLimit(S, limit=9), "more than 9 attributes", {"limit": 9}),
     ],
-    ids=lambda each: type(each).__name__ if isinstance(each, StoreError) else "",
 )
 def test_an_error_names_its_segment_and_carries_its_facts(
     error: StoreError, said: str, facts: dict[str, object]
@@ -69,7 +67,7 @@ def test_an_error_about_no_segment_names_none() -> None:
     assert Unsupported("the text").operation == Unsupported("the text").segment == ""
 
 
-@pytest.mark.parametrize(("offset", "where"), [(-1, "f is damaged: cut"), (0, "f is damaged at byte 0: cut")])
+@looped(("offset", "where"), [(-1, "f is damaged: cut"), (0, "f is damaged at byte 0: cut")])
 def test_damage_is_named_with_its_file_and_place(offset: int, where: str) -> None:
     error = DataDamaged("f", "cut", offset=offset)
     assert isinstance(error, Unmapped)

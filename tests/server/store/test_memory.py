@@ -50,6 +50,7 @@ from segstore.wire import (
     UpdateSegmentAttribute,
     UpdateTableEntries,
 )
+from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, set_up
 
 MIB = 1024 * 1024
@@ -177,7 +178,7 @@ async def test_a_full_store_refuses_growth_and_serves_everything_else(
             assert [type(each) for each in replies[1:]] == [SegmentCreated, AppendSetup, DataAppended]
 
 
-@pytest.mark.parametrize("filling", [appends, updates_of_one_key])
+@looped("filling", [appends, updates_of_one_key])
 async def test_memory_freed_by_truncation_is_used_again(filling: Callable[[], Iterator[Command]]) -> None:
     async with MockSegmentStore(limits=LIMITS, watched=False) as store:
         assert await filled(store, filling, together=1) > 20

@@ -7,6 +7,7 @@ import pytest
 
 from segstore.server.durable.committer import records
 from segstore.server.store import operations as ops
+from tests.looped import looped
 
 W = UUID("00000000-0000-0001-0000-00000000000a")
 
@@ -25,7 +26,7 @@ ALL: list[ops.Operation] = [
 ]
 
 
-@pytest.mark.parametrize("operation", ALL, ids=lambda op: type(op).__name__)
+@looped("operation", ALL)
 def test_a_decoded_operation_equals_the_encoded_one(operation: ops.Operation) -> None:
     assert ops.decode(ops.encode(operation)) == operation
 
@@ -34,14 +35,14 @@ def test_all_operations_are_tried() -> None:
     assert {type(operation) for operation in ALL} == set(ops.Operation.__args__)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x90", b"\x91\xa7unknown", b"\xff", ops.encode(ALL[0])[:-1]])
+@looped("data", [b"", b"\x90", b"\x91\xa7unknown", b"\xff", ops.encode(ALL[0])[:-1]])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         ops.decode(data)
 
 
-@pytest.mark.parametrize("segment", ["s", "scope/stream/0.#epoch.0", "\0odd", "Grüße", "\ud800", "n" * 300])
-@pytest.mark.parametrize("parts", [[b"data"], [b""], [b"da", memoryview(b"ta"), bytearray(b"!")], [bytes(70_000)]])
+@looped("segment", ["s", "scope/stream/0.#epoch.0", "\0odd", "Grüße", "\ud800", "n" * 300])
+@looped("parts", [[b"data"], [b""], [b"da", memoryview(b"ta"), bytearray(b"!")], [bytes(70_000)]])
 def test_an_append_without_an_object_is_the_same_operation(segment: str, parts: list[ops.Buffer]) -> None:
     for writer, number in ((W, 7), (UUID(int=0), -(1 << 63)), (UUID(int=(1 << 128) - 1), (1 << 63) - 1)):
         rows = [(number - at, 3, part, 0) for at, part in reversed(list(enumerate(parts)))]

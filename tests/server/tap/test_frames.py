@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.tap.frames import Frames
 from segstore.wire import MAX_FRAME_BYTES, AppendBlock, Hello, Padding, encode
+from tests.looped import looped
 from tests.server.support import WRITER, append, create, read
 
 FRAMES = [encode(Hello(17, 5)), encode(create()), encode(append(1)), encode(read(3))]
@@ -57,7 +57,7 @@ def test_a_frame_of_an_unknown_type_is_forwarded_as_it_comes_and_those_behind_it
     assert frames.problem == "no command has the type code 8738"
 
 
-@pytest.mark.parametrize("length", [-1, MAX_FRAME_BYTES])
+@looped("length", [-1, MAX_FRAME_BYTES])
 def test_behind_a_length_that_cannot_be_all_passes(length: int) -> None:
     frames, bad = Frames(), b"\0\0\0\x09" + length.to_bytes(4, "big", signed=True)
     assert [each.command for each in frames.feed(bad)] == [None]

@@ -42,6 +42,7 @@ from segstore.wire.blocks import Append
 from segstore.wire.codec import codec_backend
 from segstore.wire.protocol import frames_of
 from segstore.wire.trace import Direction
+from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored
 from tests.server.support import (
     HELLO,
@@ -210,7 +211,7 @@ async def test_a_read_that_waits_does_not_keep_a_connection_from_ending() -> Non
 # --- answering --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("at", "bytes_stored"), [("before", 4), ("after", 12)])
+@looped(("at", "bytes_stored"), [("before", 4), ("after", 12)])
 async def test_appends_behind_one_that_a_rule_refuses_are_refused_as_it_is_until_their_writer_is_set_up_again(
     at: str, bytes_stored: int
 ) -> None:
@@ -247,7 +248,7 @@ async def test_an_error_after_the_store_has_applied_it_hides_that_it_has() -> No
         assert names(answers) == ["HELLO", "WRONG_HOST", "SEGMENT_ALREADY_EXISTS"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("error", "said"),
     [
         ("WRONG_HOST", [(DataAppended, 1), WrongHost, WrongHost]),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 
-import pytest
-
 from segstore.server import MockSegmentStore
 from segstore.server.tap.probe import Probed, probe_store
 from segstore.wire.endpoint import Endpoint
+from tests.looped import looped
 from tests.server.support import until
 from tests.server.tap.test_server import upstream
 
@@ -33,9 +32,7 @@ async def test_a_store_that_is_not_there_is_reported() -> None:
     assert "refused" in found.problem.lower() or "failed" in found.problem.lower()
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x09\0\0\0\x04read", b"\xff" * 100]
-)
+@looped("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x09\0\0\0\x04read", b"\xff" * 100])
 async def test_what_is_no_store_is_reported(answer: bytes) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
@@ -56,6 +53,6 @@ async def test_a_silent_peer_is_reported_at_the_deadline() -> None:
         assert (await probe_store(Endpoint(*where), None, 0.05)).problem == "it was silent for 0.05 s"
 
 
-@pytest.mark.parametrize("where", [Endpoint("no such host.invalid", 1), Endpoint("127.0.0.1", 70_000)])
+@looped("where", [Endpoint("no such host.invalid", 1), Endpoint("127.0.0.1", 70_000)])
 async def test_an_address_that_cannot_be_used_is_reported(where: Endpoint) -> None:
     assert (await probe_store(where, None, _LONG_S)).problem

@@ -23,6 +23,7 @@ from segstore.server.tap.server import TooManyStores
 from segstore.server.tap.side import HIGH_BYTES, Side
 from segstore.wire import AppendSetup, encode
 from segstore.wire.trace import Direction
+from tests.looped import looped
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, set_up, until
 from tests.server.test_recording import Notes
@@ -482,7 +483,7 @@ async def test_a_store_without_a_trusted_certificate_gets_no_data(
 # --- settings ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "said"),
     [
         ({}, "needs a controller or a store"),
@@ -495,7 +496,7 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, object], said: st
         TapSettings(**given)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "host"),
     [
         ({}, "127.0.0.1"),

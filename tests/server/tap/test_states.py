@@ -7,11 +7,12 @@ from itertools import product
 import pytest
 
 from segstore.server.tap.states import TRANSITIONS, LinkEvent, LinkState, after
+from tests.looped import looped
 
 E, S = LinkEvent, LinkState
 
 
-@pytest.mark.parametrize(
+@looped(
     ("events", "states"),
     [
         (

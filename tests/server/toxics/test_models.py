@@ -10,6 +10,7 @@ import pytest
 from segstore.server.faults.file import FaultFileError, parse_faults
 from segstore.server.toxics import Toxics
 from segstore.server.toxics.models import Down
+from tests.looped import looped
 from tests.server.support import FakeClock
 
 EVERY: list[dict[str, Any]] = [
@@ -78,7 +79,7 @@ def test_every_toxic_can_be_written_in_a_fault_file_and_in_python() -> None:
         assert name == each.get("name", f"{each['type']}_downstream" if "stream" in type(read).model_fields else name)
 
 
-@pytest.mark.parametrize(("toxic", "field", "reason"), REFUSED)
+@looped(("toxic", "field", "reason"), REFUSED)
 def test_an_invalid_toxic_is_refused_with_its_field_and_the_reason(
     toxic: dict[str, Any], field: str, reason: str
 ) -> None:
@@ -95,7 +96,7 @@ def test_an_invalid_toxic_is_refused_with_its_field_and_the_reason(
         assert reason in str(in_python.value)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "said"),
     [
         ({"toxic": {"type": "latencie"}}, "'latencie': there is no such type of toxic (latency?)"),
@@ -110,8 +111,8 @@ def test_a_whole_toxic_from_python_is_checked_too(given: dict[str, Any], said: s
         Toxics(FakeClock(), lambda: 0).add(**given)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-@pytest.mark.parametrize("field", ["latency", "toxicity"])
+@looped("number", [float("nan"), float("inf")])
+@looped("field", ["latency", "toxicity"])
 def test_what_is_no_number_is_refused(field: str, number: float) -> None:
     with pytest.raises(ValueError, match=f"^{field}: it must be less than or equal to"):
         Toxics(FakeClock(), lambda: 0).add("latency", **{field: number})

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from segstore.server.toxics.models import Toxic
 from segstore.server.toxics.pipe import Pipe
 from segstore.server.toxics.stages import Content, Mark, Stage, stage_of
+from tests.looped import looped
 
 _TOXIC: TypeAdapter[Toxic] = TypeAdapter(Toxic)
 
@@ -64,7 +65,7 @@ def test_latency_delays_each_piece_from_when_it_came_and_the_end_by_nothing_but_
     assert drained(pipe) == [(0.1, b"a"), (pytest.approx(0.15), b"b"), (pytest.approx(0.15), Mark.END)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("distribution", "mean", "least", "most"),
     [("uniform", 100, 80, 120), ("normal", 100, 20, 200), ("pareto", 120, 100, 2000)],
 )
@@ -134,7 +135,7 @@ def test_slices_have_the_size_and_the_distance_that_were_set() -> None:
     assert [at_s for at_s, _ in left] == pytest.approx([number / 1000 for number in range(len(left))])
 
 
-@pytest.mark.parametrize("limit", [0, 1, 5, 6])
+@looped("limit", [0, 1, 5, 6])
 def test_the_limit_passes_so_many_bytes_and_then_closes(limit: int) -> None:
     pipe = pipe_of(stage("limit_data", bytes=limit))
     for data in (b"abc", b"def", b"ghi"):

@@ -18,6 +18,7 @@ from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
 from segstore.wire.codec import FrameDecoder, decode, encode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, KeepAlive, SetupAppend
 from segstore.wire.schema import Buffer, Command
+from tests.looped import looped
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, as_recorded, frames_of, put, ready
 
 ROOT = Path(__file__).parents[3]
@@ -49,13 +50,13 @@ DECODINGS = recorded("append_decode.jsonl")
 
 @pytest.mark.seed("36.19")
 @pytest.mark.seed("36.20")
-@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream["name"])
+@looped("stream", STREAMS)
 def test_a_recorded_stream_is_written_byte_for_byte_and_read_as_recorded(stream: dict[str, Any]) -> None:
     assert list(blocks.stream(stream)) == []
 
 
 @pytest.mark.seed("36.21")
-@pytest.mark.parametrize("case", DECODINGS, ids=lambda case: case["name"])
+@looped("case", DECODINGS)
 def test_a_recorded_sequence_of_commands_is_answered_as_recorded(case: dict[str, Any]) -> None:
     decoder = AppendBlockDecoder()
     for step in case["steps"]:

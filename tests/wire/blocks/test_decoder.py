@@ -26,6 +26,7 @@ from segstore.wire.commands import (
     SetupAppend,
 )
 from segstore.wire.schema import COMMANDS, Command
+from tests.looped import looped
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, as_recorded, set_up
 
 ROOT = Path(__file__).parents[3]
@@ -91,7 +92,7 @@ def test_a_block_and_its_end_in_one_read_are_not_copied() -> None:
     assert peak < 10_000
 
 
-@pytest.mark.parametrize("whole_batch", [False, True])
+@looped("whole_batch", [False, True])
 def test_an_open_block_survives_its_buffer(whole_batch: bool) -> None:
     buffer = bytearray(b"event" + frame(-2, b"par"))
     decoder = set_up()
@@ -107,7 +108,7 @@ def test_an_open_block_survives_its_buffer(whole_batch: bool) -> None:
     assert decoder.block_bytes == 0
 
 
-@pytest.mark.parametrize(
+@looped(
     "command",
     [
         SetupAppend(1, B, SEGMENTS[B], ""),
@@ -116,7 +117,6 @@ def test_an_open_block_survives_its_buffer(whole_batch: bool) -> None:
         ConditionalAppend(A, 1, 0, Event(b""), 1),
         ConditionalBlockEnd(A, 1, 0, b"", 1),
     ],
-    ids=lambda command: str(command.type_name),
 )
 def test_another_append_command_between_a_block_and_its_end_drops_the_block(command: Command) -> None:
     decoder = set_up()
@@ -136,7 +136,7 @@ def test_commands_that_append_nothing_pass_between_a_block_and_its_end() -> None
     assert bytes(appended(decoder, end(whole=4)).data) == b"kept"
 
 
-@pytest.mark.parametrize(
+@looped(
     "command",
     [
         AppendBlock(B, b""),
@@ -144,7 +144,6 @@ def test_commands_that_append_nothing_pass_between_a_block_and_its_end() -> None
         ConditionalAppend(B, 1, 0, Event(b""), 1),
         ConditionalBlockEnd(B, 1, 0, b"", 1),
     ],
-    ids=lambda command: str(command.type_name),
 )
 def test_a_writer_that_is_not_set_up_may_not_append(command: Command) -> None:
     error = violated(set_up(A), command)
@@ -160,7 +159,7 @@ def test_an_end_of_another_writer_drops_the_block() -> None:
     assert violated(decoder, end(writer=B, whole=1)).rule is AppendRule.WRITER_MISMATCH
 
 
-@pytest.mark.parametrize("whole", [-1, 5, 2**31 - 1, -(2**31)])
+@looped("whole", [-1, 5, 2**31 - 1, -(2**31)])
 def test_whole_events_outside_the_block_are_refused(whole: int) -> None:
     decoder = set_up()
     decoder.feed(AppendBlock(A, b"four"))
@@ -168,8 +167,8 @@ def test_whole_events_outside_the_block_are_refused(whole: int) -> None:
     assert (error.rule, error.limit, error.actual) == (AppendRule.WHOLE_SIZE, 4, whole)
 
 
-@pytest.mark.parametrize("events", [0, -1, -(2**31)])
-@pytest.mark.parametrize("block", [False, True])
+@looped("events", [0, -1, -(2**31)])
+@looped("block", [False, True])
 def test_an_append_of_no_events_is_refused(events: int, block: bool) -> None:
     decoder = set_up()
     if block:
@@ -198,7 +197,7 @@ def test_a_refused_end_leaves_the_last_event_number() -> None:
     assert appended(decoder, end(number=1)).event_number == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     "tail",
     [
         b"\0" * 7,
@@ -209,7 +208,6 @@ def test_a_refused_end_leaves_the_last_event_number() -> None:
         struct.pack(">ii", -2, -1),
         struct.pack(">ii", -2, 2**31 - 1),
     ],
-    ids=["short", "keepalive", "event", "unknown", "beyond", "negative", "huge"],
 )
 def test_a_block_ends_with_padding_or_a_partial_event(tail: bytes) -> None:
     decoder = set_up()

@@ -19,6 +19,7 @@ from segstore.wire.codec import decode
 from segstore.wire.commands import AppendBlockEnd, Hello, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder, WireError
 from segstore.wire.schema import COMMANDS, Buffer
+from tests.looped import looped
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, frames_of, put, ready, set_up
 
 ROOT = Path(__file__).parents[3]
@@ -53,7 +54,7 @@ def test_an_append_without_set_up_is_refused_and_changes_nothing() -> None:
     assert encoder.deadline() is None
 
 
-@pytest.mark.parametrize("number", [-1, 4, 5])
+@looped("number", [-1, 4, 5])
 def test_event_numbers_of_a_writer_rise(number: int) -> None:
     encoder = ready(None, A)
     put(encoder, A, 5, b"x")
@@ -75,7 +76,7 @@ def test_numbers_beyond_their_fields_are_refused() -> None:
     put(encoder, A, 2**63 - 1, b"x", count=2**31 - 1)
 
 
-@pytest.mark.parametrize("length", [-1, 0, 5])
+@looped("length", [-1, 0, 5])
 def test_an_append_with_an_expected_length_is_refused_and_changes_nothing(length: int) -> None:
     encoder = ready(100, A)
     put(encoder, A, 1, b"x")
@@ -96,8 +97,8 @@ def test_the_largest_append_makes_a_frame_and_one_byte_more_is_refused() -> None
     assert (caught.value.limit, caught.value.actual) == (MAX_FRAME - 24, MAX_FRAME - 23)
 
 
-@pytest.mark.parametrize("opener", [A, B])
-@pytest.mark.parametrize("size", [100, 299, 300, 300 - 24, 300 - 52 + 1])
+@looped("opener", [A, B])
+@looped("size", [100, 299, 300, 300 - 24, 300 - 52 + 1])
 def test_no_frame_exceeds_the_limit_whatever_was_pending(opener: UUID, size: int) -> None:
     encoder = ready(100, A, B, max_frame_bytes=300)
     parts = put(encoder, opener, 1, b"o" * 10)

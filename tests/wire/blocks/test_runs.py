@@ -28,6 +28,7 @@ from segstore.wire import (
 from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter
 from segstore.wire.codec import CODECS, codec_backend, runs_at
 from segstore.wire.codec.generate import Rows
+from tests.looped import looped
 from tests.wire.blocks.served import served
 
 WRITERS = [UUID(int=1), UUID(int=(1 << 128) - 1)]
@@ -102,14 +103,13 @@ def test_runs_end_where_something_else_begins() -> None:
 
 
 @needs_c
-@pytest.mark.parametrize(
+@looped(
     "change",
     [
         encode(SetupAppend(1, WRITERS[0], "s/t/0", "")),
         encode(ConditionalAppend(WRITERS[0], 5, -1, Event(b"x"), 1)),
         encode(Padding(3)),
     ],
-    ids=["set-up", "conditional", "padding"],
 )
 def test_a_step_ends_before_an_append_whose_writer_may_have_changed(change: bytes) -> None:
     found, left = fed(whole(1), change, encode(KeepAlive()), whole(2), whole(3))
@@ -119,7 +119,7 @@ def test_a_step_ends_before_an_append_whose_writer_may_have_changed(change: byte
     assert left == 2
 
 
-@pytest.mark.parametrize(
+@looped(
     ("block", "end"),
     [
         (BLOCK, AppendBlockEnd(WRITERS[1], 6, b"", 2, 9, 7)),
@@ -129,7 +129,6 @@ def test_a_step_ends_before_an_append_whose_writer_may_have_changed(change: byte
         (EMPTY, AppendBlockEnd(WRITERS[0], 0, b"", 1, -1, 7)),
         (AppendBlock(UUID(int=9), b""), AppendBlockEnd(UUID(int=9), 0, b"", 1, 9, 7)),
     ],
-    ids=["of another writer", "of a part of it", "with data", "without events", "backwards", "of nobody set up"],
 )
 def test_what_is_not_simply_the_next_append_stays_two_commands(block: AppendBlock, end: AppendBlockEnd) -> None:
     assert fed(encode(block), encode(end)) == ([block, end], 0)

@@ -42,11 +42,12 @@ from segstore.wire import (
     encode_parts,
 )
 from segstore.wire.codec import CODECS, Codec
+from tests.looped import looped
 from tests.strategies import FRAMED, as_read, command_of, commands, examples, framed, mutated, refused_of
 from tests.wire.agreement import check_body, check_encode, check_frame, outcome
 
-CLASSES = pytest.mark.parametrize("cls", FRAMED.values(), ids=lambda cls: cls.type_name)
-EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
+CLASSES = looped("cls", FRAMED.values())
+EACH_CODEC = looped("codec", CODECS)
 WRITER = UUID(int=5)
 
 SURROUNDINGS = st.one_of(st.binary(max_size=40), st.sampled_from((bytes(40), b"\xff" * 40, b"\x00\x00\x00\x01" * 10)))
@@ -216,7 +217,7 @@ def test_an_error_of_a_truncated_frame_says_where_and_what(value: Command) -> No
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("size", range(8))
+@looped("size", range(8))
 def test_a_frame_without_a_whole_header_is_truncated(codec: Codec, size: int) -> None:
     with pytest.raises(Truncated) as caught:
         decode(encode(KeepAlive())[:size], codec=codec)
@@ -224,7 +225,7 @@ def test_a_frame_without_a_whole_header_is_truncated(codec: Codec, size: int) ->
 
 
 @EACH_CODEC
-@pytest.mark.parametrize(("announced", "kind"), [(-1, BadField), (-(1 << 31), BadField), (5, Truncated), (3, BadField)])
+@looped(("announced", "kind"), [(-1, BadField), (-(1 << 31), BadField), (5, Truncated), (3, BadField)])
 def test_a_header_that_does_not_match_its_body_is_refused(codec: Codec, announced: int, kind: type[WireError]) -> None:
     frame = encode(PartialEvent(b"data"))
     with pytest.raises(kind) as caught:
@@ -234,7 +235,7 @@ def test_a_header_that_does_not_match_its_body_is_refused(codec: Codec, announce
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("code", [0, 13, 1000, -6000, (1 << 31) - 1, -(1 << 31)])
+@looped("code", [0, 13, 1000, -6000, (1 << 31) - 1, -(1 << 31)])
 def test_a_code_that_is_not_served_is_refused_or_kept_whole(codec: Codec, code: int) -> None:
     frame = framed(code, b"\x01\x02\x03")
     with pytest.raises(UnknownCommand) as caught:
@@ -281,7 +282,7 @@ def test_many_texts_that_exceed_a_frame_together_are_refused_by_both() -> None:
 
 
 @EACH_CODEC
-@pytest.mark.parametrize(
+@looped(
     ("value", "field"),
     [
         (Unknown(1 << 31, b""), "type_code"),
@@ -303,7 +304,7 @@ def test_an_unknown_with_a_view_of_wider_items_counts_bytes() -> None:
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("value", [None, b"", SegmentCreated, TableKey(b"key"), TableEntries(())])
+@looped("value", [None, b"", SegmentCreated, TableKey(b"key"), TableEntries(())])
 def test_what_is_no_command_is_a_type_error(codec: Codec, value: object) -> None:
     for write in (encode, encode_parts):
         with pytest.raises(TypeError, match="encode takes a command"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from segstore.wire.codec import FrameMemory
+from tests.looped import looped
 
 AREA = 64 * 1024
 
@@ -34,7 +33,7 @@ def test_memory_is_reused_when_no_view_of_it_is_left() -> None:
     assert area(longer) is not used
 
 
-@pytest.mark.parametrize(("size", "has_some"), [(0, False), (9, False), (10, True), (2 << 20, True), (3 << 20, False)])
+@looped(("size", "has_some"), [(0, False), (9, False), (10, True), (2 << 20, True), (3 << 20, False)])
 def test_only_long_frames_of_a_bounded_size_get_some(size: int, has_some: bool) -> None:
     taken = FrameMemory(longer_than=9).take(size)
     assert (taken is not None) is has_some

@@ -36,10 +36,11 @@ from segstore.wire import (
 )
 from segstore.wire.codec import CODECS, Codec, FrameMemory, codec_backend, framing
 from segstore.wire.codec.generate import Rows
+from tests.looped import looped
 from tests.strategies import as_read, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome, read_by_schema, refusal
 
-EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
+EACH_CODEC = looped("codec", CODECS)
 PAYLOADS = (AppendBlock, AppendBlockEnd, DataAppended)
 """Commands that are short or mostly payload: decoding one is quick, whatever its size."""
 KINDS = st.sampled_from((bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))))
@@ -187,9 +188,9 @@ def test_a_frame_of_the_greatest_length_passes(codec: Codec) -> None:
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("pieces", [1, 2, 8])
-@pytest.mark.parametrize("length", [MAX_FRAME_BYTES - HEADER_BYTES + 1, (1 << 31) - 1, -1, -8, -9, -(1 << 31)])
-@pytest.mark.parametrize("code", [PartialEvent.code, OFTEN[0].code, 4711])
+@looped("pieces", [1, 2, 8])
+@looped("length", [MAX_FRAME_BYTES - HEADER_BYTES + 1, (1 << 31) - 1, -1, -8, -9, -(1 << 31)])
+@looped("code", [PartialEvent.code, OFTEN[0].code, 4711])
 def test_a_longer_frame_is_refused_on_its_header(codec: Codec, pieces: int, length: int, code: int) -> None:
     start = header(code, length)
     decoder = FrameDecoder(codec=codec, unknown="keep")
@@ -229,7 +230,7 @@ def test_a_frame_of_no_body_is_whole_with_its_header(codec: Codec) -> None:
 
 
 @EACH_CODEC
-@pytest.mark.parametrize(
+@looped(
     ("bad", "kind"),
     [
         (framed(21, b"\0" * 3), Truncated),
@@ -239,7 +240,7 @@ def test_a_frame_of_no_body_is_whole_with_its_header(codec: Codec) -> None:
         (header(21, MAX_FRAME_BYTES), FrameTooLarge),
     ],
 )
-@pytest.mark.parametrize("split", [0, 3, 8, 10])
+@looped("split", [0, 3, 8, 10])
 def test_an_error_carries_what_came_before_it_and_ends_the_decoder(
     codec: Codec, bad: bytes, kind: type[WireError], split: int
 ) -> None:
@@ -356,7 +357,7 @@ def test_long_frames_received_in_place_are_the_same(
 
 
 @EACH_CODEC
-@pytest.mark.parametrize("cut", [3, 8, 9, 60])
+@looped("cut", [3, 8, 9, 60])
 def test_a_long_frame_is_held_in_its_memory_alone(codec: Codec, cut: int) -> None:
     frame = encode(PartialEvent(bytes(range(100))))
     decoder = FrameDecoder(codec=codec, memory=FrameMemory(longer_than=50))
@@ -449,7 +450,7 @@ def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes
     assert heard[0] == heard[1]
 
 
-@pytest.mark.parametrize("count", [2, 127, 128, 129, 300])
+@looped("count", [2, 127, 128, 129, 300])
 def test_rows_end_at_the_first_other_frame(count: int) -> None:
     acks = [DataAppended(number, UUID(int=number), number, number - 1, 7) for number in range(count)]
     stream = b"".join(map(encode, [*acks, KeepAlive(), *acks]))

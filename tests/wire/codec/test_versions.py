@@ -66,6 +66,7 @@ from segstore.wire.codec import (
 from segstore.wire.codec.older_frames import OlderFrameDecoder
 from segstore.wire.codec.versions import encode_as, form_in, known_in, parse_as
 from segstore.wire.schema import lowering as low
+from tests.looped import looped
 from tests.strategies import as_read, command_of
 
 VERSIONS = range(5, 18)
@@ -122,7 +123,7 @@ def test_fields_were_only_ever_added_at_the_end() -> None:
         pytest.fail(f"{cls.__name__}: {ages}")
 
 
-@pytest.mark.parametrize("version", OLDER)
+@looped("version", OLDER)
 def test_as_many_commands_are_known_as_the_reference_had_types(version: int) -> None:
     assert len(known_in(version)) == CODES_OF_RELEASES[version] - 1
     assert Event.code not in known_in(version)
@@ -132,7 +133,7 @@ def test_the_current_version_knows_every_command_that_decodes() -> None:
     assert known_in(17) == COMMANDS.keys() - {Event.code}
 
 
-@pytest.mark.parametrize("version", [4, 18, 0, -1])
+@looped("version", [4, 18, 0, -1])
 def test_a_version_that_is_not_spoken_is_refused(version: int) -> None:
     for ask in (known_in, longest_frame_in, encoder, parts_encoder, OlderFrameDecoder):
         with pytest.raises(ValueError, match=f"wire version {version} is not spoken here: 5 to 17 are"):
@@ -181,7 +182,7 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "version", "body"), BODIES)
+@looped(("command", "version", "body"), BODIES)
 def test_a_version_writes_what_it_knew(command: Command, version: int, body: str) -> None:
     frame = encode_as(command, version)
     assert frame[8:] == bytes.fromhex(body)
@@ -229,8 +230,8 @@ def test_a_version_reads_what_it_writes_to_the_last_byte(data: st.DataObject, ve
     assert encode_as(read, version) == frame
 
 
-@pytest.mark.parametrize("version", OLDER)
-@pytest.mark.parametrize("cls", sorted(set(COMMANDS.values()), key=lambda cls: cls.code))
+@looped("version", OLDER)
+@looped("cls", sorted(set(COMMANDS.values()), key=lambda cls: cls.code))
 def test_a_command_that_a_version_had_not_cannot_be_said(cls: type[Command], version: int) -> None:
     if cls.code in known_in(version) or cls is Event:
         return
@@ -340,7 +341,7 @@ def newer_fields_are_defaults() -> list[tuple[Command, int, Command]]:
     ]
 
 
-@pytest.mark.parametrize(("sent", "version", "read"), newer_fields_are_defaults())
+@looped(("sent", "version", "read"), newer_fields_are_defaults())
 def test_a_version_ignores_fields_that_are_newer(sent: Command, version: int, read: Command) -> None:
     assert OlderFrameDecoder(version).feed(encode(sent) + encode(KeepAlive())) == [read, KeepAlive()]
 
@@ -377,8 +378,8 @@ def test_the_end_of_a_block_had_its_last_eight_bytes_before_they_meant_anything(
 STRICT_FRAMES = encode(CreateSegment(1, "s", 0, 0, "", 0)) + encode(KeepAlive())
 
 
-@pytest.mark.parametrize("version", [5, 6, 7, 8])
-@pytest.mark.parametrize("cut", [0, 3, 9, len(STRICT_FRAMES) - 9])
+@looped("version", [5, 6, 7, 8])
+@looped("cut", [0, 3, 9, len(STRICT_FRAMES) - 9])
 def test_strictly_up_to_version_8_bytes_left_over_end_the_decoder_behind_their_command(version: int, cut: int) -> None:
     decoder = OlderFrameDecoder(version, strict=True)
     got: list[Command] = []

@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from segstore.wire.controller_api import METHODS, SERVICE, messages
+from tests.looped import looped
 
 ROOT = Path(__file__).parents[3]
 PROTO = ROOT / "wire" / "controller_api"
@@ -50,7 +51,7 @@ def test_the_service_has_its_name_on_the_wire_and_all_methods() -> None:
     assert METHODS["getSegments"].response is messages.SegmentsAtTime
 
 
-@pytest.mark.parametrize(
+@looped(
     ("message", "hexadecimal"),
     [
         (messages.ScopeInfo(scope="a"), "0a0161"),

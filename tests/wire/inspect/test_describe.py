@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from segstore.wire import (
 from segstore.wire.commands import TableEntries, TableEntry, TableKey, TableValue, UpdateTableEntries
 from segstore.wire.inspect import describe, lines, summary
 from segstore.wire.inspect.describe import Description
+from tests.looped import looped
 
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"
 
@@ -102,7 +102,7 @@ def test_frames_cut_anywhere_are_described_up_to_the_cut() -> None:
 TOKEN = "secret-token-of-a-user"
 
 
-@pytest.mark.parametrize("cls", [cls for cls in COMMANDS.values() if cls.secrets], ids=lambda cls: str(cls.type_name))
+@looped("cls", [cls for cls in COMMANDS.values() if cls.secrets])
 def test_no_cut_of_a_frame_shows_its_token_unless_asked(cls: type[Any]) -> None:
     example = next((what["hex"] for what in map(json.loads, commands()) if what["code"] == cls.code), None)
     # The two legacy commands, which the reference does not know, hold an int64 and texts.

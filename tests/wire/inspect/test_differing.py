@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from segstore.wire.inspect import differing, differing_places, excerpts
+from tests.looped import looped
 
 SHOWN = differing._SHOWN
 LONG = "401 characters"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("left", "right", "places"),
     [
         (b"tea", b"coffee", [("data", "'tea'", "'coffee'")]),

@@ -10,6 +10,7 @@ import pytest
 
 from segstore.wire import BadField, Hello, Unknown, decode
 from segstore.wire.inspect import command_named, from_line, to_line
+from tests.looped import looped
 
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"
 
@@ -38,7 +39,7 @@ def test_an_unknown_command_comes_back_too() -> None:
     assert from_line(to_line(Unknown(6, b"ab"))) == Unknown(6, b"ab")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("found", "says"),
     [
         ([], "an object is needed, not list"),
@@ -64,7 +65,7 @@ def test_an_invalid_object_is_refused_with_the_key(found: Any, says: str) -> Non
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["", "{", "[" * 100_000])
+@looped("line", ["", "{", "[" * 100_000])
 def test_what_is_not_json_is_refused(line: str) -> None:
     with pytest.raises(BadField, match="not JSON"):
         from_line(line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import uuid
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from segstore.wire import encode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, Event, SegmentRead
 from segstore.wire.inspect import describe, lines, payload_parts, payload_text, summary
 from segstore.wire.inspect.payloads import SHOWN_BYTES, SHOWN_PARTS
+from tests.looped import looped
 
 WRITER = uuid.UUID(int=7)
 
@@ -21,7 +21,7 @@ def event(data: bytes, code: int = 0) -> bytes:
     return struct.pack(">ii", code, len(data)) + data
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "text"),
     [
         (b"", '""'),

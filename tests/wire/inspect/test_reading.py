@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from segstore.wire import Hello, KeepAlive, SegmentCreated, encode
 from segstore.wire.inspect import Form, Unreadable, pieces, recognise, to_text
+from tests.looped import looped
 
 HELLO = encode(Hello(17, 5))
 FRAMES = [HELLO, encode(SegmentCreated(9, "a/b/0")), encode(KeepAlive())]
@@ -21,7 +22,7 @@ def test_what_is_written_is_recognised(frames: list[bytes], form: Form) -> None:
     assert recognise(b"".join(to_text(frame, form) for frame in frames)) == (form, b"".join(frames))
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "ffffff81000000080000001100000005",
@@ -42,7 +43,7 @@ def test_base64_is_recognised_wrapped_a_line_a_frame_and_in_either_alphabet() ->
     assert recognise(b"\n".join(base64.b64encode(frame) for frame in FRAMES)) == ("base64", b"".join(FRAMES))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "says", "line"),
     [
         (b"", "no input", None),

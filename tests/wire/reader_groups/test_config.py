@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from segstore.wire.reader_groups import GroupConfig
 from segstore.wire.reader_groups.config import decode_config, encode_config
 from segstore.wire.reader_groups.versioned import Output, encode_object
+from tests.looped import looped
 from tests.wire.reader_groups.java import java_configs
 
 PLAIN = GroupConfig({"scope/stream": {}}, {"scope/stream": {}})
@@ -26,7 +27,7 @@ FULL = GroupConfig(
 )
 
 
-@pytest.mark.parametrize(("name", "config"), [("plain", PLAIN), ("full", FULL)])
+@looped(("name", "config"), [("plain", PLAIN), ("full", FULL)])
 def test_a_configuration_has_the_bytes_of_a_java_client(name: str, config: GroupConfig) -> None:
     assert decode_config(java_configs()[name]) == config
     assert encode_config(config) == java_configs()[name]

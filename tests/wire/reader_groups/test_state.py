@@ -24,6 +24,7 @@ from segstore.wire.reader_groups import (
     UpdateDistance,
 )
 from segstore.wire.state_records import encode_initial
+from tests.looped import looped
 from tests.wire.reader_groups.java import java_events, java_updates
 
 ZERO, ONE, TWO, NEXT = (f"scope/stream/{each}" for each in ("0.#epoch.0", "1.#epoch.0", "2.#epoch.0", "3.#epoch.1"))
@@ -101,7 +102,7 @@ def test_positions_are_those_that_readers_report_and_only_of_segments_that_are_l
     assert (state.unassigned, state.read) == ({ONE: 5, ZERO: 44}, {ZERO: 44, ONE: 5})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("update", "why"),
     [
         (AddReader("r"), "the reader 'r' is online already"),

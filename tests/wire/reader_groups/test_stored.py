@@ -29,6 +29,7 @@ from segstore.wire.reader_groups.table import (
     encode_predecessors,
     encode_value,
 )
+from tests.looped import looped
 
 SEGMENT = "s/x/0.#epoch.0"
 GONE = encode_value(TOMBSTONE, cbor_encode({}))
@@ -71,7 +72,7 @@ def test_entries_of_each_map_are_taken_and_tombstones_and_removals_forgotten() -
     assert facts(group) == facts(StoredGroup())
 
 
-@pytest.mark.parametrize(
+@looped(
     ("outer", "inner", "value", "why"),
     [
         (UNASSIGNED, "no segment", encode_value("offset", encode_offset(0)), "not a stream segment"),

@@ -26,6 +26,7 @@ from segstore.wire.reader_groups.table import (
     encode_predecessors,
     encode_value,
 )
+from tests.looped import looped
 
 # Written by pravega 0.3.8 for a group over a/s, of two segments, with one reader.
 KEYS = {
@@ -124,7 +125,7 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
             continue
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "text"),
     [
         ("", "1 bytes expected at 0, only 0 left"),
@@ -145,7 +146,7 @@ def test_what_is_no_value_is_refused_with_the_place(data: str, text: str) -> Non
         cbor_decode(bytes.fromhex(data))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("decode", "value", "text"),
     [
         (decode_key, 5, "is not a reader group key"),

@@ -7,6 +7,7 @@ import pytest
 from segstore.wire.reader_groups import AcquireSegment, SegmentCompleted, Update, UpdateDistance, encode_update
 from segstore.wire.reader_groups.updates import decode_kind, decode_update
 from segstore.wire.reader_groups.versioned import Output, encode_object
+from tests.looped import looped
 from tests.wire.reader_groups.java import java_updates
 
 ZERO, NEXT = "scope/stream/0.#epoch.0", "scope/stream/3.#epoch.1"
@@ -16,7 +17,7 @@ def decoded(data: bytes) -> Update:
     return decode_update(*decode_kind(data))
 
 
-@pytest.mark.parametrize(("name", "data"), [(name, data) for name, data, _ in java_updates()])
+@looped(("name", "data"), [(name, data) for name, data, _ in java_updates()])
 def test_an_update_has_the_bytes_of_a_java_client(name: str, data: bytes) -> None:
     update = decoded(data)
     if name == "completed":  # its ranges are in the order of a hash map
@@ -34,7 +35,7 @@ def test_earlier_and_later_revisions_are_read() -> None:
     assert decoded(encode_object([completed], kind=7)) == SegmentCompleted("r", ZERO, {NEXT: [0, 1]})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "why"),
     [
         (b"", "4 bytes expected at 0"),

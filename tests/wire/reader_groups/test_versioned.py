@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire.reader_groups.versioned import Input, Output, decode_object, decode_typed, encode_object
+from tests.looped import looped
 
 
-@pytest.mark.parametrize(
-    ("value", "size"), [(0, 1), (0x7F, 1), (0x80, 2), (0x3FFF, 2), (0x4000, 4), ((1 << 30) - 2, 4)]
-)
+@looped(("value", "size"), [(0, 1), (0x7F, 1), (0x80, 2), (0x3FFF, 2), (0x4000, 4), ((1 << 30) - 2, 4)])
 def test_a_count_has_as_many_bytes_as_it_needs(value: int, size: int) -> None:
     data = bytes(Output().count(value).data)
     assert (len(data), Input(data).count()) == (size, value)

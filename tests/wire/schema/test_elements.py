@@ -17,11 +17,12 @@ from segstore.wire import COMMANDS, HEADER_BYTES, Command, TableEntriesUpdated, 
 from segstore.wire.codec.generate import REFUSALS, compiler, decoder
 from segstore.wire.schema import EAGER_ELEMENTS, Elements, schema, types
 from segstore.wire.schema import lowering as low
+from tests.looped import looped
 from tests.strategies import as_read, command_of, examples, framed, mutated
 from tests.wire.agreement import EACH, outcome
 
 LISTED = [cls for cls in COMMANDS.values() if any(kind in repr(low.lower(cls.parts)) for kind in ("Many(", "Table("))]
-CLASSES = pytest.mark.parametrize("cls", LISTED, ids=lambda cls: cls.type_name)
+CLASSES = looped("cls", LISTED)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,13 +6,12 @@ import enum
 import struct
 from collections.abc import Iterator
 
-import pytest
-
 from segstore.wire import COMMANDS, Command, ConditionalAppend, DataAppended, Event, TableKey
 from segstore.wire.schema import lowering as low
 from segstore.wire.schema import schema, types
+from tests.looped import looped
 
-CLASSES = pytest.mark.parametrize("cls", COMMANDS.values(), ids=lambda cls: cls.type_name)
+CLASSES = looped("cls", COMMANDS.values())
 
 
 def every_node(nodes: tuple[low.Node, ...]) -> Iterator[low.Node]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from segstore.wire.schema import decode_mutf8, encode_mutf8, pass_texts, well_formed
 from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES
+from tests.looped import looped
 from tests.strategies import HARD_TEXTS, LONGEST_TEXTS, TOO_LONG_TEXTS
 
 TEXTS = st.text(st.characters(), max_size=40)
@@ -59,7 +60,7 @@ def test_any_bytes_are_read_as_the_rules_say_or_refused(data: bytes) -> None:
         assert units(decode_mutf8(data)) == expected
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "text"),
     [
         (b"", ""),
@@ -78,7 +79,7 @@ def test_what_java_reads_is_read(data: bytes, text: str) -> None:
     assert decode_mutf8(data) == text
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "said"),
     [
         (b"\xf0\x9f\x98\x80", "byte 0xf0 at 0 starts no"),
@@ -148,8 +149,8 @@ def test_texts_are_passed_up_to_the_first_that_is_broken_or_cut(
         assert (got, behind) == (passed, 2 + at)
 
 
-@pytest.mark.parametrize("size", range(36))
-@pytest.mark.parametrize("last", [b"", b"z", b"\xc3\xa9", b"\xe0\x80\x80", b"\xc3", b"\xff"])
+@looped("size", range(36))
+@looped("last", [b"", b"z", b"\xc3\xa9", b"\xe0\x80\x80", b"\xc3", b"\xff"])
 def test_many_texts_of_each_size_are_distinguished_from_those_with_a_bad_end(size: int, last: bytes) -> None:
     text = b"x" * (size - len(last)) + last
     count = 200

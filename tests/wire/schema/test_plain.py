@@ -22,10 +22,11 @@ from segstore.wire import (
     UpdateTableEntries,
     encode,
 )
+from tests.looped import looped
 from tests.strategies import as_read, command_of, commands, examples, refused_of
 from tests.wire.agreement import refusal
 
-CLASSES = pytest.mark.parametrize("cls", COMMANDS.values(), ids=lambda cls: cls.type_name)
+CLASSES = looped("cls", COMMANDS.values())
 
 
 def shown(value: Command) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def test_what_no_json_field_can_hold_is_a_bad_field_and_nothing_else(data: st.Da
     assert error is None or (type(error) is BadField and error.field)
 
 
-@pytest.mark.parametrize("plain", [None, [], "text", 5, [("request_id", 1)]])
+@looped("plain", [None, [], "text", 5, [("request_id", 1)]])
 def test_what_is_no_object_is_refused(plain: Any) -> None:
     with pytest.raises(BadField, match="an object is needed"):
         SetupAppend.from_dict(plain)
@@ -119,7 +120,7 @@ def test_null_text_and_data_read_as_empty() -> None:
     assert (value.segment, value.data) == ("", b"")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "path"),
     [
         ({"segment": 5}, "segment"),
@@ -141,14 +142,14 @@ def test_each_kind_of_field_refuses_what_it_cannot_hold(fields: dict[str, Any], 
     assert caught.value.field == path
 
 
-@pytest.mark.parametrize("code", ["NONE_SUCH", 1, None, [], {}, 1.0])
+@looped("code", ["NONE_SUCH", 1, None, [], {}, 1.0])
 def test_an_enum_is_given_by_name(code: Any) -> None:
     assert AuthTokenCheckFailed.from_dict({"request_id": 1, "error_code": "TOKEN_EXPIRED"}).error_code == 1
     with pytest.raises(BadField, match="is not one of UNSPECIFIED, TOKEN_CHECK_FAILED, TOKEN_EXPIRED"):
         AuthTokenCheckFailed.from_dict({"request_id": 1, "error_code": code})
 
 
-@pytest.mark.parametrize("writer", ["", "x", "0" * 31, 5, None])
+@looped("writer", ["", "x", "0" * 31, 5, None])
 def test_a_uuid_is_given_as_text(writer: Any) -> None:
     with pytest.raises(BadField) as caught:
         SetupAppend.from_dict({"request_id": 1, "writer_id": writer, "segment": "s", "delegation_token": ""})
@@ -174,7 +175,7 @@ def test_tails_may_be_left_out_and_take_their_defaults() -> None:
     assert AuthTokenCheckFailed.from_dict({"request_id": 1}) == AuthTokenCheckFailed(1)
 
 
-@pytest.mark.parametrize("length", [-1, 1 << 31, "1", None])
+@looped("length", [-1, 1 << 31, "1", None])
 def test_a_padding_is_a_count(length: Any) -> None:
     with pytest.raises(BadField):
         Padding.from_dict({"length": length})

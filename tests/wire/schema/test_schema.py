@@ -29,10 +29,11 @@ from segstore.wire import (
 from segstore.wire.codec import CODECS
 from segstore.wire.schema import Int64, Part, Text, command, schema, types
 from segstore.wire.schema import lowering as low
+from tests.looped import looped
 from tests.strategies import as_read, command_of, commands, framed
 from tests.wire.agreement import refusal
 
-CLASSES = pytest.mark.parametrize("cls", COMMANDS.values(), ids=lambda cls: cls.type_name)
+CLASSES = looped("cls", COMMANDS.values())
 TOKEN = "a secret token"
 
 
@@ -94,14 +95,14 @@ def test_a_representation_is_short_about_payloads_and_silent_about_tokens(value:
         assert f"{name}=<{len(token)} characters>" in said if token else f"{name}=''" in said
 
 
-@pytest.mark.parametrize("token", [TOKEN, TOKEN.encode(), [TOKEN], 5, None, ""])
+@looped("token", [TOKEN, TOKEN.encode(), [TOKEN], 5, None, ""])
 def test_a_token_of_any_type_is_not_shown(token: object) -> None:
     for value in (SealSegment(1, "s", token), SealSegment(1, "s", token)):  # type: ignore[arg-type]
         assert "secret" not in repr(value)
         assert "delegation_token=" in str(value)
 
 
-@pytest.mark.parametrize("token", [TOKEN.encode(), [TOKEN], TOKEN * 5000])
+@looped("token", [TOKEN.encode(), [TOKEN], TOKEN * 5000])
 def test_an_error_about_a_token_does_not_show_it(token: object) -> None:
     for codec in CODECS:
         with pytest.raises(BadField) as caught:
@@ -122,7 +123,7 @@ def test_an_error_about_a_malformed_token_does_not_show_it() -> None:
     assert b"secre".hex() not in str(caught.value.facts())
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@looped("kind", [bytes, bytearray, memoryview])
 def test_a_payload_is_shown_by_its_head_and_size(kind: type) -> None:
     assert repr(PartialEvent(kind(b"x" * 24))) == f"PartialEvent(data={b'x' * 24!r})"
     assert repr(PartialEvent(kind(b"x" * 25))) == f"PartialEvent(data=<25 bytes {b'x' * 24!r}…>)"

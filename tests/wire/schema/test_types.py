@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire.schema import BodyStream
 from segstore.wire.schema.types import dotted
+from tests.looped import looped
 
 
 @given(st.binary(max_size=30), st.lists(st.integers(0, 12), max_size=8))
@@ -20,7 +20,7 @@ def test_a_body_remembers_its_last_read(body: bytes, sizes: list[int]) -> None:
         assert (stream.tell(), stream.left) == (at, len(body) - at)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("path", "name"),
     [
         ("", ""),

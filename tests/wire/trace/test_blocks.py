@@ -22,6 +22,7 @@ from segstore.wire.trace import (
     read_blocks,
     read_records,
 )
+from tests.looped import looped
 from tests.wire.trace.traces import MARK, METADATA, capture, frame, record, records
 
 HEADER = struct.Struct("<16sHBBIQQqqII")
@@ -79,7 +80,7 @@ def test_metadata_comes_back_as_it_was() -> None:
     assert len(block.columns) == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"x": 1}', b'{"recorder": 5}', b'{"values": {"a": 1}}', b"\xff"])
+@looped("body", [b"", b"[]", b"{", b'{"x": 1}', b'{"recorder": 5}', b'{"values": {"a": 1}}', b"\xff"])
 def test_metadata_that_cannot_be_read_is_damage(body: bytes) -> None:
     assert "metadata" in only_damage(rewritten(blocks.metadata_block(MARK, METADATA), body)).reason
 
@@ -95,7 +96,7 @@ def of_columns(*ends: int, direction: int = 0, kind: int = 0, data: bytes = b"")
     return b"".join(blocks.Pending([rows], [data], 0, 0).block(MARK))
 
 
-@pytest.mark.parametrize(
+@looped(
     "block",
     [
         of_columns(5, 4, data=b"four"),
@@ -202,13 +203,13 @@ def test_a_block_that_no_reader_would_take_is_not_made(monkeypatch: pytest.Monke
         capture([record(bytes(100))])
 
 
-@pytest.mark.parametrize("mark", [b"", b"x" * 16, blocks.MAGIC])
+@looped("mark", [b"", b"x" * 16, blocks.MAGIC])
 def test_a_mark_that_is_none_is_refused(mark: bytes) -> None:
     with pytest.raises(ValueError, match="a mark"):
         blocks.metadata_block(mark, METADATA)
 
 
-@pytest.mark.parametrize(("data", "said"), [(b"{}", {}), (b'{"a": 1}', {"a": 1}), (b"[]", None), (b"\xff", None)])
+@looped(("data", "said"), [(b"{}", {}), (b'{"a": 1}', {"a": 1}), (b"[]", None), (b"\xff", None)])
 def test_what_an_event_says_is_an_object_or_nothing(data: bytes, said: object) -> None:
     assert blocks.unpack_data(data) == said
 

@@ -25,6 +25,7 @@ from segstore.wire.trace import (
     redacted_call,
     to_line,
 )
+from tests.looped import looped
 
 STREAM = messages.StreamInfo(scope="s", stream="t")
 CREATE = messages.StreamConfig(streamInfo=STREAM).SerializeToString()
@@ -60,7 +61,7 @@ def test_a_line_of_a_fixture_restores_a_call(call: Call, direction: Direction) -
     assert from_line(to_line(kept, 100), HEADER, 2) == kept
 
 
-@pytest.mark.parametrize(
+@looped(
     "data",
     [
         b"",
@@ -82,9 +83,7 @@ def test_other_data_is_no_call(data: bytes) -> None:
     assert from_line(to_line(kept, 100), HEADER, 2) == kept
 
 
-@pytest.mark.parametrize(
-    ("number", "direction", "status"), [(0, 0, "OK"), (0, 1, "OKAY"), (0, 1, ""), (7, 0, ""), (7, 1, "OK")]
-)
+@looped(("number", "direction", "status"), [(0, 0, "OK"), (0, 1, "OKAY"), (0, 1, ""), (7, 0, ""), (7, 1, "OK")])
 def test_a_call_that_no_fixture_may_hold_is_kept_by_its_bytes(number: int, direction: int, status: str) -> None:
     data = Call(1, "createScope", status=status).pack()
     kept = Record(100, number, Direction(direction), RecordKind.CALL, data)
@@ -132,7 +131,7 @@ def test_a_message_that_does_not_decode_is_not_kept_in_a_redacted_trace() -> Non
     assert (call.message, call.omitted) == (b"", 8)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("answer", "outcome"),
     [
         (Call(1, "createStream", EXISTS, status="OK"), "STREAM_EXISTS"),
@@ -147,7 +146,7 @@ def test_the_outcome_is_the_status_or_what_the_answer_says(answer: Call, outcome
     assert answer.outcome == outcome
 
 
-@pytest.mark.parametrize(
+@looped(
     ("answer", "outcome", "failed"),
     [
         (Call(1, "createStream", CREATE), "", False),
@@ -174,7 +173,7 @@ def test_a_call_in_progress_and_the_state_of_a_transaction_are_no_failures(
     assert (answer.outcome, answer.failed) == (outcome, failed)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "matches"),
     [
         ("rpc = createstream and status = STREAM_EXISTS", [True, True]),
@@ -218,7 +217,7 @@ def test_calls_without_a_counterpart_are_counted() -> None:
     assert exchanges.see(record(Call(2, "getURI", b"", status="OK"), Direction.REPLY)).unasked
 
 
-@pytest.mark.parametrize(
+@looped(
     ("line", "field"),
     [
         ('{"at_ns": 0, "conn": 0, "dir": "request", "rpc": "nope", "call": 1, "fields": {"a": 1}}', "fields"),

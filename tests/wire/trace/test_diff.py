@@ -37,6 +37,7 @@ from segstore.wire.trace import (
     differences,
 )
 from segstore.wire.trace.diff import TracesTooFarApart
+from tests.looped import looped
 from tests.wire.trace.traces import frame, frames, record
 
 OPEN = record(b"{}", kind=RecordKind.OPEN)
@@ -190,7 +191,7 @@ def test_two_runs_do_not_differ_by_their_ids() -> None:
     assert compared(run_of(1), [run_of(2)[0], alive, *run_of(2)[1:], alive]) == []
 
 
-@pytest.mark.parametrize(("how", "field"), [({"segment": "s/t/1"}, "segment"), ({"event": b"other"}, "data")])
+@looped(("how", "field"), [({"segment": "s/t/1"}, "segment"), ({"event": b"other"}, "data")])
 def test_what_is_no_id_is_a_difference(how: dict[str, Any], field: str) -> None:
     found = compared(run_of(1), run_of(2, **how))
     assert [each.field for each in found[0].fields] == [field]  # and not the ids beside it

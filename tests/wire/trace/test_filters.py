@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from segstore.wire import COMMANDS
 from segstore.wire.trace import FilterError, filters, parse_filter
 from segstore.wire.trace.filters import MOST_MATCHED, NAMES
+from tests.looped import looped
 
 WRITER = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
@@ -59,7 +60,7 @@ MERGE = subject(
 )
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "type = READ_SEGMENT",
@@ -115,7 +116,7 @@ def test_a_filter_finds_what_it_says(text: str) -> None:
     assert parse_filter(f"not ({text})")(READ) is False
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "type = HELLO",
@@ -139,21 +140,19 @@ def test_a_filter_leaves_out_what_it_does_not_say(text: str) -> None:
     assert parse_filter(text)(READ) is False
 
 
-@pytest.mark.parametrize("name", ["type", "code", "segment", "stream", "scope", "flow", "sequence", "request_id"])
-@pytest.mark.parametrize("sign", ["=", "!="])
+@looped("name", ["type", "code", "segment", "stream", "scope", "flow", "sequence", "request_id"])
+@looped("sign", ["=", "!="])
 def test_what_a_frame_does_not_have_compares_with_nothing(name: str, sign: str) -> None:
     value = "HELLO" if name == "type" else "1"
     assert parse_filter(f"{name} {sign} {value}")(subject()) is False
 
 
-@pytest.mark.parametrize(
-    "text", ["segment ~ *", "segment !~ x", "writer ~ *", "latency > 0", "time > 0", "direction = reply"]
-)
+@looped("text", ["segment ~ *", "segment !~ x", "writer ~ *", "latency > 0", "time > 0", "direction = reply"])
 def test_what_a_frame_does_not_have_matches_nothing(text: str) -> None:
     assert parse_filter(text)(subject()) is False
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "expected"),
     [
         ("segment = a/b/0", True),
@@ -170,9 +169,7 @@ def test_of_several_segments_one_is_enough(text: str, expected: bool) -> None:
     assert parse_filter(text)(MERGE) is expected
 
 
-@pytest.mark.parametrize(
-    ("quoted", "segment"), [(r'"a \"b\" \\"', 'a "b" \\'), (r"'it\'s'", "it's"), ("'\n'", "\n"), ("''", "")]
-)
+@looped(("quoted", "segment"), [(r'"a \"b\" \\"', 'a "b" \\'), (r"'it\'s'", "it's"), ("'\n'", "\n"), ("''", "")])
 def test_quoted_values_may_hold_anything(quoted: str, segment: str) -> None:
     assert parse_filter(f"segment = {quoted}")(subject(segments=(segment,))) is True
 
@@ -224,7 +221,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "column", "expected", "found"), WRONG)
+@looped(("text", "column", "expected", "found"), WRONG)
 def test_an_error_names_the_column_and_what_was_expected(text: str, column: int, expected: str, found: str) -> None:
     with pytest.raises(FilterError) as caught:
         parse_filter(text)

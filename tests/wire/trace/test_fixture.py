@@ -28,6 +28,7 @@ from segstore.wire.trace import (
 )
 from segstore.wire.trace import fixture as trace_fixture
 from segstore.wire.trace.fixture import header_line
+from tests.looped import looped
 from tests.wire.trace.traces import METADATA, capture, frame, record, records
 
 HEADER = FixtureHeader(METADATA, 1000)
@@ -78,7 +79,7 @@ def test_a_frame_can_be_written_by_hand() -> None:
 SHORT = frame(7, encode(DataAppended(1, uuid.UUID(int=1), 5, 4, 3))[8:-8])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "note"),
     [
         (SHORT, "DATA_APPENDED in a form that is not written any more"),
@@ -144,7 +145,7 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "field", "said"), WRONG)
+@looped(("line", "field", "said"), WRONG)
 def test_an_invalid_edit_is_refused_with_line_and_field(line: dict[str, Any], field: str, said: str) -> None:
     with pytest.raises(FixtureError, match=said) as caught:
         read(**line)
@@ -152,7 +153,7 @@ def test_an_invalid_edit_is_refused_with_line_and_field(line: dict[str, Any], fi
     assert str(caught.value).startswith(f"line 7: {field or ''}")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("line", "said"),
     [
         ("{", "not JSON at column 2"),
@@ -175,7 +176,7 @@ def test_the_line_of_an_error_counts_empty_lines() -> None:
     assert caught.value.line == 5
 
 
-@pytest.mark.parametrize(
+@looped(
     ("line", "field", "said"),
     [
         ("{}", None, "the first line of a fixture"),
@@ -201,7 +202,7 @@ def test_an_empty_fixture_is_refused() -> None:
         list(read_lines(["", "\n"]))
 
 
-@pytest.mark.parametrize("version", [0, 3])
+@looped("version", [0, 3])
 def test_another_version_is_refused(version: int) -> None:
     with pytest.raises(TraceVersionError) as caught:
         header_from_line(json.dumps({"segstore_trace": version}))
@@ -229,7 +230,7 @@ def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: py
     assert found == record(b"\0", at=2000, connection=4, reply=True)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("head", "expected"),
     [(b'{"segstore', True), (b"\n {", True), (b"", False), (capture([])[:64], False), (b"\x93wtrace\n", False)],
 )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import pytest
-
 from segstore.wire.names import transaction_name, transient_name
 from segstore.wire.trace import Pairing, put_ids, take_ids
+from tests.looped import looped
 
 ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "rest", "ids"),
     [
         ("scope/stream/0", "scope/stream/0", 0),

@@ -20,6 +20,7 @@ from segstore.wire import (
 from segstore.wire.commands import TableEntries, TableEntry, TableKey, TableValue
 from segstore.wire.inspect import MOST_SEARCHED, Payload
 from segstore.wire.trace import Exchanges, FilterError, parse_filter
+from tests.looped import looped
 from tests.wire.trace.traces import record
 
 W = UUID(int=1)
@@ -31,7 +32,7 @@ def framed(*events: bytes) -> bytes:
     return b"".join(len(each).to_bytes(8, "big") + each for each in events)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "matches"),
     [
         ('data ~ "order 17"', True),

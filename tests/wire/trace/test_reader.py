@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire.trace import MAGIC, Block, Damage, NotATrace, Record, mark_of, read_blocks, read_records
+from tests.looped import looped
 from tests.wire.trace.traces import MARK, METADATA, capture, frame, record
 
 SOME = [record(frame(100, bytes(index)), at=index) for index in range(10)]
@@ -49,7 +50,7 @@ def test_a_capture_whose_start_is_lost_gives_what_is_left() -> None:
         assert (isinstance(found[0], Damage)) == (cut not in starts)
 
 
-@pytest.mark.parametrize("form", [bytes, bytearray, memoryview])
+@looped("form", [bytes, bytearray, memoryview])
 def test_any_changed_byte_costs_one_block_at_most(form: type) -> None:
     whole = capture(SOME)
     starts = offsets(whole)
@@ -91,13 +92,13 @@ def test_an_empty_file_is_named_as_one() -> None:
     assert mark_of(b"") is None
 
 
-@pytest.mark.parametrize("data", [MAGIC[:3], MAGIC, MARK, capture([])[:63]])
+@looped("data", [MAGIC[:3], MAGIC, MARK, capture([])[:63]])
 def test_a_torn_start_of_a_capture_is_no_error(data: bytes) -> None:
     assert list(read_blocks(data)) == [Damage(0, len(data), True, "not one block is whole")]
     assert mark_of(data) is None
 
 
-@pytest.mark.parametrize("data", [b"x", b"{}", bytes(200), b"PK\x03\x04" * 50, bytes(8) + MAGIC + bytes(100)])
+@looped("data", [b"x", b"{}", bytes(200), b"PK\x03\x04" * 50, bytes(8) + MAGIC + bytes(100)])
 def test_what_is_no_capture_is_refused(data: bytes) -> None:
     with pytest.raises(NotATrace):
         list(read_blocks(data))

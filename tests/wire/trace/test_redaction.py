@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from segstore.wire.commands import ConditionalAttributeUpdate, TableEntries, Tab
 from segstore.wire.inspect import describe
 from segstore.wire.schema import Command
 from segstore.wire.trace import redact
+from tests.looped import looped
 from tests.strategies import FRAMED, command_of, framed, mutated
 from tests.wire.trace.traces import frame
 
@@ -87,7 +87,7 @@ def test_a_frame_without_a_token_is_returned_as_it_is(value: Command) -> None:
     assert redact(before) is before
 
 
-@pytest.mark.parametrize("data", [b"", b"abc", frame(111, b"abc"), frame(0, b"abc"), frame(9)[:8]])
+@looped("data", [b"", b"abc", frame(111, b"abc"), frame(0, b"abc"), frame(9)[:8]])
 def test_what_has_no_fields_is_returned_as_it_is(data: bytes) -> None:
     assert redact(data) == data
 
@@ -153,8 +153,8 @@ def test_a_frame_with_bytes_behind_its_last_field_still_decodes_without_them(val
     assert set(after[-len(more) :]) == {ord("*")}
 
 
-@pytest.mark.parametrize("token", ["", TOKEN])
-@pytest.mark.parametrize(
+@looped("token", ["", TOKEN])
+@looped(
     "value",
     [
         SealSegment(1, "a/b/0", ""),
@@ -165,7 +165,6 @@ def test_a_frame_with_bytes_behind_its_last_field_still_decodes_without_them(val
         MergeSegments(1, "a/b/0", "a/b/1", "", (ConditionalAttributeUpdate(WRITER, 1, 2, 3),)),
         UpdateTableEntries(1, "a/b", "", TableEntries((TableEntry(TableKey(b"\1\2", 3), TableValue(b"\0")),)), 9),
     ],
-    ids=lambda value: getattr(value, "type_name", None),
 )
 def test_fields_of_a_newer_version_that_cannot_be_a_token_stay(value: Command, token: str) -> None:
     value = replace(value, delegation_token=token)
@@ -182,7 +181,7 @@ def test_text_behind_a_token_is_overwritten_if_the_frame_has_more_than_its_field
     assert (after.segment, bytes(entry.key.data), bytes(entry.value.data)) == ("a/b", b"*" * 7, b"*" * 7)
 
 
-@pytest.mark.parametrize("size", [10, 3_000])
+@looped("size", [10, 3_000])
 def test_of_a_frame_of_an_older_version_only_the_token_is_overwritten(size: int) -> None:
     """As long as it may be: it has no offset of the table segment."""
     entries = TableEntries(tuple(TableEntry(TableKey(b"key", 3), TableValue(bytes(size))) for _ in range(100)))
@@ -228,7 +227,7 @@ def test_the_rest_of_a_frame_whose_token_is_too_long_is_overwritten() -> None:
     assert b"secret" not in redact(before)
 
 
-@pytest.mark.parametrize("data", [b"1234567", frame(111, b"12345678"), b"\0\0\0\x1c\xff\xff\xff\xffsecret"])
+@looped("data", [b"1234567", frame(111, b"12345678"), b"\0\0\0\x1c\xff\xff\xff\xffsecret"])
 def test_bytes_that_are_no_half_frame_are_overwritten(data: bytes) -> None:
     assert redact(data, False) == b"*" * len(data)
 

@@ -26,6 +26,7 @@ from segstore.wire.trace import (
     read_records,
     redact,
 )
+from tests.looped import looped
 from tests.wire.trace.traces import MARK, METADATA, frame, whole_frames
 
 FRAME, OPEN, CLOSE, BYTES, CALL = RecordKind
@@ -173,7 +174,7 @@ def test_a_frame_has_the_time_of_its_last_byte() -> None:
     assert read(writer.start(), writer.finish(99)) == [Record(10, 1, REQUEST, FRAME, frame(9, b"abc"))]
 
 
-@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", (101).to_bytes(4, "big")])
+@looped("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", (101).to_bytes(4, "big")])
 def test_after_an_impossible_length_the_rest_of_a_stream_is_bytes(length: bytes) -> None:
     writer = a_writer(max_frame_bytes=108)
     writer.add(1, 1, REQUEST, frame(100) + b"\0\0\0\x09" + length + b"rest")
@@ -213,7 +214,7 @@ def test_a_block_is_due_when_it_is_full_and_when_it_is_old() -> None:
     assert writer.add(2050, 1, REQUEST, frame(100))
 
 
-@pytest.mark.parametrize("times", [(5, 3, 9, 4), (-1, -9, -3, -9), (7,)])
+@looped("times", [(5, 3, 9, 4), (-1, -9, -3, -9), (7,)])
 def test_a_block_says_its_earliest_and_its_latest_time(times: tuple[int, ...]) -> None:
     for size in (0, 5000):
         writer = a_writer()
@@ -284,7 +285,7 @@ def long_frames(chance: random.Random, *codes: int) -> dict[tuple[int, Direction
     }
 
 
-@pytest.mark.parametrize("seed", range(20))
+@looped("seed", range(20))
 def test_long_frames_come_out_whole_and_without_their_tokens_however_they_came(seed: int) -> None:
     chance = random.Random(seed)
     writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
@@ -317,7 +318,7 @@ def test_long_parts_that_last_are_not_copied() -> None:
     assert [each.data for each in pending.columns()] == [data[:900_008], data[900_008:]]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@looped("seed", range(20))
 def test_the_memory_that_incomplete_frames_are_in_is_bounded_and_no_byte_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     writer = a_writer(most_held_bytes=600_000)

@@ -15,6 +15,7 @@ from segstore.wire.names import segment_name
 from segstore.wire.reader_groups import encode_key
 from segstore.wire.reader_groups.stored import UNASSIGNED
 from segstore.wire.reader_groups.table import encode_offset, encode_value
+from tests.looped import looped
 from tests.server.control_api.support import asking_cluster, done, refusal
 from tests.wire.reader_groups.java import java_events
 
@@ -125,7 +126,7 @@ async def test_a_group_of_a_java_client_has_its_readers_and_lag() -> None:
         assert found["readers"] == [{"reader": "reader", "segments": 2, "lag_bytes": 20 * EVENT}]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("key", "value", "why"),
     [
         (b"\xff", b"", "starts no supported type"),

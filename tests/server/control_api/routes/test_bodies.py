@@ -16,6 +16,7 @@ import pytest
 from segstore.server.control_api.models import FaultRule
 from segstore.server.control_api.routes import bodies
 from segstore.server.faults import Document, Rule, parse_document
+from tests.looped import looped
 from tests.server.control_api.support import asking, done, refusal
 from tests.server.support import until
 
@@ -34,7 +35,7 @@ async def put(http: httpx.AsyncClient, text: str | bytes, kind: str = "applicati
     return await http.put("/v1/faults", content=text, headers={"content-type": kind})
 
 
-@pytest.mark.parametrize("kind", ["application/yaml", "text/yaml; charset=utf-8", "Application/X-YAML"])
+@looped("kind", ["application/yaml", "text/yaml; charset=utf-8", "Application/X-YAML"])
 async def test_a_fault_file_in_yaml_replaces_all_rules(kind: str) -> None:
     async with asking() as (mock, http):
         answer = await put(http, FILE, kind)
@@ -58,7 +59,7 @@ async def test_a_rule_in_yaml_is_added() -> None:
         assert (tally.rule.match, tally.rule.nth) == ("type = APPEND_BLOCK_END", (3,))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "status", "where", "said"),
     [
         ("rules:\n- do: WrongHots\n", 422, "body.rules[0].do[0]", "line 2, column 3: body.rules[0].do[0]: 'WrongHots'"),
@@ -202,7 +203,7 @@ async def test_the_rules_of_a_file_are_checked_and_encoded_while_others_are_serv
             assert [each["name"] for each in (await asked).json()["rules"]] == ["reads"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "status", "said"),
     [
         (

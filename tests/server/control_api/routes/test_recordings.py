@@ -12,6 +12,7 @@ import pytest
 from segstore.server.control_api.routes import recordings
 from segstore.traces import TraceFile
 from segstore.wire.trace import Exchanges, Record, to_line
+from tests.looped import looped
 from tests.server.control_api.support import asking, done, peer_of, refusal
 from tests.server.control_api.test_tap import tapped, through
 from tests.server.support import append, create, set_up
@@ -97,7 +98,7 @@ async def test_one_that_is_at_its_limit_is_refused_when_it_is_stopped_and_can_be
         assert (await http.get("/v1/recordings/small/trace")).status_code == 200
 
 
-@pytest.mark.parametrize(
+@looped(
     ("body", "where"),
     [
         ({"name": "../a"}, "body.name"),

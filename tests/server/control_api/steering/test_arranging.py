@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from segstore.client import connect
+from tests.looped import looped
 from tests.server.control_api.support import asking, asking_cluster, done, refusal
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -67,7 +68,7 @@ async def test_the_client_reads_what_was_arranged_and_is_read_here() -> None:
             assert len({each["segment"] for each in page["events"]}) == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "path", "given", "status", "where"),
     [
         ("POST", f"{STREAM}/transactions", {"lease_ms": 10**20}, 422, "body"),
@@ -85,7 +86,7 @@ async def test_a_refusal_by_the_controller_names_the_part_of_the_request(
         assert refusal(await http.request(method, path, json=given))[::2] == (status, where)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("method", "path", "body", "status"),
     [
         ("PUT", "/v1/streams/shop/bad%20name", {}, 422),

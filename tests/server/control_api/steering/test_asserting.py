@@ -13,6 +13,7 @@ from segstore.server.control_api import Controlled
 from segstore.server.faults import Faults, Seen
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import CONTROLLER, Call
+from tests.looped import looped
 from tests.server.control_api.support import alone, asking, asking_cluster, done, peer_of, refusal
 from tests.server.support import HELLO, FakeClock, Peer, append, create, read, set_up, until
 
@@ -88,7 +89,7 @@ async def test_a_verification_that_fails_names_the_nearest_requests_as_a_wait_do
         assert said.splitlines()[1].endswith(": not refused")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("path", "params"),
     [
         ("verify", {}),
@@ -249,7 +250,7 @@ async def test_a_wait_for_what_a_rule_holds() -> None:
         assert refusal(await http.post("/v1/faults/none/wait"))[0] == 404
 
 
-@pytest.mark.parametrize(("method", "path"), [("DELETE", "/v1/faults/reads"), ("DELETE", "/v1/faults")])
+@looped(("method", "path"), [("DELETE", "/v1/faults/reads"), ("DELETE", "/v1/faults")])
 async def test_a_wait_for_what_a_rule_holds_ends_when_the_rule_is_removed(method: str, path: str) -> None:
     async with asking() as (mock, http):
         await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "hold", "name": "reads"})

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from segstore.server.control_api.steering.content import ENCODER, Content, shown_as
 from segstore.server.control_api.steering.position import parse_position, position_text
 from segstore.wire import SealSegment
+from tests.looped import looped
 from tests.server.control_api.support import asking_cluster, done, refusal
 from tests.server.support import HELLO, Peer
 
@@ -112,9 +113,7 @@ async def test_a_position_beyond_the_end_of_a_segment_truncates_nothing() -> Non
         assert (await done(http, "GET", EVENTS))["events"] == end["events"]
 
 
-@pytest.mark.parametrize(
-    "data", [b"\x00\x00\x00\x01\x00\x00\x00\x00", b"\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x00"]
-)
+@looped("data", [b"\x00\x00\x00\x01\x00\x00\x00\x00", b"\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x00"])
 async def test_bytes_that_are_no_event_are_named(data: bytes) -> None:
     async with asking_cluster() as (mock, http):
         await done(http, "PUT", STREAM)
@@ -127,7 +126,7 @@ async def test_bytes_that_are_no_event_are_named(data: bytes) -> None:
         assert said.endswith("event at offset 0")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("content", "where"),
     [
         ({}, "body.events[0]"),
@@ -148,7 +147,7 @@ async def test_a_content_that_is_none_is_refused(content: Any, where: str) -> No
         assert (await done(http, "GET", EVENTS))["events"] == []
 
 
-@pytest.mark.parametrize("position", ["x", "0", "0:", "0:1,0:2", "9:0", "0:99999999999999999999", "0:0,"])
+@looped("position", ["x", "0", "0:", "0:1,0:2", "9:0", "0:99999999999999999999", "0:0,"])
 async def test_a_position_that_is_none_is_refused(position: str) -> None:
     async with asking_cluster() as (_, http):
         await done(http, "PUT", STREAM)

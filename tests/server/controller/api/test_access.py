@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Final
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.controller.api import Permission
 from segstore.server.controller.api.access import permission_of, read_entries
 from segstore.server.controller.errors import UnusableEntry
+from tests.looped import looped
 
 _HEAD, *_ROWS = map(
     json.loads,
@@ -39,13 +39,13 @@ def test_the_table_has_enough_pairs() -> None:
     assert {letter for row in GIVES.values() for letter in row} == set("-ru!")
 
 
-@pytest.mark.parametrize("text", GIVES)
+@looped("text", GIVES)
 def test_entries_give_what_the_reference_gives(text: str) -> None:
     found = "".join(given_for(text, resource) for resource in RESOURCES)
     assert found == GIVES[text]
 
 
-@pytest.mark.parametrize("text", NOT_SUPPORTED)
+@looped("text", NOT_SUPPORTED)
 def test_a_pattern_that_cannot_be_translated_is_refused_and_named(text: str) -> None:
     entries, problems = read_entries(text)
     assert [each.matches for each in entries] == [None]
@@ -53,7 +53,7 @@ def test_a_pattern_that_cannot_be_translated_is_refused_and_named(text: str) -> 
     assert {given_for(text, resource) for resource in RESOURCES} == {"!"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "says"),
     [
         ("prn::", "not resource,permission"),
@@ -69,7 +69,7 @@ def test_an_entry_that_does_not_give_what_it_seems_to_is_a_problem_without_its_t
     assert text not in problems[0]
 
 
-@pytest.mark.parametrize("text", ["prn::(a+)+b,READ", "prn::(?:a|a)+b,READ", "prn::*a*a*a*a*a*a*b,READ"])
+@looped("text", ["prn::(a+)+b,READ", "prn::(?:a|a)+b,READ", "prn::*a*a*a*a*a*a*b,READ"])
 def test_a_name_does_not_decide_how_long_a_pattern_takes(text: str) -> None:
     assert given_for(text, "prn::" + "a" * 5_000) == "-", "by backtracking this would take years"
 

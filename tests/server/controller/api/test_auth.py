@@ -17,6 +17,7 @@ from segstore.server.controller.api import Accounts, Authority, Permission
 from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
 from segstore.server.controller.errors import Closed, EmptyName, PermissionDenied, Unauthenticated, UnusableEntry
 from segstore.server.controller.pace import CALLER
+from tests.looped import looped
 
 KEY = "0123456789abcdef" * 4
 
@@ -36,7 +37,7 @@ def authority(*lines: str, key: str | None = KEY, ttl_s: int = 600) -> Authority
     return Authority(Accounts(lines) if lines else None, key, ttl_s=ttl_s, now_s=lambda: 1_000.9)
 
 
-@pytest.mark.parametrize("stored", ["secret", hashed("secret")])
+@looped("stored", ["secret", hashed("secret")])
 async def test_a_user_is_known_by_a_plain_or_a_hashed_password(stored: str) -> None:
     known = authority("# people", "", f"anna:{stored}:prn::*,READ")
     for _ in range(2):
@@ -46,7 +47,7 @@ async def test_a_user_is_known_by_a_plain_or_a_hashed_password(stored: str) -> N
             await known.principal(wrong)
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer x", "Basic", "Basic "])
+@looped("header", [None, "", "Bearer x", "Basic", "Basic "])
 async def test_without_credentials_a_caller_is_not_known(header: str | None) -> None:
     known = authority("anna:secret")
     assert await known.principal(header) is None

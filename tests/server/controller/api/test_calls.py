@@ -16,6 +16,7 @@ from segstore.server.faults import Faults, Observer, Rule
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 from segstore.wire.trace import Call, Direction
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -138,8 +139,8 @@ async def test_a_call_has_a_status_from_its_end() -> None:
         assert [each.status for each in mock.requests("status != OK and failure")] == ["CANCELLED", "UNAVAILABLE"]
 
 
-@pytest.mark.parametrize("do", ["hold", "drop", "hold after"])
-@pytest.mark.parametrize("through_tap", [False, True])
+@looped("do", ["hold", "drop", "hold after"])
+@looped("through_tap", [False, True])
 async def test_a_call_that_a_stop_interrupts_has_the_status_that_its_client_sees(do: str, through_tap: bool) -> None:
     recorded = Recorded()
     async with MockCluster() as mock:
@@ -176,7 +177,7 @@ class Failing(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(self.fail)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("error", "status"), [(None, "NOT_FOUND"), (ArithmeticError("odd"), "UNKNOWN")], ids=str)
+@looped(("error", "status"), [(None, "NOT_FOUND"), (ArithmeticError("odd"), "UNKNOWN")])
 async def test_a_call_that_fails_has_the_status_that_its_client_sees(error: Exception | None, status: str) -> None:
     recorded, observer, failing = Recorded(), Observer(), Failing(error)
     faults = Faults(LoopClock(), observer=observer)
@@ -195,7 +196,7 @@ async def test_a_call_that_fails_has_the_status_that_its_client_sees(error: Exce
     assert [seen.status, recorded.calls[-1][1].status] == [status] * 2
 
 
-@pytest.mark.parametrize(("at", "exists"), [("before", False), ("after", True)])
+@looped(("at", "exists"), [("before", False), ("after", True)])
 async def test_a_status_replaces_the_call_or_its_answer(at: str, exists: bool) -> None:
     async with MockCluster() as mock:
         mock.faults.add("rpc = createScope", do=[{"status": "UNAVAILABLE", "at": at}], name="gone")
@@ -258,10 +259,8 @@ async def ended(asking: Awaitable[Any]) -> tuple[str, str]:
     return caught.value.code().name, str(caught.value.details())
 
 
-@pytest.mark.parametrize(
-    "match", ["rpc = getCurrentSegments and latency >= 0ms", OF_MISSING, "rpc = getCurrentSegments and failure"]
-)
-@pytest.mark.parametrize(
+@looped("match", ["rpc = getCurrentSegments and latency >= 0ms", OF_MISSING, "rpc = getCurrentSegments and failure"])
+@looped(
     ("do", "status"),
     [
         ({"delay_ms": 1}, ("NOT_FOUND", "stream s/missing does not exist")),
@@ -279,7 +278,7 @@ async def test_rules_about_answers_see_calls_that_end_with_a_status(match: str, 
         assert (seen.reply, len(seen.faults)) == (status[0], 1)
 
 
-@pytest.mark.parametrize(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
+@looped(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
 async def test_a_call_that_ends_with_a_status_is_held_until_its_rule_releases_it(on: Any, match: str) -> None:
     async with MockCluster() as mock:
         mock.faults.add(match, on=on, do="hold after", name="late")
@@ -290,7 +289,7 @@ async def test_a_call_that_ends_with_a_status_is_held_until_its_rule_releases_it
         assert (await asked)[0] == "NOT_FOUND"
 
 
-@pytest.mark.parametrize(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
+@looped(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
 async def test_a_call_that_ends_with_a_status_is_not_answered_if_its_reply_is_dropped(on: Any, match: str) -> None:
     async with MockCluster() as mock:
         mock.faults.add(match, on=on, do="drop reply")
@@ -306,7 +305,7 @@ async def test_a_reset_ends_a_call_whose_status_a_rule_holds() -> None:
         assert (await asked)[0] == "UNAVAILABLE"
 
 
-@pytest.mark.parametrize(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
+@looped(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
 async def test_an_answer_in_place_of_a_status_has_the_fields_of_the_rule_only(on: Any, match: str) -> None:
     async with MockCluster() as mock:
         mock.faults.add(match, on=on, do={"answer": {"delegationToken": "x"}})
@@ -341,7 +340,7 @@ async def test_rules_about_frames_leave_calls_alone() -> None:
         assert mock.faults.decisions == []
 
 
-@pytest.mark.parametrize(
+@looped(
     ("match", "do", "said"),
     [
         ("rpc = createStream", "close", "not for controller calls"),
@@ -388,7 +387,7 @@ async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
         assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SUCCESS
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "why"),
     [
         ({"status": "\ud800"}, "is no status of an answer"),
@@ -402,9 +401,7 @@ def test_fields_that_protobuf_refuses_are_a_value_error(fields: dict[str, Any], 
         Rule(match="rpc = createScope", do={"answer": fields})
 
 
-@pytest.mark.parametrize(
-    "match", ["rpc = getURI", "rpc ~ get*", "not rpc = createScope", "rpc = createScope or rpc = getURI"]
-)
+@looped("match", ["rpc = getURI", "rpc ~ get*", "not rpc = createScope", "rpc = createScope or rpc = getURI"])
 def test_fields_that_the_answer_of_a_matched_method_has_are_taken(match: str) -> None:
     assert Rule(match=match, do={"answer": {"port": 1}}).match == match
 

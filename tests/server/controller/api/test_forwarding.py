@@ -14,6 +14,7 @@ import pytest
 from segstore.server.controller import ControllerConfig, Endpoint
 from segstore.server.controller.api import ForwardingServer, InFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -80,7 +81,7 @@ async def refused(call: asyncio.Future[bytes]) -> bool:
     return OUTCOME_UNKNOWN in tuple(caught.value.trailing_metadata())
 
 
-@pytest.mark.parametrize("how", ["ends in order", "is stopped by gRPC", "dies", "leads no more"])
+@looped("how", ["ends in order", "is stopped by gRPC", "dies", "leads no more"])
 async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown(how: str) -> None:
     async with forwarding() as (leader, follower):
         call = follower.create()

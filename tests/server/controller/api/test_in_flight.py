@@ -12,6 +12,7 @@ import pytest
 
 from segstore.server.controller.api import InFlight
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -87,7 +88,7 @@ async def calling() -> AsyncIterator[tuple[Slow, InFlight, asyncio.Future[Any]]]
         yield slow, served.in_flight, answer
 
 
-@pytest.mark.parametrize("method", ["/one", "/many"])
+@looped("method", ["/one", "/many"])
 async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outcome_unknown(method: str) -> None:
     slow = Slow()
     served = Served(slow)

@@ -29,6 +29,7 @@ from segstore.server.controller.state.history import (
     successors,
     why_invalid,
 )
+from tests.looped import looped
 from tests.server.controller import plain_history as plain
 
 
@@ -143,7 +144,7 @@ def test_successors_of_a_merge_name_all_that_they_follow() -> None:
     assert (following[0].id, following[1]) == (D, [B, C])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("cut", "why"),
     [
         ({}, "empty"),
@@ -163,7 +164,7 @@ def test_an_invalid_cut_is_refused_with_the_reason(cut: dict[int, int], why: str
     assert why in said
 
 
-@pytest.mark.parametrize("cut", [{A: 0}, {B: 5, C: 0}, {D: 9}, {A: 3, B: -1, C: -1}])
+@looped("cut", [{A: 0}, {B: 5, C: 0}, {D: 9}, {A: 3, B: -1, C: -1}])
 def test_a_cut_that_covers_all_keys_is_valid(cut: dict[int, int]) -> None:
     assert why_invalid(split_then_merge(), cut) is None
 
@@ -194,7 +195,7 @@ def test_the_size_up_to_a_cut_counts_sealed_segments_whole() -> None:
     assert stream.size_till({A: 40}) == 40
 
 
-@pytest.mark.parametrize(
+@looped(
     "ranges",
     [
         [(0.0, 0.5)],
@@ -286,7 +287,7 @@ def spans_in_order(epochs: list[Epoch], one: dict[int, int], other: dict[int, in
     return is_at_or_after(other, cut_span(epochs, other), one, cut_span(epochs, one))
 
 
-@pytest.mark.parametrize(
+@looped(
     "question",
     [
         lambda epochs, one, other: why_invalid(epochs, one | dict.fromkeys(other, -1)),

@@ -9,6 +9,7 @@ from segstore.server.controller.policies import ScalingType
 from segstore.server.controller.state import Epoch
 from segstore.server.controller.state.history import first_epoch
 from segstore.server.controller.streams.autoscale import Watch, decide, parts_wanted
+from tests.looped import looped
 from tests.server.controller.conftest import World
 
 MINUTE_MS = 60_000
@@ -29,7 +30,7 @@ def judged(rate: float, minutes: float) -> int:
     return parts_wanted(watched(rate, minutes), 100, int(minutes * MINUTE_MS), SETTINGS)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("rate", "minutes", "parts"),
     [
         (1_000, 9.9, 1),  # left alone while it is new
@@ -75,7 +76,7 @@ def test_a_hot_segment_is_split_into_as_many_as_the_policy_allows() -> None:
     assert decide(quarters(), POLICY, watches, now_ms + 1, SETTINGS, MOST) is None, "it was asked for a moment ago"
 
 
-@pytest.mark.parametrize(("most", "parts"), [(4, 0), (5, 2), (6, 3), (100, 4)])
+@looped(("most", "parts"), [(4, 0), (5, 2), (6, 3), (100, 4)])
 def test_a_split_stays_within_what_a_stream_may_have(most: int, parts: int) -> None:
     now_ms = 11 * MINUTE_MS
     watches = {each.id: watched(2_000, 11) for each in quarters().segments}
@@ -83,7 +84,7 @@ def test_a_split_stays_within_what_a_stream_may_have(most: int, parts: int) -> N
     assert (0 if decision is None else len(decision.ranges)) == parts
 
 
-@pytest.mark.parametrize(("silence", "decided"), [(2.0, True), (20.0, False)])
+@looped(("silence", "decided"), [(2.0, True), (20.0, False)])
 def test_a_segment_that_is_silent_is_cold_whatever_its_rates_were(silence: float, decided: bool) -> None:
     settings = AutoScaling(silence_minutes=silence)
     watches = {each.id: watched(99, 11) for each in quarters().segments}
@@ -119,7 +120,7 @@ def test_cold_neighbours_merge_and_a_lone_cold_segment_waits() -> None:
     assert decision == ((0, 1), ((0.0, 0.5),))
 
 
-@pytest.mark.parametrize(("minimum", "merged"), [(1, (0, 1, 2)), (2, (0, 1, 2)), (3, (0, 1)), (4, None)])
+@looped(("minimum", "merged"), [(1, (0, 1, 2)), (2, (0, 1, 2)), (3, (0, 1)), (4, None)])
 def test_a_merge_leaves_the_minimum(minimum: int, merged: tuple[int, ...] | None) -> None:
     now_ms = 25 * MINUTE_MS
     policy = ScalingPolicy(ScalingType.EVENTS_PER_S, 100, 4, minimum)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from segstore.server.controller import StreamConfig
 from segstore.server.controller.policies import (
     Cut,
@@ -15,6 +13,7 @@ from segstore.server.controller.policies import (
 from segstore.server.controller.state import RetentionCut, Stream
 from segstore.server.controller.state.history import first_epoch
 from segstore.server.controller.streams.retention import obsolete, truncation_point
+from tests.looped import looped
 from tests.server.controller.conftest import World
 
 SEGMENT = "a/s/0.#epoch.0"
@@ -38,7 +37,7 @@ def by_time(limit: int, subscribers: Cut, maximum: int = 0) -> Cut | None:
     return truncation_point(KEPT, RetentionPolicy(RetentionType.TIME, limit, maximum), subscribers, 300)
 
 
-@pytest.mark.parametrize("bound", [by_size, by_time])
+@looped("bound", [by_size, by_time])
 def test_without_subscribers_the_latest_cut_that_leaves_enough_is_taken(bound: object) -> None:
     scale = 1 if bound is by_size else 10
     assert callable(bound)
@@ -52,7 +51,7 @@ def test_nothing_is_kept_yet_and_nothing_is_truncated() -> None:
     assert truncation_point(stream_with(), RetentionPolicy(RetentionType.SIZE, 0), {}, 0) is None
 
 
-@pytest.mark.parametrize(
+@looped(
     ("limit", "subscriber", "maximum", "point"),
     [
         (10, 5, 0, 5),  # a slow subscriber holds everything back
@@ -68,7 +67,7 @@ def test_size_retention_follows_the_slowest_subscriber_between_its_bounds(
     assert by_size(limit, {0: subscriber}, maximum) == (None if point is None else {0: point})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("limit", "subscriber", "maximum", "point"),
     [(100, 5, 0, 5), (100, 25, 0, 20), (100, 5, 200, 10), (100, 12, 200, 12), (400, 5, 0, None)],
 )
@@ -78,7 +77,7 @@ def test_time_retention_follows_the_slowest_subscriber_between_its_bounds(
     assert by_time(limit, {0: subscriber}, maximum) == (None if point is None else {0: point})
 
 
-@pytest.mark.parametrize(("offset", "count"), [(0, 1), (5, 1), (10, 2), (30, 4)])
+@looped(("offset", "count"), [(0, 1), (5, 1), (10, 2), (30, 4)])
 def test_cuts_up_to_a_truncation_are_of_no_more_use(offset: int, count: int) -> None:
     assert obsolete(KEPT.epochs, KEPT.retention_cuts, {0: offset}) == count
 

@@ -14,6 +14,7 @@ from segstore.server.controller.errors import TooMany
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import Epoch, Segment, Stream, TransactionStatus, Watermark
 from segstore.server.controller.streams.watermarks import UpperBound, encode_watermark
+from tests.looped import looped
 from tests.server.controller.conftest import World
 
 EVERY_MS = 10_000
@@ -65,9 +66,7 @@ class Wide(Stream):
         return Segment(identifier, 0, 0.0, 1.0, 0)
 
 
-@pytest.mark.parametrize(
-    ("count", "said"), [(127, "7f"), (128, "8080"), (16_383, "bfff"), (16_384, "c0004000"), (70_000, "c0011170")]
-)
+@looped(("count", "said"), [(127, "7f"), (128, "8080"), (16_383, "bfff"), (16_384, "c0004000"), (70_000, "c0011170")])
 def test_a_long_cut_takes_more_bytes_for_its_length(count: int, said: str) -> None:
     data = encode_watermark(Wide("a", "s", StreamConfig(), 0, []), Watermark(1, 1, 2, dict.fromkeys(range(count), 0)))
     assert data[24 : 24 + len(said) // 2].hex() == said
@@ -80,7 +79,7 @@ def test_the_bound_of_positions_is_the_farthest_of_each_segment() -> None:
     assert upper_bound(stream, [], {}) == {}
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@looped("order", [(0, 1), (1, 0)])
 def test_a_segment_stands_for_those_before_it_and_gaps_are_filled_from_its_epoch(order: tuple[int, int]) -> None:
     positions = ({0: 50}, {LOW.id: 3})
     assert upper_bound(SCALED, [positions[each] for each in order], {}) == {LOW.id: 3, HIGH.id: 0}

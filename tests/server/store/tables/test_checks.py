@@ -11,11 +11,12 @@ from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, ROLLOVER_SIZE
 from segstore.server.store.errors import IllegalArgument, Unmapped
 from segstore.server.store.tables import checks
 from segstore.server.store.tables.log import HEADER_BYTES, MAX_ENTRY_BYTES, MAX_KEY_BYTES, NO_VERSION
+from tests.looped import looped
 
 T = "scope/table"
 
 
-@pytest.mark.parametrize("length", [-5, 0, 1, 256])
+@looped("length", [-5, 0, 1, 256])
 def test_a_key_length_up_to_256_can_be(length: int) -> None:
     checks.check_key_length(length)
 
@@ -32,7 +33,7 @@ def test_a_version_is_a_position_absence_or_none() -> None:
             checks.check_key_versions([0, version])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("check", "said"),
     [
         (

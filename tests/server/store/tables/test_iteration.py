@@ -6,11 +6,12 @@ import pytest
 
 from segstore.server.store.errors import IllegalArgument, Unmapped
 from segstore.server.store.tables.iteration import fixed_key_token, hash_of_token, hash_order, hash_token
+from tests.looped import looped
 
 KEYS = [b"%d" % number for number in range(200)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("size", "head"),
     [
         (1, "00000100 00000002 01"),
@@ -44,13 +45,13 @@ def test_hashes_are_ordered_as_signed_numbers() -> None:
 WHOLE = hash_token(hash_order(b"key"))
 
 
-@pytest.mark.parametrize("at", range(len(WHOLE)))
+@looped("at", range(len(WHOLE)))
 def test_a_token_that_is_cut_off_closes_the_connection(at: int) -> None:
     with pytest.raises(Unmapped):
         hash_of_token(WHOLE[:at])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("token", "kind", "said"),
     [
         (b"\x01" + WHOLE[1:], Unmapped, "not one of a hash table"),

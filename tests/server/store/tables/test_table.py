@@ -22,6 +22,7 @@ from segstore.server.store.errors import KeyBadVersion, KeyMissing, TableNotEmpt
 from segstore.server.store.tables import TableSegment, TableWrite, check_key_versions, table_attributes
 from segstore.server.store.tables import iteration as table_iteration
 from segstore.server.store.tables.log import NO_VERSION
+from tests.looped import looped
 
 ABSENT = -1
 HASH_ORDER = [1, 6, 4, 0, 2, 9, 3, 5, 7, 8]
@@ -160,7 +161,7 @@ def test_conditional_removal_asks_for_the_version_and_misses_a_removed_key() -> 
     assert driver.table.info().length == 19 + 18 + 18
 
 
-@pytest.mark.parametrize("version", [-2, -3, NO_VERSION + 1])
+@looped("version", [-2, -3, NO_VERSION + 1])
 def test_a_version_that_no_key_can_have_closes_before_anything_else(version: int) -> None:
     with pytest.raises(Unmapped):
         check_key_versions([NO_VERSION, 0, version])
@@ -209,7 +210,7 @@ def test_an_iteration_continues_past_a_key_that_was_removed_or_added_meanwhile()
     assert [key for key, _ in page] == [b"key%d" % number for number in (0, 2, 9, 3, 5, 7, 8)]
 
 
-@pytest.mark.parametrize(
+@looped(
     "token",
     [
         "62616420746f6b656e",
@@ -308,7 +309,7 @@ def test_a_table_is_deleted_if_empty_only_when_it_is() -> None:
     assert refused.value.operation == "deleteTableSegment"
 
 
-@pytest.mark.parametrize(("key_length", "kept"), [(-5, 0), (0, 0), (1, 1), (256, 256)])
+@looped(("key_length", "kept"), [(-5, 0), (0, 0), (1, 1), (256, 256)])
 def test_key_lengths_up_to_256_make_fixed_key_tables(key_length: int, kept: int) -> None:
     assert Driver(key_length).table.info() == (0, 0, 0, kept)
 

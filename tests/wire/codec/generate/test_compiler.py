@@ -19,9 +19,10 @@ from segstore.wire.codec import generate as codegen
 from segstore.wire.codec.generate import REFUSALS, compiler
 from segstore.wire.schema import lowering as low
 from segstore.wire.schema import schema
+from tests.looped import looped
 from tests.strategies import FRAMED, as_read, command_of, examples, refused_of
 
-CLASSES = pytest.mark.parametrize("cls", FRAMED.values(), ids=lambda cls: cls.type_name)
+CLASSES = looped("cls", FRAMED.values())
 
 
 def decoders(cls: type[Command]) -> list[Callable[[bytes], Any]]:
@@ -96,7 +97,7 @@ SOURCES: list[tuple[str, Callable[[type[Command]], tuple[str, dict[str, Any]]]]]
 ]
 
 
-@pytest.mark.parametrize("source", [make for _, make in SOURCES], ids=[name for name, _ in SOURCES])
+@looped("source", [make for _, make in SOURCES])
 def test_generated_source_is_functions_over_their_constants(source: Any) -> None:
     builtin = {"bytes", "len", "range", "str", "tuple", "type", "zip"}
     builtin |= {"UnicodeDecodeError", "ValueError", "TypeError", "isinstance"}

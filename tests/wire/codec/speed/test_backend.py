@@ -63,6 +63,7 @@ from segstore.wire.codec import CODECS, codec
 from segstore.wire.codec.generate import Rows
 from segstore.wire.codec.speed import load
 from segstore.wire.codec.speed.backend import TYPES
+from tests.looped import looped
 from tests.strategies import FRAMED, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome
 from tests.wire.codec.speed.memory import FAILED, without_one_allocation
@@ -234,7 +235,7 @@ def test_frames_come_as_they_come_from_python(
 
 
 @NEEDS_C
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@looped("kind", [bytes, bytearray, memoryview])
 def test_payloads_are_views_of_the_bytes_that_were_fed(kind: Any) -> None:
     def is_view(data: bytes, *, in_a_run: bool) -> bool:
         stream = kind(encode(AppendBlock(WRITER, data)) + encode(AppendBlockEnd(WRITER, len(data), b"", 1, 7, 8)))
@@ -327,7 +328,7 @@ LONG: list[Command] = [
 
 
 @NEEDS_C
-@pytest.mark.parametrize("value", LONG, ids=lambda it: it.type_name)
+@looped("value", LONG)
 def test_a_long_list_is_checked_and_made_later(value: Command) -> None:
     frame = encode(value)
     found, python = c_codec().decode(frame), decode(frame, codec="python")

@@ -14,6 +14,7 @@ import pytest
 from segstore.client.connection import Pending
 from segstore.wire import DataAppended, FrameDecoder, ReadTable, WrongHost, decode, encode
 from segstore.wire.commands.table import TableKey
+from tests.looped import looped
 from tests.server.connection.test_plain_runs import ACKNOWLEDGE, IDS, NAMES, World, store_plain
 from tests.wire.codec.speed.pairs import outcome, pairs
 from tests.wire.codec.speed.writers import TIMER, Writers, with_acks, with_turns
@@ -123,7 +124,7 @@ def test_a_journal_that_fails_at_a_later_run_leaves_the_same_counters_and_answer
     assert found[0][0][0] is ZeroDivisionError
 
 
-@pytest.mark.parametrize("most", [None, 1, 2, sys.maxsize])
+@looped("most", [None, 1, 2, sys.maxsize])
 def test_feeding_stops_behind_a_large_frame_if_a_number_is_given(most: int | None) -> None:
     data, found = encode(WrongHost(1, "a" * 3000, "b" * 3000, "c")) * 3, []
     for feed in pairs()["feed"]:
@@ -232,8 +233,8 @@ def _turn_without(made: Writers, function: Any, value: Any) -> Any:
     return outcome(function, made.outbox, list(made.outbox.turns)), made.notes
 
 
-@pytest.mark.parametrize("value", [0, 1, "", "x", None, 1.5])
-@pytest.mark.parametrize(
+@looped("value", [0, 1, "", "x", None, 1.5])
+@looped(
     ("name", "do"),
     [("append", _write_asked), ("append", _write_full_at), ("run_turns", _turn_framed), ("run_turns", _turn_closed)],
 )

@@ -11,6 +11,7 @@ import pytest
 from segstore.wire.codec import codec
 from segstore.wire.trace import SECRET_CODES, TraceWriter, redact
 from segstore.wire.trace.writer import RECORDED, RECORDED_SLOTS, RecordWriter, WriterState
+from tests.looped import looped
 from tests.wire.codec.speed.pairs import outcome, pairs
 from tests.wire.trace.traces import frame, in_memory
 
@@ -43,7 +44,7 @@ def stream(chance: random.Random) -> bytes:
     return b"".join(frames)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@looped("seed", range(60))
 def test_a_writer_in_c_and_in_python_is_the_same_after_each_piece(seed: int) -> None:
     chance = random.Random(seed)
     memory, settings = chance.choice((30_000, 1 << 20)), {"block_bytes": chance.choice((1 << 14, 1 << 19))}
@@ -97,7 +98,7 @@ def test_c_takes_many_frames_and_what_completes_the_last_one() -> None:
 ODD = (None, True, -1, 1 << 63, (1 << 63) - 1, 1 << 40, "text", b"", b"data", bytearray(b"x"), {}, {2: None}, [], 0)
 
 
-@pytest.mark.parametrize("name", [*WriterState.__slots__, *(f"_records.{each}" for each in RecordWriter.__slots__)])
+@looped("name", [*WriterState.__slots__, *(f"_records.{each}" for each in RecordWriter.__slots__)])
 def test_a_writer_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str) -> None:
     for odd, taken in product(ODD, (50, 0)):
         found = []
@@ -113,10 +114,8 @@ def test_a_writer_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: s
         assert found[0] == found[1], odd
 
 
-@pytest.mark.parametrize(
-    "half", [b"text", bytearray(b"a frame of which there is the start"), memoryview(b"x"), bytearray(), 5, None]
-)
-@pytest.mark.parametrize("length", [None, 0, 5, 40, 1 << 31, (1 << 32) - 1])
+@looped("half", [b"text", bytearray(b"a frame of which there is the start"), memoryview(b"x"), bytearray(), 5, None])
+@looped("length", [None, 0, 5, 40, 1 << 31, (1 << 32) - 1])
 def test_an_odd_incomplete_frame_has_the_outcome_that_it_has_in_python(half: Any, length: int | None) -> None:
     found = []
     for call in pairs()["add"]:

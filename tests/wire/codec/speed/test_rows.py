@@ -19,6 +19,7 @@ from segstore.wire import ConditionalAppend, DataAppended, Event, Hello, KeepAli
 from segstore.wire.codec import codec
 from segstore.wire.codec.speed.programs import step_of
 from segstore.wire.trace import Direction, Record, RecordKind
+from tests.looped import looped
 from tests.wire.codec.speed.columns import columns_of, values_in
 from tests.wire.codec.speed.memory import FAILED, without_one_allocation
 
@@ -107,7 +108,7 @@ def test_frames_are_not_read_where_no_column_needs_them() -> None:
     assert [row[8] for row in rows(fill, cut, refuse)] == [False] * 4
 
 
-@pytest.mark.parametrize(
+@looped(
     ("condition", "expected"),
     [
         (("ts_ns", False, False, ((1, 2),)), [1, 2]),

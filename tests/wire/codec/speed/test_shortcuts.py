@@ -33,6 +33,7 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.trace import TraceWriter
 from segstore.wire.trace.framing import marked, numbers
+from tests.looped import looped
 from tests.server.support import SEGMENT, Desk, create, make_service, set_up
 from tests.wire.codec.speed.pairs import SEGMENT_SLOTS, outcome, pairs
 from tests.wire.codec.speed.writers import Writers, with_acks, with_turns
@@ -317,7 +318,7 @@ def test_appends_are_copied_one_behind_the_other(
         assert segment_state(foreign) == segment_state(segment(end, used, events))
 
 
-@pytest.mark.parametrize(
+@looped(
     "row", [(1, 1, b"x"), (1, 1, None, 5), (1, "1", b"x", 5), [1, 1, b"x", 5], (1, 1 << 40, b"x", 5), ("1", 1, b"x", 5)]
 )
 def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any) -> None:
@@ -328,8 +329,8 @@ def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", SEGMENT_SLOTS)
-@pytest.mark.parametrize("odd", [None, -1, "text", 1 << 63, (1 << 63) - 1, 10, {}, b"data", memoryview(b"123456789")])
+@looped("name", SEGMENT_SLOTS)
+@looped("odd", [None, -1, "text", 1 << 63, (1 << 63) - 1, 10, {}, b"data", memoryview(b"123456789")])
 def test_a_segment_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
     found = []
     for call in pairs()["append_rows"]:
@@ -352,7 +353,7 @@ def test_records_of_appends_are_the_same_bytes(
     assert b"".join(data for _, _, data in appends) in in_c
 
 
-@pytest.mark.parametrize("name", NAMES)
+@looped("name", NAMES)
 def test_anything_odd_has_the_outcome_that_it_has_in_python(name: str) -> None:
     in_c, in_python = pairs()[name]
     for at in range(len(plain()[name])):
@@ -439,7 +440,7 @@ def test_a_queue_that_a_new_future_empties_takes_no_event_behind_others() -> Non
         assert (routed.unsettled, routed.queued) == (0, [])
 
 
-@pytest.mark.parametrize("name", [each for each in NAMES if each != "write_and_sync"])  # other threads run in that one
+@looped("name", [each for each in NAMES if each != "write_and_sync"])  # other threads run in that one
 @pytest.mark.needs("CPython's _testcapi")
 def test_memory_that_runs_out_is_a_memory_error_and_takes_nothing(name: str) -> None:
     testing = import_module("_testcapi")
@@ -464,7 +465,7 @@ def test_memory_that_runs_out_is_a_memory_error_and_takes_nothing(name: str) -> 
     assert failed or name in WITHOUT_MEMORY
 
 
-@pytest.mark.parametrize("name", NAMES)
+@looped("name", NAMES)
 def test_no_reference_is_kept(name: str) -> None:
     call, _ = pairs()[name]
     arguments = plain()[name]

@@ -17,6 +17,7 @@ from segstore.client.connection import InFlight
 from segstore.client.connection.outbox import run_turns
 from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder
 from segstore.wire.codec.generate import Rows
+from tests.looped import looped
 from tests.wire.codec.speed.pairs import Pair, outcome, pairs
 from tests.wire.codec.speed.writers import SIZES_OF_TURNS, TIMER, Writers, with_turns
 from tests.wire.rows import rows_of
@@ -175,7 +176,7 @@ class Finalized:
         self.call()
 
 
-@pytest.mark.parametrize("closed", [0, 1])
+@looped("closed", [0, 1])
 def test_a_finalizer_may_close_a_writer_while_c_works_with_it(closed: int) -> None:
     gc.collect()
     gc.freeze()  # collections are quick then
@@ -223,7 +224,7 @@ def sent(count: int, callback: Callable[[Writers], Callable[[], object]] | None 
     return made
 
 
-@pytest.mark.parametrize(
+@looped(
     "kind",
     [
         *(bytes, bytearray, memoryview, lambda data: memoryview(data + data)[::2], lambda data: data[:-1]),
@@ -238,7 +239,7 @@ def sent(count: int, callback: Callable[[Writers], Callable[[], object]] | None 
         ),
     ],
 )
-@pytest.mark.parametrize("rows", [Rows, Rows2])
+@looped("rows", [Rows, Rows2])
 def test_rows_of_any_kind_have_the_outcome_that_they_have_in_python(kind: Any, rows: type[Rows]) -> None:
     found = []
     for settle in pairs()["acknowledge"]:
@@ -248,7 +249,7 @@ def test_rows_of_any_kind_have_the_outcome_that_they_have_in_python(kind: Any, r
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", ["frames", "unpack"])
+@looped("name", ["frames", "unpack"])
 def test_rows_that_lack_something_have_the_outcome_that_they_have_in_python(name: str) -> None:
     found = []
     for settle in pairs()["acknowledge"]:
@@ -260,7 +261,7 @@ def test_rows_that_lack_something_have_the_outcome_that_they_have_in_python(name
     assert found[0][0][0] is AttributeError
 
 
-@pytest.mark.parametrize("how", ["release", "resize", "replace"])
+@looped("how", ["release", "resize", "replace"])
 def test_frames_stay_whatever_a_callback_does_with_them(how: str) -> None:
     def change() -> None:
         if how == "release":
@@ -289,7 +290,7 @@ class Last:
         self._call()
 
 
-@pytest.mark.parametrize("where", ["last_stored", "bytes_in_flight", "asked", "left_bytes"])
+@looped("where", ["last_stored", "bytes_in_flight", "asked", "left_bytes"])
 def test_an_odd_number_that_ends_the_queue_when_it_is_dropped_does_no_harm(where: str) -> None:
     append, run, settle = (pairs()[name][0] for name in ("append", "run_turns", "acknowledge"))
     made = sent(1)
@@ -315,10 +316,10 @@ def test_an_odd_number_that_ends_the_queue_when_it_is_dropped_does_no_harm(where
     assert ends == [where]
 
 
-@pytest.mark.parametrize("most_bytes", [-1, 0, 100])
-@pytest.mark.parametrize("is_queued", [False, True])
-@pytest.mark.parametrize("is_closed", [False, True])
-@pytest.mark.parametrize("is_plain", [False, True])
+@looped("most_bytes", [-1, 0, 100])
+@looped("is_queued", [False, True])
+@looped("is_closed", [False, True])
+@looped("is_plain", [False, True])
 def test_a_turn_without_bytes_left_is_the_same(
     most_bytes: int, is_queued: bool, is_closed: bool, is_plain: bool
 ) -> None:
