@@ -73,7 +73,7 @@ class Api:
             raise click.ClickException(f"{self.url}: the answer has ended early: {error!r}") from error
 
     def _check_server(self) -> None:
-        """Refuses another server, such as Pravega's REST API, which has paths of scopes, too; warns of other versions."""
+        """Refuses another server, such as Pravega's REST API, which has paths of scopes, too; warns of a version."""
         if self._is_known:
             return
         self._is_known = True
