@@ -48,7 +48,7 @@ def shares(containers: int = 0) -> Shares:
 
 
 class Limit:
-    """At most `most` connections or handshakes, of which the oldest idle ones give way to new ones.
+    """At most `most` connections or handshakes.
 
     Logs a warning when the limit is reached, once while this goes on. what: such as "connections to the controller".
     """
@@ -61,7 +61,7 @@ class Limit:
 
     def reached(self) -> None:
         """Called for each connection, or handshake, too many."""
-        now_s, said = time.monotonic(), "%d %s are open, the limit (%s); idle ones give way to new ones"
+        now_s, said = time.monotonic(), "%d %s are open, the limit (%s): new ones replace old ones that wait"
         if now_s - self._at_s >= _AGAIN_S:
             log.warning(said, self.most, self._what, self._setting)
         self._at_s = now_s

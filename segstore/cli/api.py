@@ -7,7 +7,7 @@ import os
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -27,12 +27,10 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _COMPLETABLE: Final = re.compile(r"[\w./+%-]+")
 """Names that are one word in every shell."""
-UNEXPECTED: Final = (KeyError, TypeError, AttributeError, RecursionError)
-"""Errors of reading an answer in JSON of another form."""
 
 
 class Api:
-    """The HTTP API at a URL. as_json: whether answers are printed as they are."""
+    """The HTTP API at a URL; the first request asks for its version. as_json: whether answers are printed as JSON."""
 
     def __init__(self, url: str, token: str | None, *, as_json: bool = False) -> None:
         from urllib.parse import urlsplit
@@ -43,6 +41,7 @@ class Api:
         self._where = parts.netloc
         self.token = token
         self.as_json = as_json
+        self._is_known = False
 
     def changed(self, option: str, value: Any) -> Api:
         """Returns this with another value of an option of `segstore ctl`."""
@@ -52,8 +51,7 @@ class Api:
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The answer's JSON; None for none. body: sent as JSON. Raises ClickException for a refusal."""
-        if path.startswith("scopes"):
-            self.ask("GET", "version")  # refused by Pravega's REST API, which has paths of scopes, too
+        self._check_server()
         data = None if body is None else json.dumps(body).encode()
         with self._answered(method, path, data, query) as answer:
             said = self._read(answer, _MOST_BYTES + 1)
@@ -61,6 +59,7 @@ class Api:
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
         """Copies an answer's body to a file. Raises ClickException, and OSError for the file."""
+        self._check_server()
         with self._answered("GET", path, None, query) as answer:
             while data := self._read(answer, _READ_BYTES):
                 file.write(data)
@@ -73,12 +72,17 @@ class Api:
         except (OSError, HTTPException) as error:
             raise click.ClickException(f"{self.url}: the answer has ended early: {error!r}") from error
 
-    def is_of_this_version(self) -> bool:
-        """Whether the server has this version."""
-        with suppress(click.ClickException):
-            said = self.ask("GET", "version")
-            return isinstance(said, dict) and said.get("segstore") == __version__
-        return False
+    def _check_server(self) -> None:
+        """Refuses another server, such as Pravega's REST API, which has paths of scopes, too; warns of a version."""
+        if self._is_known:
+            return
+        self._is_known = True
+        version = self.ask("GET", "version")
+        if not isinstance(version, dict) or "segstore" not in version:
+            raise click.ClickException(f"{self.url}: this is not the HTTP API, {_WHERE}")
+        if version["segstore"] != __version__:
+            theirs = cell_text(version["segstore"])
+            echo(f"segstore: {self.url} has version {theirs}, this is {__version__}", err=True)
 
     @property
     def url(self) -> str:
@@ -172,7 +176,7 @@ def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Con
         try:
             api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
             found = [each for each in names(api, incomplete) if each.startswith(incomplete)]
-        except (click.ClickException, OSError, *UNEXPECTED):
+        except (click.ClickException, OSError):
             return []
         return list(filter(_COMPLETABLE.fullmatch, found))
 

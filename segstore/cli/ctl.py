@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.api import UNEXPECTED, URL, Api, completed, pass_api, quoted, read_token
+from segstore.cli.api import URL, Api, completed, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS, after
 from segstore.cli.terminal import EXISTING_FILE, INPUT_FILE, Finite, Listing, NewPath, let_options_follow
 
@@ -26,20 +26,7 @@ if TYPE_CHECKING:
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 
-class _Steering(click.Group):
-    """A group that reports the answers of another server, which have another form, in a sentence."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except UNEXPECTED as error:
-            if not isinstance(ctx.obj, Api) or ctx.obj.is_of_this_version():
-                raise
-            said = f"{ctx.obj.url}: an answer is not one of this version's HTTP API: {error!r}"
-            raise click.ClickException(said) from error
-
-
-@click.group(cls=_Steering)
+@click.group()
 @click.option(
     "--url",
     metavar="URL",

@@ -71,7 +71,8 @@ class Trace {
   constructor(section) {
     this.section = section;
     this.blocks = new Map();
-    this.last = -1; // the record whose bytes were read last, and where they start in its block
+    this.last = -1; // the record whose bytes were read last
+    this.lastStart = 0; // where they start in its block
   }
 
   async bytesOf(name) {

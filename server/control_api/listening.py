@@ -293,9 +293,8 @@ class HttpListener:
         """Starts listening; returns the address. Raises AddressInUse, CannotListen."""
         tls = None if self._tls is None else self._tls.server_context(self._host, self._port)
         most = shares().http if tls is None else max(1, shares().http // 2)
-        server = _Server(
-            app, *(Limit(f"{what} the {self._use} port", most) for what in ("connections to", "TLS handshakes with"))
-        )
+        connections = Limit(f"connections to the {self._use} port", most)
+        server = _Server(app, connections, Limit(f"TLS handshakes with the {self._use} port", most))
         with listening_on(self._host, self._port, self._use, self._option):
             self.address = await server.begin(self._host, self._port, tls)
         self._server = server

@@ -118,6 +118,8 @@ def _facts(cls: type[Command], *, reply: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": "frame", "call": None, "status": None, "type_name": cls.type_name}
     if not has_payload(low.lower(cls.parts)):
         facts["payloads"] = ()
+    if cls in _OF_BOTH:
+        facts["segments"] = ()
     if cls is AppendBlock:  # its end is answered
         facts |= _NO_OUTCOME
     if cls is not Unknown:

@@ -37,8 +37,8 @@ async def make_room(port: int, limit: Limit, busy: Callable[[], Collection[int]]
         await asyncio.sleep(_LOOK_S)
         try:
             _shut_down_idle(port, limit, busy)
-        except OSError:  # there is no descriptor for looking
-            continue
+        except OSError:
+            pass  # there is no descriptor for looking
         except Exception:
             if not has_failed:
                 log.exception("unexpected error while looking for idle connections to port %d", port)

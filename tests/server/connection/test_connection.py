@@ -224,7 +224,7 @@ async def test_a_connection_that_never_asked_gives_way_to_a_new_one(
             assert await busy.ask(KeepAlive()) == [KeepAlive()]
         assert store.server.service.counters.connections_refused == 1
     assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
-        "2 connections to the segment store are open, the limit (max_connections); idle ones give way to new ones"
+        "2 connections to the segment store are open, the limit (max_connections): new ones replace old ones that wait"
     ]
 
 

@@ -141,7 +141,7 @@ async def test_idle_connections_give_way_to_new_ones_and_calls_in_flight_do_not(
         for _, writer in idle:
             writer.transport.abort()
     assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
-        "5 connections to the controller are open, the limit (ulimit -n); idle ones give way to new ones"
+        "5 connections to the controller are open, the limit (ulimit -n): new ones replace old ones that wait"
     ]
 
 
