@@ -140,7 +140,7 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) tools/make_cert.py $(ARGS)
 
 soak: $(DEV) ## long runs: random examples of the property tests, order, dispatch, kills, unfair peers, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
-	HYPOTHESIS_PROFILE=search $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup -p no:rerunfailures -m hypothesis
+	HYPOTHESIS_PROFILE=search $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup -p no:rerunfailures -o asyncio_debug=true -m hypothesis
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed
