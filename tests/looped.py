@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 __all__ = ["looped"]
 
 
@@ -54,8 +56,10 @@ def looped(names: str | Sequence[str], values: Iterable[Any]) -> Callable[[Calla
         signature = inspect.signature(test)
         kept = [each for name, each in signature.parameters.items() if name not in keys]
         loop.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-        loop.__dict__.pop("hypothesis", None)  # or pytest-asyncio takes the loop for the function that Hypothesis calls
-        loop.__dict__.pop("is_hypothesis_test", None)
+        if hasattr(test, "is_hypothesis_test"):  # else its plugin takes the loop for the function that Hypothesis calls
+            for name in [name for name in vars(loop) if "hypothesis" in name]:
+                delattr(loop, name)
+            return pytest.mark.hypothesis(loop)
         return loop
 
     return decorate
