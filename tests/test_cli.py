@@ -29,7 +29,7 @@ from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, codec_backend, encode
 from segstore.wire.inspect import dissector, to_line
 from segstore.wire.trace import Metadata
-from segstore.conformance.recorded import read_lines
+from tests.conformance.recorded import read_lines
 from tests.looped import looped
 from tests.wire.trace.traces import record
 
