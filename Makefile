@@ -99,7 +99,7 @@ bench: $(DEV) ## run the benchmarks, or some: make bench ARGS="codec server --qu
 	$(PY) -m bench $(ARGS)
 
 conformance: $(CORE) ## run recorded vectors and conversations; another folder: VECTORS=DIR
-	$(PY) -m segstore.conformance $(ARGS) $(VECTORS)
+	$(PY) -m tests.conformance $(ARGS) $(VECTORS)
 
 fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz $(ARGS)

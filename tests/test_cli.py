@@ -20,7 +20,6 @@ from segstore.cli import serving
 from segstore.cli.api import read_token
 from segstore.cli.commands import main
 from segstore.cli.settings import ServeSettings, settings
-from segstore.conformance.recorded import read_lines
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings
 from segstore.server.config import read_toml
@@ -30,6 +29,7 @@ from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, codec_backend, encode
 from segstore.wire.inspect import dissector, to_line
 from segstore.wire.trace import Metadata
+from tests.conformance.recorded import read_lines
 from tests.looped import looped
 from tests.wire.trace.traces import record
 
@@ -185,7 +185,7 @@ def test_encode_names_the_line_and_the_field_that_are_invalid(given: str | bytes
         (["serve", "--own", "7", "--containers", "4"], "own names container 7, but there are 4"),
         (["serve", "--long-poll-s", "0"], "--long-poll-s: it must be greater than 0"),
         (["serve", "--tls-cert", "/no/such/file"], "'/no/such/file' does not exist"),
-        (["tap", "--store", "a:1", "--record", ""], "'--trace': the name is empty"),
+        (["tap", "--store", "a:1", "--record", ""], "'--record': the name is empty"),
         (["ctl", "snapshot", "take", ""], "ctl snapshot take: the name is empty"),
         (["serve", "--tls-cert", __file__], "tls_cert and tls_key go together"),
     ],
@@ -447,7 +447,7 @@ def test_a_trace_is_no_frame_and_is_sent_where_it_can_be_read(
 
 def test_what_the_system_refuses_is_said_without_its_number(tmp_path: Path) -> None:
     recording = tmp_path / "nowhere" / "a.wtrace"
-    result = run("serve", "--port", "0", "--controller-port", "0", "--trace", str(recording))
+    result = run("serve", "--port", "0", "--controller-port", "0", "--record", str(recording))
     assert (result.exit_code, result.stderr) == (1, f"segstore: {recording}: No such file or directory\n")
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from segstore.conformance import Kind, Unreadable, dialogues, kind_of, read_lines, servers
-from segstore.conformance.__main__ import main
-from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
-from segstore.conformance.recorded import recorded_files
 from segstore.wire import COMMANDS, decode, encode
 from segstore.wire.inspect import command_named
+from tests.conformance import Kind, Unreadable, dialogues, kind_of, read_lines, servers
+from tests.conformance.__main__ import main
+from tests.conformance.masking import TransientNames, mask, prints_a_buffer
+from tests.conformance.recorded import recorded_files
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures"

@@ -197,7 +197,7 @@ def made_up(name: str, source: str) -> ModuleType:
 
 MODULES = dict(modules())
 PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
-WITHOUT_FACES = {"segstore.cli", "segstore.conformance", "segstore.wire.controller_api"}
+WITHOUT_FACES = {"segstore.cli", "segstore.wire.controller_api"}
 ROOMS = {
     name
     for name in PACKAGES - {"segstore", *(f"segstore.{package}" for package in ARROWS)} - WITHOUT_FACES
@@ -354,7 +354,7 @@ def test_an_import_past_a_face_is_found(module: str, source: str, count: int) ->
         ("segstore.server.listener", "from segstore import __version__"),
         ("segstore.server.listener", "from .. import cli"),
         ("segstore.client.pool", "from segstore.cli import main"),
-        ("segstore.conformance", "from tests.conformance import run"),
+        ("segstore.explore", "from tests.conformance import run"),
         ("segstore.wire.framing", "import asyncio"),
         ("segstore.wire.framing", "from socket import socket"),
         ("segstore.wire.framing", "import concurrent.futures"),
@@ -376,7 +376,7 @@ def test_an_import_or_call_against_the_layout_is_found(module: str, source: str)
         ("segstore.server.listener", "import asyncio, socket, time\nfrom segstore.wire import encode, names"),
         ("segstore.server.store.tables", "from . import segments\nfrom ...wire import errors\nimport segstore.wire"),
         ("segstore.pipeline.session", "from segstore import client, wire"),
-        ("segstore.cli", "from segstore import __version__, conformance\nimport segstore.client, segstore.server"),
+        ("segstore.cli", "from segstore import __version__, explore\nimport segstore.client, segstore.server"),
         ("segstore.wire.framing", "import struct, os, logging, uuid\nfrom segstore.wire.errors import WireError"),
         ("segstore.wire.trace", "log = logging.getLogger(__name__)\ndef read(opened): return opened.read()"),
         ("tests.server.test_listener", "from segstore import cli\nimport tests.server.helpers"),

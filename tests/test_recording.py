@@ -144,10 +144,9 @@ def port_of(announced: str) -> int:
     return int(json.loads(announced)["segment_store"].rpartition(":")[2])
 
 
-@pytest.mark.parametrize("option", ["--record", "--trace"])
-def test_serve_records_in_the_form_of_the_ending(tmp_path: Path, option: str) -> None:
+def test_serve_records_in_the_form_of_the_ending(tmp_path: Path) -> None:
     path = tmp_path / f"run{FIXTURE}"
-    with started([*SERVE, "--announce", "json", option, str(path)]) as (process, line):
+    with started([*SERVE, "--announce", "json", "--record", str(path)]) as (process, line):
         say_hello(port_of(line))
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
@@ -176,7 +175,7 @@ def shown(command: str, path: Path) -> str:
 
 def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Path) -> None:
     path = tmp_path / "a.wtrace"
-    with served("--announce", "json", "--trace", str(path)) as store:
+    with served("--announce", "json", "--record", str(path)) as store:
         with store.connect() as peer:
             peer.sendall(HELLO + encode(SealSegment(1, "scope/none/0", "secret")) + b"\0\0")
             received = b""
@@ -190,7 +189,7 @@ def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Pa
     assert "recorded by segstore " in shown("stats", path)
     before = path.read_bytes()
     refused = subprocess.run(
-        [*SERVE, "--trace", str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [*SERVE, "--record", str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert refused.returncode == 1
     assert "never overwrites a file" in refused.stderr
@@ -202,7 +201,7 @@ def test_serve_leaves_tokens_out_of_a_recording_unless_they_are_asked_for(
     tmp_path: Path, options: tuple[str, ...], kept: bool
 ) -> None:
     path = tmp_path / "a.wtrace"
-    with served("--announce", "json", "--trace", str(path), *options) as store:
+    with served("--announce", "json", "--record", str(path), *options) as store:
         with store.connect() as peer:
             peer.sendall(HELLO + encode(SealSegment(1, "scope/none/0", "secret")))
             while b"scope/none/0" not in peer.recv(4096):

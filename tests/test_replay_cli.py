@@ -244,7 +244,7 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
     script, path = tmp_path / "client.py", tmp_path / "run.wtrace"
     script.write_text(WRITES)
     for arguments, status in (
-        (("serve", "--port", "0", "--controller-port", "0", "--trace", str(path)), 0),
+        (("serve", "--port", "0", "--controller-port", "0", "--record", str(path)), 0),
         (("replay", str(path), "--port", "0", "--controller-port", "0", "--mode", "match"), 0),
     ):
         command = [sys.executable, "-m", "segstore", *arguments]

@@ -373,7 +373,7 @@ def test_a_taken_port_is_one_sentence_and_status_1(option: str, what: str, advic
 
 def test_a_start_that_fails_leaves_no_recording(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        status, _ = refused("--controller-port", str(taken.getsockname()[1]), "--trace", str(tmp_path / "run.wtrace"))
+        status, _ = refused("--controller-port", str(taken.getsockname()[1]), "--record", str(tmp_path / "run.wtrace"))
     assert status == 1
     assert list(tmp_path.iterdir()) == []
 

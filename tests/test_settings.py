@@ -86,9 +86,9 @@ def test_help_lists_every_setting_in_its_group() -> None:
     assert "--help-all" in for_testers
 
 
-def test_the_command_has_an_option_for_each_setting_and_older_names() -> None:
+def test_the_command_has_an_option_for_each_setting() -> None:
     names = {name for each in serve.get_params(click.Context(serve)) for name in each.opts}
-    assert names - {"-h"} == {each.option for each in ALL.values()} | {"--trace", "--config", "--help", "--help-all"}
+    assert names - {"-h"} == {each.option for each in ALL.values()} | {"--config", "--help", "--help-all"}
 
 
 # --- where they come from ---------------------------------------------------------------------------------------

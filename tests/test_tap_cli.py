@@ -214,7 +214,7 @@ async def test_rules_of_a_file_hold_and_a_fixture_is_written(tmp_path: Path) -> 
     faults, path = tmp_path / "faults.yaml", tmp_path / "run.jsonl"
     faults.write_text("rules:\n  - {match: type = APPEND_BLOCK_END, nth: 2, do: close after}\n")
     async with MockSegmentStore() as mock:
-        options = ("--store", f"{mock.host}:{mock.port}", "--faults", str(faults), "--trace", str(path))
+        options = ("--store", f"{mock.host}:{mock.port}", "--faults", str(faults), "--record", str(path))
         with tapping(*options, "--announce", "json") as tap:
             where: object = tap.store
             async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone

@@ -21,7 +21,6 @@ from segstore.cli import serving
 from segstore.cli.commands import main
 from segstore.cli.terminal import LogFormatter, error_text
 from segstore.cli.traces.replay import _tell as tell
-from segstore.conformance.__main__ import main as conformance
 from segstore.explore import ClientFailed, Exploration
 from segstore.explore.explorer import CutPoint, Finding
 from segstore.server.faults import Decision
@@ -39,6 +38,7 @@ from segstore.wire.controller_api import SERVICE
 from segstore.wire.controller_api import messages as m
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
+from tests.conformance.__main__ import main as conformance
 from tests.looped import looped
 from tests.server.support import append, create, set_up
 from tests.test_serving import refused, served

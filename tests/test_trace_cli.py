@@ -563,9 +563,9 @@ def test_a_damaged_trace_is_used_and_reported(trace: Path) -> None:
         (b"GIF89a", "this is no capture: there is no block in it"),
         (gzip.compress(b"x" * 100, mtime=0), "this file is compressed: decompress it with gzip -d"),
         (bytes.fromhex("28b52ffd") + b"x" * 100, "this file is compressed: decompress it with zstd -d"),
-        (b'{"segstore_trace": 9}\n', "the fixture has version 9; this release reads up to 2"),
+        (b'{"segstore_trace": 9}\n', "the fixture has version 9; this release reads version 2"),
         (
-            b'{"segstore_trace": 1}\n{"at_ns": 0, "conn": 1, "dir": "reply", "type": "HELLO", "fields": {}}',
+            b'{"segstore_trace": 2}\n{"at_ns": 0, "conn": 1, "dir": "reply", "type": "HELLO", "fields": {}}',
             "line 2: fields.high_version: HELLO: the field is missing",
         ),
         (b"{", "line 1: not JSON at column 2"),
@@ -584,7 +584,7 @@ def test_a_capture_of_another_version_is_named(trace: Path) -> None:
     data[16:18] = struct.pack("<H", 4)
     data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
     trace.write_bytes(data)
-    assert "the trace has version 4; this release reads up to 3" in run("show", trace, status=1).stderr
+    assert "the trace has version 4; this release reads version 3" in run("show", trace, status=1).stderr
 
 
 def test_the_side_of_a_diff_that_is_at_fault_is_named(trace: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_trace_that_cannot_be_finished_changes_nothing(tmp_path: Path) -> None
     path = tmp_path / "a.wtrace"
     path.write_bytes(b"before")
     bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"segstore_trace": 1}\n{"at_ns": 0}\n')
+    bad.write_text('{"segstore_trace": 2}\n{"at_ns": 0}\n')
     with TraceFile(bad) as opened, pytest.raises(UnreadableTrace):
         write_trace(path, opened.records(), lambda: opened.metadata)
     assert path.read_bytes() == b"before"
@@ -124,7 +124,7 @@ def test_an_empty_file_is_a_torn_capture_and_another_no_trace(tmp_path: Path) ->
 
 def test_a_fixture_that_is_no_text_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"segstore_trace": 1}\n{"\xff": 1}\n')
+    path.write_bytes(b'{"segstore_trace": 2}\n{"\xff": 1}\n')
     with pytest.raises(UnreadableTrace, match=f"{path}: line 2: not UTF-8 at byte 2") as caught:
         read(path)
     assert isinstance(caught.value.__cause__, FixtureError)

@@ -13,8 +13,7 @@ whose first record has no readable time is never forgotten.
 A file that the offset does not name is one of three: 1. Changed before the watermark: it was forgotten. 2. Changed
 later, and its first record is not before the watermark: it is new. 3. Changed later, but its first record is before the
 watermark: it was forgotten and has grown, or it came too late. Such a file is not read, because its rows could come
-twice; its entry is `-byte`, and it becomes a row of kind "skipped". Offsets of earlier versions, in which all files are
-named and there is no watermark, are valid.
+twice; its entry is `-byte`, and it becomes a row of kind "skipped".
 
 Invariant: offsets only grow and are always at the start of a block or line. Limits are applied in whole steps: a batch
 has at least one, because a block above the limit would otherwise block all progress. An incomplete block at the end of

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Refusal, Renamed, complete_command, echo, echo_raw, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, complete_command, echo, echo_raw, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -224,7 +224,7 @@ def decode(source: Any, as_json: bool, full: bool, keep_unknown: bool) -> int:
 @main.command(short_help="Print every byte of frames with its field.")
 @_source
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
-@click.option("--full", "--all-bytes", "full", cls=Renamed, is_flag=True, help="Print long fields and payloads whole.")
+@click.option("--full", is_flag=True, help="Print long fields and payloads whole.")
 def explain(source: Any, show_tokens: bool, full: bool) -> int:
     """Print every byte of frames with the field that it belongs to; malformed frames up to the error."""
     from segstore.wire.inspect import describe, lines

@@ -26,8 +26,7 @@ class _Serve(click.Command):
 
         if len(self.params) == 2:
             for each in settings().values():
-                option = f"{each.option}/--no-{each.option[2:]}" if each.is_flag else each.option
-                names = [each.name, option, *each.aliases]
+                names = [each.name, f"{each.option}/--no-{each.option[2:]}" if each.is_flag else each.option]
                 self.params.append(click.Option(names, is_flag=each.is_flag, default=None, metavar=each.metavar))
         return super().get_params(ctx)
 

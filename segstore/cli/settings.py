@@ -110,7 +110,6 @@ _HELP: Final = {
     "auth_key": "The key itself; every user of the machine can see it in the process list.",
     "zookeeper_auth_file": "File with the user:password that protects nodes in ZooKeeper; without it, nodes are open.",
 }
-_ALIASES: Final = {"record": ("--trace",)}
 _DEFAULTS: Final[dict[str, Any]] = {"controller_port": 9090}
 """Defaults of `serve` that differ from the models'."""
 _METAVARS: Final = {
@@ -163,11 +162,6 @@ class Setting(NamedTuple):
     @property
     def option(self) -> str:
         return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """Earlier names of the option, which are not shown."""
-        return _ALIASES.get(self.name, ())
 
     @property
     def is_advanced(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, PORT, NewPath, Renamed, http_token_file
+from segstore.cli.terminal import EXISTING_FILE, PORT, NewPath, http_token_file
 
 _STORE = "Segment store to proxy right away; others are added when the controller names them."
 
@@ -68,9 +68,6 @@ def _kept_bytes() -> int:
 @click.option("--tls-key", **_file("Key of the certificate (PEM)."))
 @click.option(
     "--record",
-    "--trace",
-    "record",
-    cls=Renamed,
     type=NewPath(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Record the traffic of the stores to a new file, .wtrace, .jsonl or .pcapng, or to standard output (-).",

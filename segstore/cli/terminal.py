@@ -205,17 +205,6 @@ class Refusal(click.ClickException):
     """A server's refusal: a sentence, and below it lines of details, such as near misses."""
 
 
-class Renamed(click.Option):
-    """An option whose names after the first are earlier ones, which work and are not shown."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        names, self.opts = self.opts, self.opts[:1]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = names
-
-
 class Listing(click.Group):
     """A group that runs its command `list` if none is given."""
 

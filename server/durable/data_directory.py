@@ -4,10 +4,10 @@
     committed           the number of the last batch that was, or could have been, acknowledged
     snapshot-NNNNNNNNNN state of the containers and the controller, see `snapshot`
     chunk-NNNNNNNNNN    bytes of segments, see `chunk_files`
-    journal-NNNNNNNNNN  commit groups, see `journal`; format 1 had ….sqlite and ….sqlite-wal, see `sqlite_journal`
+    journal-NNNNNNNNNN  commit groups, see `journal`
 
 A process owns the directory while it holds a lock on the directory itself, which the system releases when the process
-ends. Earlier versions locked a file in it, `lock`; if it exists, it is locked, too.
+ends.
 
 Invariants: whatever the manifest names is complete and on disk before it is named, and is removed only when no manifest
 names it. Files with these names that the manifest does not name were left by a crash, and are removed. `committed` is
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, Literal
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -38,10 +38,9 @@ import msgspec
 from segstore.server.durable import chunk_files
 from segstore.server.durable.files import Files, read_regular
 from segstore.server.durable.journal import file_name
-from segstore.server.durable.sqlite_journal import sqlite_names
 
 FORMAT: Final = 2
-"""Directories are written in this format, and read in this and all earlier ones."""
+"""The only format that is read and written."""
 
 CLUSTER_FILE: Final = "CLUSTER"
 """File in the folder of a cluster of processes, which contains data directories but is not one."""
@@ -50,15 +49,14 @@ COMMITTED_FILE: Final = "committed"
 
 MANIFEST_FILE: Final = "MANIFEST"
 
-_LOCK: Final = "lock"
 _NEW_COMMITTED: Final = "committed.new"
 _NEW_MANIFEST: Final = "MANIFEST.new"
-_NO_DATA: Final = frozenset({COMMITTED_FILE, _LOCK, _NEW_COMMITTED, _NEW_MANIFEST})
+_NO_DATA: Final = frozenset({COMMITTED_FILE, _NEW_COMMITTED, _NEW_MANIFEST})
 """Files that may exist before there is a manifest."""
 _FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
-_OURS: Final = re.compile(r"(?:snapshot|chunk|journal)-\d{10}|journal-\d{10}\.sqlite(?:-wal|-shm|-journal)?")
+_OURS: Final = re.compile(r"(?:snapshot|chunk|journal)-\d{10}")
 
 
 class DataError(Exception):
@@ -76,13 +74,13 @@ class DirectoryInUse(DataError):
         super().__init__(path, f"{path} is in use by another process; end that one, or choose another directory")
 
 
-class DirectoryNewer(DataError):
-    """The directory's format is unknown to this version. version: of the format."""
+class UnknownFormat(DataError):
+    """The directory is in a format that this version does not read. version: of the format."""
 
     def __init__(self, path: Path, version: int) -> None:
         super().__init__(
             path,
-            f"{path} is in format {version}, and this version of segstore reads formats up to {FORMAT}; "
+            f"{path} is in format {version}, and this version of segstore reads format {FORMAT}; "
             "start the version that wrote it, or choose another directory",
         )
         self.version = version
@@ -134,19 +132,18 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """number: the number in its name. base_crc: checksum of its header; in format 1, of the database file. last: its
-    last valid batch, also if more follow; None if all are valid. format: that of the directory that it was created in.
+    """number: the number in its name. base_crc: checksum of its header. last: its last valid batch, also if more
+    follow; None if all are valid.
     """
 
     number: int
     base_crc: int
     last: int | None = None
-    format: Literal[1, 2] = 1
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of its files."""
-        return sqlite_names(self.number) if self.format == 1 else (file_name(self.number),)
+    def name(self) -> str:
+        """The name of its file."""
+        return file_name(self.number)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -210,10 +207,8 @@ class DataDirectory:
         self.path = path
         self.files = files
         self.manifest = Manifest("", 0, ())
-        self._format = FORMAT
         self.committed = 0
         self._folder = -1
-        self._lock = -1
         self._mark = -1
 
     @classmethod
@@ -264,7 +259,7 @@ class DataDirectory:
 
     def close(self) -> None:
         """Releases the directory. Can be called twice."""
-        for name in ("_mark", "_lock", "_folder"):
+        for name in ("_mark", "_folder"):
             descriptor = getattr(self, name)
             setattr(self, name, -1)
             if descriptor >= 0:
@@ -324,13 +319,9 @@ class DataDirectory:
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            names = check_entries(self.path)
-            if _LOCK in names:
-                self._lock = os.open(self.path / _LOCK, os.O_RDONLY | os.O_NOFOLLOW)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DirectoryInUse(self.path) from None
-        return names
+        return check_entries(self.path)
 
     def _make_mark(self) -> None:
         files, new = self.files, self.path / _NEW_COMMITTED
@@ -369,9 +360,8 @@ class DataDirectory:
         body, version = data[first.end() :], int(first[1])
         if crc32(first[1] + b"\n" + body) != int(first[2], 16):
             raise DirectoryDamaged(self.path, file, "it does not have its checksum")
-        if not 1 <= version <= FORMAT:
-            raise DirectoryNewer(self.path, version)
-        self._format = version
+        if version != FORMAT:
+            raise UnknownFormat(self.path, version)
         try:
             self.manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
@@ -402,8 +392,7 @@ class DataDirectory:
         self.files.write_at(self._mark, head + crc32(head).to_bytes(4), 0)
 
     def put(self, manifest: Manifest) -> None:
-        """Puts a manifest in force, in the current format. Raises `OSError`."""
-        self._format = FORMAT
+        """Puts a manifest in force. Raises `OSError`."""
         self._put(manifest)
         self.manifest = manifest
 
@@ -415,7 +404,7 @@ class DataDirectory:
         files, new = self.files, self.path / _NEW_MANIFEST
         self.check_place()
         body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
-        version = str(self._format).encode()
+        version = b"%d" % FORMAT
         files.remove(new)
         files.write_new(new, b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
         files.replace(new, self.path / MANIFEST_FILE)
@@ -430,7 +419,7 @@ class DataDirectory:
         if found.snapshot is not None:
             keep.add(snapshot_name(found.snapshot.number))
         for journal in found.journals:
-            keep.update(journal.names)
+            keep.add(journal.name)
         gone = sorted(
             each.name for each in self.path.iterdir() if numbered(each.name) is not None and each.name not in keep
         )

@@ -351,7 +351,7 @@ class Durability:
         unreferenced = self._forget_unreferenced(containers, saved)
         self._saved(up_to_bytes)
         self.snapshots += 1
-        names = [name for each in manifest.journals if each.number in gone for name in each.names]
+        names = [each.name for each in manifest.journals if each.number in gone]
         names += [chunk_files.file_name(number) for number in unreferenced]
         if manifest.snapshot is not None:
             names.append(snapshot_name(manifest.snapshot.number))

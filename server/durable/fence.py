@@ -198,8 +198,7 @@ class FencedDirectory(DataDirectory):
         old.check_owner(new.cluster, new.containers, new.held)
         found = old.manifest
         names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
-        for journal in found.journals:
-            names += journal.names
+        names += (journal.name for journal in found.journals)
         for name in names:
             try:
                 os.link(before / name, self.path / name)

@@ -43,7 +43,7 @@ _SALT_BYTES: Final = 16
 _CRC_BYTES: Final = 4
 _MEMORY_BYTES: Final = 256 * 1024
 """Size of the pieces in which a file is written."""
-ZEROS: Final = bytes(1024 * 1024)
+_ZEROS: Final = bytes(1024 * 1024)
 
 
 class JournalFailed(Exception):
@@ -168,10 +168,10 @@ class JournalReader:
             magic, salt = _HEADER.unpack(header)
             if magic != _MAGIC:
                 raise JournalDamaged(self.path, f"its header begins with {magic!r}")
-            self.see_zeros(file.read(PAGE_BYTES - file.tell()), file.tell())
+            self._see_zeros(file.read(PAGE_BYTES - file.tell()), file.tell())
             while (group := _read_group(file, salt, size - self.end)) is not None:
                 self.end = _pages(file.tell())
-                self.see_zeros(file.read(self.end - file.tell()), file.tell())
+                self._see_zeros(file.read(self.end - file.tell()), file.tell())
                 yield group
             file.seek(self.end)
             before, head = self.stray, file.read(_GROUP.size)
@@ -180,8 +180,8 @@ class JournalReader:
                 stop += _GROUP.size + _CRC_BYTES + _GROUP.unpack(head)[3]
                 self.is_cut_short = before is None
             file.seek(self.end)
-            while data := file.read(len(ZEROS)):
-                self.see_zeros(data, file.tell())
+            while data := file.read(len(_ZEROS)):
+                self._see_zeros(data, file.tell())
                 begin = file.tell() - len(data)
                 if data[max(0, stop - begin) :].strip(b"\0"):
                     self.is_cut_short = False
@@ -191,9 +191,9 @@ class JournalReader:
                             self.path, f"the group at byte {self.end} is not valid, and another one is at byte {at}"
                         )
 
-    def see_zeros(self, data: bytes, end: int) -> None:
-        """Checks bytes in no group, which end at an offset. At most as many as in `ZEROS`."""
-        if self.stray is None and data != ZEROS[: len(data)]:
+    def _see_zeros(self, data: bytes, end: int) -> None:
+        """Checks bytes in no group, which end at an offset. At most as many as in `_ZEROS`."""
+        if self.stray is None and data != _ZEROS[: len(data)]:
             self.stray = end - len(data.lstrip(b"\0"))
 
 

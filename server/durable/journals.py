@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from segstore.server.durable import chunk_files
-from segstore.server.durable.data_directory import FORMAT, DataDirectory, JournalFile, snapshot_name
+from segstore.server.durable.data_directory import DataDirectory, JournalFile, snapshot_name
 from segstore.server.durable.files import Files
 from segstore.server.durable.journal import Group, JournalWriter, file_name
 from segstore.server.durable.recovery import Recovery
@@ -53,7 +53,7 @@ class Journals:
         self.present = [entry]
         numbers = {each.number for each in kept}
         with suppress(OSError):  # the next start removes them
-            self.remove(name for entry, _ in found.journals if entry.number not in numbers for name in entry.names)
+            self.remove(entry.name for entry, _ in found.journals if entry.number not in numbers)
         return made
 
     def make(self, filled_bytes: int, begin: Group | None = None) -> tuple[JournalWriter, JournalFile]:
@@ -65,7 +65,7 @@ class Journals:
         except BaseException:
             self.undo(before)
             raise
-        entry = JournalFile(number, made.base_crc, format=FORMAT)
+        entry = JournalFile(number, made.base_crc)
         try:
             if begin is not None:
                 made.append(begin)

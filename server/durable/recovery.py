@@ -2,7 +2,7 @@
 
 `segstore verify` reads with the same functions, so that it reports what would keep a store from starting: every byte of
 an unopened directory. Invariants of it: nothing is changed; one fault does not hide others, except an unreadable
-manifest, which names all other files. Refused with `DataError`: a directory that is in use, in a newer format, or not a
+manifest, which names all other files. Refused with `DataError`: a directory that is in use, in another format, or not a
 data directory.
 """
 
@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -32,8 +31,7 @@ from segstore.server.durable.data_directory import (
     snapshot_name,
 )
 from segstore.server.durable.files import read_regular
-from segstore.server.durable.journal import Group, JournalDamaged, JournalReader, file_name
-from segstore.server.durable.sqlite_journal import SqliteReader
+from segstore.server.durable.journal import Group, JournalDamaged, JournalReader
 from segstore.server.store import Appended, Container, DataDamaged, SegmentDeleted, SegmentMerged, decode
 from segstore.wire.names import container_of, is_index
 
@@ -59,11 +57,9 @@ def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snaps
     return snapshot.read(data, directory.path, cache)
 
 
-def reader_of(directory: DataDirectory, entry: JournalFile, copied_to: Path | None = None) -> JournalReader:
-    """Returns a reader of a journal in the manifest. copied_to: as for `SqliteReader`."""
-    if entry.format == 1:
-        return SqliteReader(directory.path, entry.number, entry.base_crc, copied_to)
-    return JournalReader(directory.path / file_name(entry.number), entry.base_crc)
+def reader_of(directory: DataDirectory, entry: JournalFile) -> JournalReader:
+    """Returns a reader of a journal in the manifest."""
+    return JournalReader(directory.path / entry.name, entry.base_crc)
 
 
 def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
@@ -209,9 +205,8 @@ class Recovery:
 
 
 def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
-    """Drops indexes whose segments no longer exist. A crash between the two deletions leaves them, and directories of
-    earlier versions have one for each merge. Nothing is written: they are dropped at each start until the next
-    snapshot.
+    """Drops indexes whose segments no longer exist: a crash between the two deletions leaves them. Nothing is written:
+    they are dropped at each start until the next snapshot.
     """
     for container in containers.values():
         for index, found in list(container.segments.items()):
@@ -295,15 +290,14 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
     stray: list[JournalReader] = []
     for entry in directory.manifest.journals:
         fault = ""
-        with TemporaryDirectory(prefix="segstore-verify-") as folder:
-            reader, before = reader_of(directory, entry, Path(folder)), batch
-            try:
-                for group in groups_of(reader, entry, before):
-                    batch = group.last
-            except JournalDamaged as error:
-                fault = str(error)
-            except OSError as error:
-                fault = f"{error.filename or reader.path} cannot be read: {error.strerror or error}"
+        reader, before = reader_of(directory, entry), batch
+        try:
+            for group in groups_of(reader, entry, before):
+                batch = group.last
+        except JournalDamaged as error:
+            fault = str(error)
+        except OSError as error:
+            fault = f"{error.filename or reader.path} cannot be read: {error.strerror or error}"
         if fault or end is None or batch > before or reader.stray is not None:
             end = reader
         if fault:

@@ -28,9 +28,9 @@ from segstore.server.durable import (
     DataDirectory,
     DirectoryDamaged,
     DirectoryForeign,
-    DirectoryNewer,
     DirectoryUnusable,
     Files,
+    UnknownFormat,
     check_containers,
     check_entries,
     read_regular,
@@ -151,8 +151,8 @@ def read_identity(path: Path) -> SharedFolder | None:
     first = _FIRST_LINE.match(data)
     if first is None or crc32(first[1] + b"\n" + data[first.end() :]) != int(first[2], 16):
         raise DirectoryDamaged(path, file, "it does not have its checksum")
-    if not 1 <= int(first[1]) <= FORMAT:
-        raise DirectoryNewer(path, int(first[1]))
+    if int(first[1]) != FORMAT:
+        raise UnknownFormat(path, int(first[1]))
     try:
         found = _DECODER.decode(data[first.end() :])
     except msgspec.DecodeError as error:

@@ -35,7 +35,6 @@ from segstore.server.durable import (
     Committers,
     DirectoryDamaged,
     DirectoryForeign,
-    DirectoryNewer,
     DirectoryUnusable,
     Durability,
     Epoch,
@@ -43,6 +42,7 @@ from segstore.server.durable import (
     FencedDirectory,
     Files,
     JournalFailed,
+    UnknownFormat,
     check_entries,
     current,
     epochs_of,
@@ -236,7 +236,7 @@ class FolderStorage:
             epoch, durability, container = await result_of(opening, lambda made: drop(made[1]))
         except Fenced as error:
             raise Disconnected(str(error)) from error
-        except (DirectoryDamaged, DirectoryForeign, DirectoryNewer) as error:
+        except (DirectoryDamaged, DirectoryForeign, UnknownFormat) as error:
             traces = await asyncio.to_thread(self._traces, container_id)
             self._refused[container_id] = str(error), traces
             raise ContainerRefused(container_id, str(error)) from error

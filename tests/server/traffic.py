@@ -1,4 +1,4 @@
-"""Dialogues for the tests of replay: recorded at a store as `serve --trace` records them."""
+"""Dialogues for the tests of replay: recorded at a store as `serve --record` records them."""
 
 from __future__ import annotations
 

@@ -22,11 +22,9 @@ load uses it: it detects pages that never reached the disk, or are shifted, at a
 metadata block is a JSON object. Zero padding after a body aligns the next header to 8, so that columns can be mapped.
 There may be several metadata blocks, equal except for spaces after the object: a recorder fills pages with them.
 
-Version 1 had no samples, version 2 no CALL records; they are otherwise the same.
-
 Invariants: the header is the same in all versions, so any reader finds the blocks of any capture and their version;
-bodies are migrated to the current version one step at a time, by `MIGRATIONS`. Lengths are checked before anything is
-allocated. Standard library only, no I/O.
+only bodies of the present version are read. Lengths are checked before anything is allocated. Standard library only,
+no I/O.
 """
 
 from __future__ import annotations
@@ -157,14 +155,6 @@ class BlockHeader(NamedTuple):
     @property
     def sampled(self) -> bool:
         return bool(self.flags & _SAMPLED)
-
-
-def _as_it_is(_type: int, body: bytes, _count: int) -> bytes:
-    return body
-
-
-MIGRATIONS: Final[dict[int, Callable[[int, bytes, int], bytes]]] = {1: _as_it_is, 2: _as_it_is}
-"""Version → function that migrates a body to the next version: `step(block type, body, count) -> body`."""
 
 
 def padded(size: int) -> int:
@@ -460,13 +450,13 @@ def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: in
 
 
 def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
-    """Returns a decompressed copy of the body of the block at `offset`, migrated to the current version.
+    """Returns a decompressed copy of the body of the block at `offset`.
 
-    Raises DamagedBlock; TraceVersionError for a version without a migration.
+    Raises DamagedBlock, TraceVersionError.
     """
-    if header.version > FORMAT_VERSION or any(at not in MIGRATIONS for at in range(header.version, FORMAT_VERSION)):
+    if header.version != FORMAT_VERSION:
         raise TraceVersionError(
-            f"the trace has version {header.version}; this release reads up to {FORMAT_VERSION}",
+            f"the trace has version {header.version}; this release reads version {FORMAT_VERSION}",
             limit=FORMAT_VERSION,
             actual=header.version,
         )
@@ -486,8 +476,6 @@ def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
         body = _decompressed(body, header.raw, offset)
     if len(body) != header.raw:
         raise DamagedBlock(f"its body has {len(body)} bytes, not {header.raw}", offset=offset)
-    for version in range(header.version, FORMAT_VERSION):
-        body = MIGRATIONS[version](header.type, body, header.records)
     return body
 
 

@@ -13,12 +13,11 @@
 malformed one or an older, shorter form. `bytes` form no frame. `open` and `close` hold hex if another recorder wrote
 their data in a form of its own. `rpc` is a controller call, its `fields` those of its message; `message` has the
 message in hex if fields would not represent it. A request has no `status`, an answer one of gRPC's; a call that is
-otherwise, or on another connection, is `rpc` with its data in hex. Version 1 had no calls. `note` is for human readers
-and is ignored.
+otherwise, or on another connection, is `rpc` with its data in hex. `note` is for human readers and is ignored.
 
 Invariant: `from_line` restores the record of each line that `to_line` writes, byte for byte; this is checked when the
-line is written. An invalid line raises a `FixtureError` with line and field. Older versions are migrated to this one
-step by step, by `MIGRATIONS`; a header of any other version raises `TraceVersionError`.
+line is written. An invalid line raises a `FixtureError` with line and field, a header of another version a
+`TraceVersionError`.
 """
 
 from __future__ import annotations
@@ -38,13 +37,11 @@ from segstore.wire.trace.writer import event_data
 from segstore.wire.validation import DuplicateKey, unique
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 FIXTURE_VERSION: Final = 2
 LONGEST_LINE: Final = 1 << 26
 """Maximum length of a line in bytes: more than the longest frame needs in hex."""
-MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {1: lambda line: line}
-"""Version → function that migrates an object to the next version; applies to every line, including the first."""
 
 _FIRST_KEY: Final = "segstore_trace"
 _HEADER_KEYS: Final = (_FIRST_KEY, "wire_version", "recorder", "start_ns", "values")
@@ -73,7 +70,6 @@ class FixtureHeader(NamedTuple):
 
     metadata: Metadata
     start_ns: int = 0
-    version: int = FIXTURE_VERSION
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -211,13 +207,12 @@ def header_from_line(line: str, number: int = 1) -> FixtureHeader:
     version = found.get(_FIRST_KEY)
     if type(version) is not int:
         raise FixtureError(f"the first line of a fixture has a number under {_FIRST_KEY!r}", line=number)
-    if version > FIXTURE_VERSION or any(step not in MIGRATIONS for step in range(version, FIXTURE_VERSION)):
+    if version != FIXTURE_VERSION:
         raise TraceVersionError(
-            f"the fixture has version {version}; this release reads up to {FIXTURE_VERSION}",
+            f"the fixture has version {version}; this release reads version {FIXTURE_VERSION}",
             limit=FIXTURE_VERSION,
             actual=version,
         )
-    found = _migrated(found, version)
     _only(found, _HEADER_KEYS, number)
     values = _expect(found, "values", dict, number, {})
     for name, value in values.items():
@@ -226,12 +221,12 @@ def header_from_line(line: str, number: int = 1) -> FixtureHeader:
     metadata = Metadata(
         _expect(found, "wire_version", int, number, 0), _expect(found, "recorder", str, number, ""), values
     )
-    return FixtureHeader(metadata, _int64(_expect(found, "start_ns", int, number, 0), "start_ns", number), version)
+    return FixtureHeader(metadata, _int64(_expect(found, "start_ns", int, number, 0), "start_ns", number))
 
 
 def from_line(line: str, header: FixtureHeader, number: int) -> Record:
     """Reads a line after the first. Raises FixtureError."""
-    found = _migrated(_object(line, number), header.version)
+    found = _object(line, number)
     _only(found, _KEYS, number)
     contents = [key for key in _CONTENTS if key in found]
     if len(contents) != 1:
@@ -339,12 +334,6 @@ def _int64(value: int, field: str, number: int) -> int:
         # The message omits the value, because the sum may have more digits than Python converts.
         raise FixtureError("the number exceeds 64 bits", line=number, field=field)
     return value
-
-
-def _migrated(found: dict[str, Any], version: int) -> dict[str, Any]:
-    for step in range(version, FIXTURE_VERSION):
-        found = MIGRATIONS[step](found)
-    return found
 
 
 def _only(found: dict[str, Any], keys: tuple[str, ...], number: int) -> None:

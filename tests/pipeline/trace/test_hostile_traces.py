@@ -187,7 +187,7 @@ def test_a_recorder_writes_the_half_frames_of_connections_that_end_together(
 
 # --- fixtures -------------------------------------------------------------------------------------------------------
 
-FIRST = {"segstore_trace": 1, "wire_version": 17, "recorder": "test", "start_ns": 0, "values": {}}
+FIRST = {"segstore_trace": 2, "wire_version": 17, "recorder": "test", "start_ns": 0, "values": {}}
 LINE: dict[str, Any] = {
     "at_ns": 1,
     "conn": 1,

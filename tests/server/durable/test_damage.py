@@ -4,9 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
-import sqlite3
 import struct
-import tarfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,36 +12,20 @@ import pytest
 from click.testing import CliRunner
 
 from segstore.cli.commands import main
-from segstore.server.durable import DataError, DirectoryUnusable, journal, sqlite_journal, verify
+from segstore.server.durable import DataError, DirectoryUnusable, journal, verify
 from segstore.server.store import DataDamaged
 from tests.server.durable.support import RANDOM, make, running, write
 
 NAME = "scope/stream/0.#epoch.0"
-FORMAT_1 = Path(__file__).parents[3] / "fixtures" / "data-directories" / "format-1.tar.xz"
 PLACES = 24
 """In each file, spread over its length."""
-
-
-KINDS = {"MANIFEST", "committed", "snapshot", "chunk"}
-JOURNALS = {1: {"journal.sqlite", "journal.sqlite-wal"}, 2: {"journal"}}
-
-
-@pytest.fixture(scope="module", params=[2, 1], ids=["format 2", "format 1"])
-def written(request: pytest.FixtureRequest) -> int:
-    """The format of a directory."""
-    return int(request.param)
+KINDS = {"MANIFEST", "committed", "snapshot", "chunk", "journal"}
 
 
 @pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory, written: int) -> Path:
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a file of each kind, and a journal that has not been read yet."""
-    folder = tmp_path_factory.mktemp("crashed")
-    path = folder / "data"
-    if written == 1:
-        with tarfile.open(FORMAT_1) as archive:
-            archive.extractall(folder, filter="data")
-        (folder / "plain").rename(path)
-        return path
+    path = tmp_path_factory.mktemp("crashed") / "data"
 
     async def fill() -> None:
         async with running(path, crash=True) as (durability, store):
@@ -63,7 +45,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def kind_of(file: Path) -> str:
-    return file.name.split("-")[0] + file.suffix
+    return file.name.split("-")[0]
 
 
 async def refused(path: Path) -> str:
@@ -86,13 +68,12 @@ async def opened_and_read(path: Path) -> None:
         await durability.close()
 
 
-async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path, written: int) -> None:
+async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path) -> None:
     assert verify(crashed).faults == []
     kinds = set()
     for file in files_of(crashed):
         size = file.stat().st_size
         kinds.add(kind_of(file))
-        log = file.name.startswith("journal") and not file.name.endswith("sqlite")
         for at in sorted({*range(0, size, max(1, size // PLACES)), size - 1}):
             path = tmp_path / "data"
             shutil.copytree(crashed, path)
@@ -103,38 +84,34 @@ async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path
                 copy.write(bytes([byte ^ 0x10]))
             assert verify(path).faults != [], f"byte {at} of {file.name}, by verify"
             # Only bytes in no group mean nothing to the one who opens it.
-            unused = log and byte == 0
+            unused = kind_of(file) == "journal" and byte == 0
             assert str(path) in await refused(path) or unused, f"byte {at} of {file.name}, by opening and reading"
             shutil.rmtree(path)
-    assert kinds == KINDS | JOURNALS[written]
+    assert kinds == KINDS
 
 
-@pytest.mark.parametrize("kind", [*sorted(KINDS), "a journal", "a log"])
-async def test_a_missing_file_is_named_and_nothing_is_changed(
-    crashed: Path, tmp_path: Path, kind: str, written: int
-) -> None:
+@pytest.mark.parametrize("kind", sorted(KINDS))
+async def test_a_missing_file_is_named_and_nothing_is_changed(crashed: Path, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    kind = {"a journal": min(JOURNALS[written]), "a log": max(JOURNALS[written])}.get(kind, kind)
     gone = next(each for each in files_of(path) if kind_of(each) == kind)
     gone.unlink()
-    before = {each.name: each.read_bytes() for each in path.iterdir() if not each.name.endswith("-shm")}
+    before = {each.name: each.read_bytes() for each in path.iterdir()}
     with pytest.raises(DataError, match=gone.name):
         await opened_and_read(path)
-    after = {each.name: each.read_bytes() for each in path.iterdir() if not each.name.endswith("-shm")}
-    assert {name: data for name, data in after.items() if name in before} == before
+    assert {each.name: each.read_bytes() for each in path.iterdir()} == before
 
 
-def logs_of(path: Path, written: int) -> list[Path]:
+def logs_of(path: Path) -> list[Path]:
     """The files of a directory that have groups."""
-    logs = [each for each in files_of(path) if kind_of(each) == max(JOURNALS[written])]
+    logs = [each for each in files_of(path) if kind_of(each) == "journal"]
     return [each for each in logs if sum(map(bool, each.read_bytes())) > 1_000]
 
 
-async def test_a_journal_that_is_cut_off_is_not_taken_for_shorter(crashed: Path, tmp_path: Path, written: int) -> None:
+async def test_a_journal_that_is_cut_off_is_not_taken_for_shorter(crashed: Path, tmp_path: Path) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    log = logs_of(path, written)[0]
+    log = logs_of(path)[0]
     os.truncate(log, log.stat().st_size // 2)
     said = r"ends at byte \d+ with batch \d+, and batch \d+ was committed|is followed by batch"
     with pytest.raises(DataError, match=said):
@@ -142,11 +119,11 @@ async def test_a_journal_that_is_cut_off_is_not_taken_for_shorter(crashed: Path,
 
 
 async def test_the_last_group_is_missed_where_it_was_even_if_a_new_journal_follows(
-    crashed: Path, tmp_path: Path, written: int
+    crashed: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    log = logs_of(path, written)[-1]
+    log = logs_of(path)[-1]
     data = bytearray(log.read_bytes())
     end = len(data.rstrip(b"\0"))
     data[end - 20] ^= 1
@@ -172,12 +149,10 @@ def test_the_command_line_says_what_is_damaged(crashed: Path, tmp_path: Path) ->
     assert found.output == f"{chunk} is damaged at byte 65536: a block does not have its checksum\n"
 
 
-def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp_path: Path, written: int) -> None:
-    if written == 1:  # never written any more
-        return
+def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp_path: Path) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    log = logs_of(path, written)[-1]
+    log = logs_of(path)[-1]
     data = bytearray(log.read_bytes())
     end = -(-len(data.rstrip(b"\0")) // journal.PAGE_BYTES) * journal.PAGE_BYTES
     begun = data[8:24] + struct.pack(">QQQ", 1 << 20, 1 << 20, 100_000) + bytes(4) + b"x" * 50_000
@@ -200,21 +175,15 @@ def test_verify_changes_nothing(crashed: Path) -> None:
 
 
 async def test_a_journal_that_the_system_does_not_let_be_read_is_not_called_damaged(
-    crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+    crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    if written == 1:
-        none = tmp_path / "none"
-        monkeypatch.setattr(sqlite_journal, "_read_only", lambda _: sqlite3.connect(f"file:{none}?mode=ro", uri=True))
-        said = "SQLite cannot read"
-    else:
 
-        def refuse(_: Path) -> NoReturn:
-            raise PermissionError(errno.EACCES, "Permission denied")
+    def refuse(_: Path) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
 
-        monkeypatch.setattr(journal, "open_regular", refuse)
-        said = "Permission denied"
-    with pytest.raises(DirectoryUnusable, match=f"cannot be used as a data directory: {said}"):
+    monkeypatch.setattr(journal, "open_regular", refuse)
+    with pytest.raises(DirectoryUnusable, match="cannot be used as a data directory: Permission denied"):
         await opened_and_read(path)
-    assert all(f"cannot be read: {said}" in each for each in verify(path).faults[:-1])
+    assert all("cannot be read: Permission denied" in each for each in verify(path).faults[:-1])

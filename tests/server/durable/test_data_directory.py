@@ -1,7 +1,6 @@
 """What a data directory refuses: one sentence that says what and where, and nothing is changed."""
 
 import errno
-import fcntl
 import shutil
 import subprocess
 import sys
@@ -17,10 +16,10 @@ from segstore.server.durable import (
     DirectoryDamaged,
     DirectoryForeign,
     DirectoryInUse,
-    DirectoryNewer,
     DirectoryUnusable,
     Files,
     JournalFailed,
+    UnknownFormat,
 )
 from segstore.server.durable.data_directory import JournalFile, SnapshotFile, numbered
 from tests.looped import looped
@@ -102,19 +101,6 @@ def test_no_file_that_is_removed_lets_a_second_process_in(tmp_path: Path) -> Non
     first.close()
 
 
-def test_the_lock_file_of_an_earlier_version_is_respected_and_held(tmp_path: Path) -> None:
-    take(tmp_path).close()
-    with (tmp_path / "lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for attempt in (take, DataDirectory.look):
-            with pytest.raises(DirectoryInUse):
-                attempt(tmp_path)
-    first = take(tmp_path)
-    with (tmp_path / "lock").open("wb") as lock, pytest.raises(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    first.close()
-
-
 async def test_a_store_whose_directory_was_moved_writes_nothing_into_the_one_in_its_place(tmp_path: Path) -> None:
     path, moved = tmp_path / "data", tmp_path / "moved"
     durability, store = make(path)
@@ -150,15 +136,18 @@ async def test_a_store_notices_that_its_directory_was_removed(tmp_path: Path, re
     await durability.close()
 
 
-def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    take(tmp_path).close()
-    manifest = tmp_path / "MANIFEST"
+@looped("version", [1, 3])
+def test_another_format_is_refused_and_nothing_is_changed(tmp_path: Path, version: int) -> None:
+    path = tmp_path / str(version)
+    take(path).close()
+    manifest = path / "MANIFEST"
     body = manifest.read_bytes().partition(b"\n")[2]
-    manifest.write_bytes(b"segstore data 3 %08x\n" % crc32(b"3\n" + body) + body)
-    before = content(tmp_path)
-    with pytest.raises(DirectoryNewer, match=r"is in format 3, and this version of segstore reads formats up to 2; st"):
-        take(tmp_path)
-    assert content(tmp_path) == before
+    manifest.write_bytes(b"segstore data %d %08x\n" % (version, crc32(b"%d\n" % version + body)) + body)
+    before = content(path)
+    for attempt in (take, DataDirectory.look):
+        with pytest.raises(UnknownFormat, match=f"is in format {version}, and this version of segstore reads format 2"):
+            attempt(path)
+    assert content(path) == before
 
 
 @pytest.mark.parametrize(
@@ -302,11 +291,10 @@ def test_a_refusal_names_the_directory_the_file_and_what_is_wrong(tmp_path: Path
     take(tmp_path).close()
     whole = content(tmp_path)
     first, _, body = whole["MANIFEST"].partition(b"\n")
-    version = b"1"
     for name, data, what in (
         ("MANIFEST", b"nonsense", "its first line is not that of a manifest"),
         ("MANIFEST", first + b"\n" + body + b" ", "it does not have its checksum"),
-        ("MANIFEST", b"segstore data 1 %08x\n{}" % crc32(version + b"\n{}"), "required field"),
+        ("MANIFEST", b"segstore data 2 %08x\n{}" % crc32(b"2\n{}"), "required field"),
         ("committed", whole["committed"][:-1], "it does not have its checksum"),
         ("committed", b"X" + whole["committed"][1:], "it does not have its checksum"),
         ("committed", whole["committed"][:-1] + b"\x00\x00", "it does not have its checksum"),
@@ -328,7 +316,7 @@ def test_a_refusal_names_the_directory_the_file_and_what_is_wrong(tmp_path: Path
     DataDirectory.look(tmp_path).close()
     within = DirectoryDamaged(tmp_path, "file", "it is cut off", within=tmp_path / "whole")
     assert f"`segstore verify {tmp_path / 'whole'}`" in str(within)
-    assert DirectoryNewer(tmp_path, 7).version == 7
+    assert UnknownFormat(tmp_path, 7).version == 7
     with pytest.raises(DirectoryForeign, match="it has no MANIFEST") as foreign:
         DataDirectory.look(tmp_path / "nowhere")
     assert foreign.value.path == tmp_path / "nowhere"
@@ -382,16 +370,13 @@ def test_the_owner_of_a_directory_is_checked(
 
 def test_files_with_our_names_that_are_not_in_force_are_removed_and_others_stay(tmp_path: Path) -> None:
     directory = take(tmp_path)
-    directory.change(snapshot=SnapshotFile(3, 10, 7), journals=(JournalFile(4, 1), JournalFile(5, 1, format=2)))
+    directory.change(snapshot=SnapshotFile(3, 10, 7), journals=(JournalFile(4, 1), JournalFile(5, 1)))
     kept = {
         *("chunk-0000000001", "chunk-0000000002", "snapshot-0000000003"),
-        *("journal-0000000004.sqlite", "journal-0000000004.sqlite-wal", "journal-0000000005"),
+        *("journal-0000000004", "journal-0000000005"),
     }
-    left = {
-        *("chunk-0000000006", "snapshot-0000000002", "journal-0000000003", "journal-0000000003.sqlite-journal"),
-        "journal-0000000004.sqlite-shm",
-    }
-    foreign = {"letters.txt", "chunk-1", "snapshot-00000000031", "journal-0000000003.sqlite.old"}
+    left = {"chunk-0000000006", "snapshot-0000000002", "journal-0000000003"}
+    foreign = {"letters.txt", "chunk-1", "snapshot-00000000031", "journal-0000000003.old"}
     for name in kept | left | foreign:
         (tmp_path / name).write_bytes(b"")
     assert directory.remove_leftovers({1, 2}) == sorted(left)
@@ -404,7 +389,6 @@ def test_files_with_our_names_that_are_not_in_force_are_removed_and_others_stay(
     [
         ("snapshot-0000000012", 12),
         ("chunk-0000000001", 1),
-        ("journal-0000000003.sqlite-wal", 3),
         ("journal-0000000003", 3),
         ("xchunk-0000000001", None),
         ("MANIFEST", None),

@@ -268,7 +268,6 @@ async def test_indexes_whose_segments_are_gone_are_dropped_when_a_directory_is_o
             if not found:
                 store.create_segment(alive, now_ms=5)
                 store.create_segment(f"{made}#index", now_ms=5)  # an ordinary segment
-            # Directories of earlier versions have such an index for each merge.
             store.container_for(f"{merged}#index").create_index_segment(f"{merged}#index", now_ms=5)
     async with running(tmp_path) as (_, store):
         assert not store.container_for(f"{merged}#index").is_retired(f"{merged}#index")

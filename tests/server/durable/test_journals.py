@@ -56,7 +56,7 @@ async def test_a_journal_that_no_manifest_names_is_closed(tmp_path: Path, monkey
 
 def named(durability: Durability) -> set[str]:
     """The journals in the manifest, by the names of their files."""
-    return {name for each in durability.directory.manifest.journals for name in each.names}
+    return {each.name for each in durability.directory.manifest.journals}
 
 
 def present(path: Path) -> set[str]:

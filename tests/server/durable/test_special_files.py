@@ -84,7 +84,7 @@ async def test_a_file_that_is_no_regular_one_is_refused_and_named(
     assert sorted(path.iterdir()) == names
 
 
-@pytest.mark.parametrize("name", ["committed", "lock", "committed.new", "MANIFEST.new", "chunk-0000000001"])
+@pytest.mark.parametrize("name", ["committed", "committed.new", "MANIFEST.new", "chunk-0000000001"])
 async def test_a_link_in_an_empty_directory_leads_nowhere(tmp_path: Path, name: str) -> None:
     path, victim, missing = tmp_path / "data", tmp_path / "victim", tmp_path / "missing"
     path.mkdir()

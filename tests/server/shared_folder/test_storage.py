@@ -255,7 +255,7 @@ async def test_what_a_cancelled_opening_opens_is_given_up_and_the_next_one_waits
             go_on.set()
         assert await second == 3
         assert len(made) == 2
-        assert made[0].directory._lock == -1
+        assert made[0].directory._folder == -1
         assert everything(only.store, with_index=False) == before
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from segstore.conformance import blocks
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
 from segstore.wire.commands import SetupAppend
 from segstore.wire.schema import COMMANDS, Buffer, Command
+from tests.conformance import blocks
 
 ROOT = Path(__file__).parents[3]
 A, B, C = (UUID(int=int(digit * 32, 16)) for digit in "123")

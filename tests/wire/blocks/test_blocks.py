@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.conformance import blocks
-from segstore.conformance.recorded import read_lines, snake
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
 from segstore.wire.codec import FrameDecoder, decode, encode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, KeepAlive, SetupAppend
 from segstore.wire.schema import Buffer, Command
+from tests.conformance import blocks
+from tests.conformance.recorded import read_lines, snake
 from tests.looped import looped
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, as_recorded, frames_of, put, ready
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.conformance.recorded import read_lines, snake
 from segstore.wire import (
     COMMANDS,
     MAX_FRAME_BYTES,
@@ -66,6 +65,7 @@ from segstore.wire.codec import (
 from segstore.wire.codec.older_frames import OlderFrameDecoder
 from segstore.wire.codec.versions import encode_as, form_in, known_in, parse_as
 from segstore.wire.schema import lowering as low
+from tests.conformance.recorded import read_lines, snake
 from tests.looped import looped
 from tests.strategies import as_read, command_of
 

@@ -26,7 +26,6 @@ from segstore.wire.trace import (
     to_line,
     write_lines,
 )
-from segstore.wire.trace import fixture as trace_fixture
 from segstore.wire.trace.fixture import header_line
 from tests.looped import looped
 from tests.wire.trace.traces import METADATA, capture, frame, record, records
@@ -181,9 +180,9 @@ def test_the_line_of_an_error_counts_empty_lines() -> None:
     [
         ("{}", None, "the first line of a fixture"),
         ('{"segstore_trace": "1"}', None, "the first line of a fixture"),
-        ('{"segstore_trace": 1, "x": 1}', "x", "no such key"),
-        ('{"segstore_trace": 1, "start_ns": 0.5}', "start_ns", "a whole number is needed"),
-        ('{"segstore_trace": 1, "values": {"a": 1}}', "values.a", "a text is needed"),
+        ('{"segstore_trace": 2, "x": 1}', "x", "no such key"),
+        ('{"segstore_trace": 2, "start_ns": 0.5}', "start_ns", "a whole number is needed"),
+        ('{"segstore_trace": 2, "values": {"a": 1}}', "values.a", "a text is needed"),
     ],
 )
 def test_an_invalid_first_line_is_refused(line: str, field: str | None, said: str) -> None:
@@ -194,7 +193,6 @@ def test_an_invalid_first_line_is_refused(line: str, field: str | None, said: st
 
 def test_a_first_line_can_be_short() -> None:
     assert header_from_line('{"segstore_trace": 2}') == FixtureHeader(Metadata())
-    assert header_from_line('{"segstore_trace": 1}') == FixtureHeader(Metadata(), version=1)
 
 
 def test_an_empty_fixture_is_refused() -> None:
@@ -202,32 +200,11 @@ def test_an_empty_fixture_is_refused() -> None:
         list(read_lines(["", "\n"]))
 
 
-@looped("version", [0, 3])
+@looped("version", [0, 1, 3])
 def test_another_version_is_refused(version: int) -> None:
     with pytest.raises(TraceVersionError) as caught:
         header_from_line(json.dumps({"segstore_trace": version}))
     assert (caught.value.actual, caught.value.limit) == (version, 2)
-
-
-def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made up: version 1 said `connection`, version 2 gave times in µs."""
-
-    def from_1(line: dict[str, Any]) -> dict[str, Any]:
-        return {("conn" if key == "connection" else key): value for key, value in line.items()}
-
-    def from_2(line: dict[str, Any]) -> dict[str, Any]:
-        at_us = line.pop("at_us", None)
-        return line if at_us is None else {**line, "at_ns": at_us * 1000}
-
-    monkeypatch.setattr(trace_fixture, "FIXTURE_VERSION", 3)
-    monkeypatch.setitem(trace_fixture.MIGRATIONS, 2, from_2)
-    oldest = ['{"segstore_trace": 1}', '{"at_us": 2, "connection": 4, "dir": "reply", "hex": "00"}']
-    monkeypatch.delitem(trace_fixture.MIGRATIONS, 1)
-    with pytest.raises(TraceVersionError):
-        list(read_lines(oldest))
-    monkeypatch.setitem(trace_fixture.MIGRATIONS, 1, from_1)
-    _, found = read_lines(oldest)
-    assert found == record(b"\0", at=2000, connection=4, reply=True)
 
 
 @looped(

@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
-from segstore.conformance import vectors
-from segstore.conformance.dialogues import Dialogue, hold
-from segstore.conformance.recorded import Line, Unreadable
-from segstore.conformance.report import Report, Verdict
-from segstore.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server
 from segstore.wire.patterns import Pattern
+from tests.conformance import vectors
+from tests.conformance.dialogues import Dialogue, hold
+from tests.conformance.recorded import Line, Unreadable
+from tests.conformance.report import Report, Verdict
+from tests.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server
 
 AT_ONCE: Final = 16
 IN_ORDER: Final = frozenset({"clean"})

@@ -9,11 +9,11 @@ from itertools import product
 from typing import Any
 from uuid import UUID
 
-from segstore.conformance.recorded import snake
-from segstore.conformance.report import byte_difference, field_differences, refusal_difference
 from segstore.wire import COMMANDS, Buffer, Command, WireError, decode
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
 from segstore.wire.inspect import command_named, pieces
+from tests.conformance.recorded import snake
+from tests.conformance.report import byte_difference, field_differences, refusal_difference
 
 
 def stream(what: dict[str, Any]) -> Iterator[str]:

@@ -18,14 +18,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from segstore.conformance.deviations import deviation_of
-from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
-from segstore.conformance.report import Verdict, field_differences
-from segstore.conformance.servers import ADMIN
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import describe, lines, pieces, summary
+from tests.conformance.deviations import deviation_of
+from tests.conformance.masking import TransientNames, mask, prints_a_buffer
+from tests.conformance.report import Verdict, field_differences
+from tests.conformance.servers import ADMIN
 
 REPLY_TIMEOUT_S = 5.0
 QUIET_S: Final = 0.3

@@ -1,4 +1,4 @@
-"""`python -m segstore.conformance [DIR …]`: runs recorded files and prints every disagreement."""
+"""`python -m tests.conformance [DIR …]`: runs recorded files and prints every disagreement."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from segstore.cli.terminal import echo, log_plainly
-from segstore.conformance import vectors
-from segstore.conformance.conversations import Choice, run_conversations
-from segstore.conformance.recorded import Kind, Line, Unreadable, read_lines, recorded_files
-from segstore.conformance.report import Report
 from segstore.wire.patterns import regular_expression
+from tests.conformance import vectors
+from tests.conformance.conversations import Choice, run_conversations
+from tests.conformance.recorded import Kind, Line, Unreadable, read_lines, recorded_files
+from tests.conformance.report import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,4 +97,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m segstore.conformance")
+    main(prog_name="python -m tests.conformance")

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from segstore.conformance.recorded import snake
 from segstore.wire import COMMANDS, Command, SegmentCreated, WireError, encode, encode_parts
 from segstore.wire.codec import CODECS
 from segstore.wire.inspect import command_named
+from tests.conformance.recorded import snake
 
 _CLASSES: Final = {cls.__name__: cls for cls in COMMANDS.values()}
 

@@ -11,11 +11,6 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from segstore.conformance import blocks
-from segstore.conformance.deviations import deviation_of
-from segstore.conformance.encoder_cases import refused_command
-from segstore.conformance.recorded import Kind, Line, snake
-from segstore.conformance.report import Verdict, byte_difference, field_differences, refusal_difference, shown
 from segstore.wire import COMMANDS, Command, FrameDecoder, WireError, decode, encode, encode_parts
 from segstore.wire.codec import CODECS, Codec
 from segstore.wire.commands import AppendBlock
@@ -23,6 +18,11 @@ from segstore.wire.inspect import command_named, describe
 from segstore.wire.names import container_of
 from segstore.wire.schema import encode_mutf8
 from segstore.wire.schema import lowering as low
+from tests.conformance import blocks
+from tests.conformance.deviations import deviation_of
+from tests.conformance.encoder_cases import refused_command
+from tests.conformance.recorded import Kind, Line, snake
+from tests.conformance.report import Verdict, byte_difference, field_differences, refusal_difference, shown
 
 _READ_CODE: Final = struct.Struct(">i").unpack_from
 
