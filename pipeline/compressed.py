@@ -37,13 +37,13 @@ def decompressed(file: File, stop: int, most_bytes: int | None = None) -> Iterat
     most_bytes: of the contents; None for the environment's maximum, or `MOST_BYTES`. Raises BadLimit if the
     environment's is invalid.
     """
-    if most_bytes is None:
-        most_bytes = _most_bytes()
+    limit = decompressed_limit()
     with tempfile.TemporaryFile(prefix="segstore-", buffering=0) as into, LocalFile(into) as content:
-        yield content, _decompress(file, stop, into, most_bytes)
+        yield content, _decompress(file, stop, into, most_bytes or limit)
 
 
-def _most_bytes() -> int:
+def decompressed_limit() -> int:
+    """Returns the environment's maximum, or `MOST_BYTES`. Raises BadLimit."""
     text = os.environ.get(MOST_BYTES_VARIABLE) or str(MOST_BYTES)
     if not text.isascii() or not text.isdigit() or not int(text):
         raise BadLimit(f"{MOST_BYTES_VARIABLE} is a positive number of bytes, not {text!r}")
@@ -55,12 +55,12 @@ def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
     try:
         with _opened(file, stop) as source:
             while data := source.read(_AT_ONCE):
-                if len(data) > left:
-                    return f"more than {most_bytes} are not: decompress the file first, or set {MOST_BYTES_VARIABLE}"
-                left -= len(data)
-                view = memoryview(data)
+                view = memoryview(data)[:left]
                 while view:
                     view = view[into.write(view) :]
+                if len(data) > left:
+                    return f"the limit of {most_bytes} bytes ({MOST_BYTES_VARIABLE}) is reached"
+                left -= len(data)
     except ImportError:
         return "reading .zst needs pyarrow: pip install pyarrow, or decompress the file first"
     except (OSError, EOFError, zlib.error, ValueError) as error:

@@ -35,7 +35,7 @@ from segstore.pipeline.report import analysis_steps as steps
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
 from segstore.pipeline.trace.batches import unpacked
 from segstore.pipeline.trace.columns import PLACE, ColumnError
-from segstore.pipeline.trace.files import find_files
+from segstore.pipeline.trace.files import find_traces
 from segstore.pipeline.trace.options import OptionError, read_options
 from segstore.wire.names import parent_of
 
@@ -152,12 +152,12 @@ def analyse_traces(engine: Engine, files: Sequence[str], *, tables: Engine | Non
 
     tables: the engine that makes the tables, of what `engine` has read and followed; the same by default. options:
     those of `format("segstore.trace")`, except for columns and commands. Reads append blocks a second time if some have
-    bytes after their events. Raises OptionError, FileNotFoundError and what `engine.read` raises.
+    bytes after their events. Raises OptionError, FileNotFoundError, NotATrace and what `engine.read` raises.
     """
     for name in options:
         if name.lower() in _DECIDED:
             raise OptionError(f"an analysis has all columns and commands that it needs, without {name}", name)
-    found = find_files(files, storage=read_options({"paths": json.dumps(list(files)), **options}).storage)
+    found = find_traces(files, storage=read_options({"paths": json.dumps(list(files)), **options}).storage)
 
     of_tables = engine if tables is None else tables
 

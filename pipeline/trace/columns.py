@@ -111,7 +111,7 @@ _DERIVED: Final = (
 )
 _ON_REQUEST: Final = (
     Column("fields", "string", "all fields of the command as JSON; of open and close, what is known of them"),
-    Column("events", "string", "the events of an append as a JSON list; see `rows.events_json`"),
+    Column("events", "string", "the events of an append as a JSON list"),
     Column("frame", "binary", "the bytes of the record"),
 )
 

@@ -25,11 +25,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from segstore.pipeline.trace.columns import Column, field_nodes, select, source_of
-from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_files, plan
+from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_traces, plan
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.commands import AppendBlock, ConditionalAppend, ConditionalBlockEnd
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import PayloadPart, payload_parts, readable
 from segstore.wire.printable import printable
@@ -92,10 +92,10 @@ def trace_rows(
 
     columns: names, in the order of the values; None for the default columns. tokens: whether `fields` and `frame` keep
     delegation tokens. fail_fast: whether the first unreadable part raises BadTrace.
-    Raises ColumnError, FileNotFoundError.
+    Raises ColumnError, FileNotFoundError, and NotATrace if no file is a trace.
     """
     maker = RowMaker(select(columns), tokens=tokens, fail_fast=fail_fast)
-    for piece in plan(find_files([paths] if isinstance(paths, str) else paths), sys.maxsize):
+    for piece in plan(find_traces([paths] if isinstance(paths, str) else paths), sys.maxsize):
         for found in read_piece(piece):
             yield from maker.rows(found)
 
@@ -209,20 +209,32 @@ class RowMaker:
 def events_json(command: Command) -> str | None:
     """Returns the events of an append as a JSON list; None for another command.
 
-    A JSON document is itself, other text a string. Other bytes are `{"hex": …, "bytes": size}`, and so is the start of
-    an event whose rest is in the APPEND_BLOCK_END, by its size.
+    An event is in the list of the command in which it starts: a task may read a block without its end. A JSON document
+    is itself, other text a string. Other bytes are `{"hex": …, "bytes": size}`, and so is the start of an event whose
+    rest is in the APPEND_BLOCK_END; its size is null if the block has not even its whole header.
     """
+    parts: Iterable[PayloadPart]
     match command:
         case AppendBlock() | ConditionalBlockEnd():
-            parts = [each for each in payload_parts(command.data) if each.kind in ("event", "data")]
+            parts = payload_parts(command.data)
+        case AppendBlockEnd():
+            # Without a block, all events are in the end; behind one, its data is the rest of an event.
+            parts = payload_parts(command.data) if len(command.data) == command.size_of_whole_events else ()
         case ConditionalAppend():
             parts = [PayloadPart("event", memoryview(command.event.data), len(command.event.data))]
         case _:
             return None
-    return f"[{', '.join([_event_json(bytes(each.data), each.size) for each in parts])}]"
+    return f"[{', '.join([_part_json(part) for part in parts if part.kind != 'padding'])}]"
 
 
-def _event_json(data: bytes, size: int) -> str:
+def _part_json(part: PayloadPart) -> str:
+    if part.kind != "partial event":
+        return _event_json(bytes(part.data), part.size)
+    start = next(payload_parts(part.data), part)
+    return _event_json(bytes(start.data), start.size if start.kind == "event" else None)
+
+
+def _event_json(data: bytes, size: int | None) -> str:
     if len(data) == size:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             _document(data)

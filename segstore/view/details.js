@@ -246,7 +246,7 @@ const visibleLines = (text) => text.split("\n").map(visible).join("\n");
 /** The events in the data of an append or a read, and what follows them; another field as it is. */
 function unwrapped(span, bytes) {
   const found = span.field === "data" ? split(bytes.slice(span.offset, span.length)) : [];
-  if (!found.length || !found[0][1]) return [span]; // zeros would be events without a length
+  if (!found[0]?.[1] && !found[1]?.[1]) return [span]; // zeros would be events without a length
   const [last, size] = found.at(-1), rest = span.length - last - size;
   const parts = found.map(([start, size]) =>
     ({ offset: span.offset + start, length: Math.min(size, span.length - start), whole: size }));

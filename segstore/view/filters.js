@@ -237,7 +237,6 @@ class Parser {
     }
     const wanted = binary(new TextEncoder().encode(text)), number = NUMBER.test(text) ? Number(text) : null;
     if (sign === "=") {
-      if (!text && !keys.length) return never; // no payload is empty
       return (value) => {
         if (typeof value === "number") return value === number;
         return value instanceof Uint8Array ? binary(value) === wanted : String(value) === text;
@@ -515,7 +514,7 @@ async function payloadsAt(trace, at) {
   }
   const found = [];
   let left = most;
-  for (const span of spans.filter((each) => each.kind === "data" && !each.secret && each.length)) {
+  for (const span of spans.filter((each) => each.kind === "data" && !each.secret)) {
     const part = bytes.slice(span.offset, span.length);
     if (span.field === "data") found.push(...partsOf(part, most));
     else if (span.field.endsWith(".data") && left > 0) {
@@ -532,12 +531,19 @@ function partsOf(all, most) {
   let at = 0;
   while (data.length - at >= HEADER_BYTES) {
     const name = SPEC.block_frames[view.getInt32(at)], size = view.getInt32(at + 4);
-    if (!name || size < 0 || (at === 0 && size === 0)) break;
-    if (name !== "PADDING") found.push(data.subarray(at + HEADER_BYTES, at + HEADER_BYTES + size));
+    if (!name || size < 0 || (at === 0 && size === 0 && !precedesEvent(view))) break;
+    const part = data.subarray(at + HEADER_BYTES, at + HEADER_BYTES + size);
+    if (name !== "PADDING" && (part.length || !size)) found.push(part);
     at += HEADER_BYTES + size;
   }
   if (at < data.length) found.push(data.subarray(at));
-  return found.filter((each) => each.length);
+  return found;
+}
+
+/** Whether a header with a length follows the first header; mere zeros would be headers without one. */
+function precedesEvent(view) {
+  return view.byteLength >= 2 * HEADER_BYTES && view.getInt32(HEADER_BYTES) in SPEC.block_frames
+    && view.getInt32(HEADER_BYTES + 4) > 0;
 }
 
 /**

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = SPARK
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "how-to"
+ROOT = Path(__file__).parent.parent.parent
+DOCS, FIXTURES = ROOT / "docs" / "how-to", ROOT / "fixtures" / "traces"
 
 
 @pytest.fixture
@@ -56,9 +58,10 @@ def test_events_of_appends_are_a_table(run: Callable[..., None], spark: SparkSes
     events = [json.dumps({"table": number % 10, "order": number}).encode() for number in range(20)]
     block = AppendBlock(UUID(int=1), b"".join(map(frame_event, [*events, b"plain text"])))
     write_capture(tmp_path / "traces" / "run.wtrace", [record(block)])
+    shutil.copy(FIXTURES / "write.jsonl", tmp_path / "traces")  # its appends have no blocks
     run("analyse-traces-on-spark.md", "from_json")
     rows = spark.read.parquet(str(tmp_path / "tables" / "orders")).collect()
     assert sorted((row.table, row.order) for row in rows if row.order is not None) == sorted(
         (number % 10, number) for number in range(20)
     )
-    assert len(rows) == 21
+    assert len(rows) == 21 + 14

@@ -45,6 +45,7 @@ FILTERS = (
     "data ~ ö or data ~ '0*1' or data[2] = 'event'", "type = SEGMENT_READ and data ~ /./", "not data ~ a",
     "data.order > 0", "data.order != 2", "data[0].city ~ /O/", "data.items[0] = tea", "data.paid = true",
     "data.city ~ s", "data.city = Oslo and data.order = 1.0", "data.none = null", "data.order <= 1e0",
+    "data = ''", "data[0] = ''", "data[1] = '' and data[2] = x",
 )  # fmt: skip
 EXPRESSIONS = (
     "", "a", "a|b", "^a", "a$", "^$", "a*b", "(a|b)+c", "(ab){2}", "a{1,3}b", "x{0}a", "[a-c]+", "[^a-c]",
@@ -126,8 +127,12 @@ def appends() -> Iterator[Command]:
     yield AppendBlockEnd(writer, len(whole), b"", len(documents) - 1, 20, 2)
     yield AppendBlockEnd(writer, len(whole), framed[0], 1, 21, 3)
     yield ConditionalAppend(writer, 22, 0, Event(documents[0]), 4)
-    entry = TableEntry(TableKey(b"Oslo"), TableValue(documents[0]))
-    yield UpdateTableEntries(5, "s/t", "", TableEntries((entry,)), -1)
+    entries = [TableEntry(TableKey(b"Oslo"), TableValue(value)) for value in (b"", documents[0])]
+    yield UpdateTableEntries(5, "s/t", "", TableEntries(tuple(entries)), -1)
+    empty, x = bytes(8), b"\0\0\0\0\0\0\0\x01x"
+    for data in (empty, empty + x, x + empty + x, empty + x[:-1]):
+        yield AppendBlockEnd(writer, len(data), data, 1, 23, 6)
+    yield ConditionalAppend(writer, 24, 0, Event(b""), 7)
 
 
 async def test_filters_match_the_same_records_of_all_fixtures(tmp_path: Path) -> None:

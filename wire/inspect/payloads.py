@@ -57,18 +57,25 @@ def payload_parts(data: Buffer) -> Iterator[PayloadPart]:
     """Yields the events in a payload, such as that of an append, an append block or a read; else the whole as data.
 
     The parts are views of `data`. A payload is a sequence of events if its first bytes are the header of one that has a
-    length; bytes after its events that are none are data.
+    length, or of an empty one before such a header; bytes after its events that are none are data.
     """
     view, at = memoryview(data).cast("B"), 0
     while len(view) - at >= HEADER_BYTES:
         code, size = struct.unpack_from(">ii", view, at)
-        # Zeros would be events without a length.
-        if code not in _KINDS or size < 0 or (at == 0 and size == 0):
+        if code not in _KINDS or size < 0 or (at == 0 and size == 0 and not _precedes_event(view)):
             break
         yield PayloadPart(_KINDS[code], view[at + HEADER_BYTES : at + HEADER_BYTES + size], size)
         at += HEADER_BYTES + size
     if at < len(view):
         yield PayloadPart("data", view[at:], len(view) - at)
+
+
+def _precedes_event(view: memoryview) -> bool:
+    """Whether a header with a length follows the first header; mere zeros would be headers without one."""
+    if len(view) < 2 * HEADER_BYTES:
+        return False
+    code, size = struct.unpack_from(">ii", view, HEADER_BYTES)
+    return code in _KINDS and size > 0
 
 
 class Payload:
@@ -84,9 +91,9 @@ class Payload:
         self.size = len(self._data) + sum(map(len, self._values))
 
     def parts(self) -> tuple[bytes, ...]:
-        """The events, or the bytes that are none, and the keys and values."""
-        events = (each.data for each in payload_parts(self._data) if each.kind != "padding")
-        return (*(bytes(each) for each in events if each), *self._values)
+        """The events, or the bytes that are none, and the keys and values; without a cut event that has no bytes."""
+        parts = (part for part in payload_parts(self._data) if part.kind != "padding" and (part.data or not part.size))
+        return (*(bytes(part.data) for part in parts), *self._values)
 
     def __repr__(self) -> str:
         return f"<{self.size} bytes>"
@@ -110,8 +117,8 @@ def _nested(item: Any) -> Iterator[Buffer]:
         value = getattr(item, name)
         for each in value if isinstance(value, (tuple, list, Elements)) else (value,):
             if isinstance(each, msgspec.Struct):
-                data = getattr(each, "data", b"")
-                if len(data):
+                data = getattr(each, "data", None)
+                if data is not None:
                     yield data
                 yield from _nested(each)
 

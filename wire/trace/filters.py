@@ -477,7 +477,7 @@ class _Parser:
                 raise FilterError(start + 1, "pairs of hex digits such as 0x0aff", text)
             return data.__eq__ if sign == "=" else lambda payload: data in payload
         if sign == "=":
-            return is_text(text) if text or path.keys else _never  # no payload is empty
+            return is_text(text)
         if sign != "~":
             number = number_of(text)
             if number is None:

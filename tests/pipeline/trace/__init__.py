@@ -1,7 +1,7 @@
 """Tests of `pipeline/trace`. Modules whose tests have another name:
 
+filling: test_batches
 packet_files: test_packets
 reading: test_files
-rows, filling: test_batches
 source: spark/test_trace_source
 """

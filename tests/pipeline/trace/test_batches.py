@@ -91,7 +91,7 @@ def test_the_events_of_appends_are_a_json_list(tmp_path: Path) -> None:
     assert json.loads(block_of) == [
         {"a": [1]}, 'plain "text"', {"hex": "00ff", "bytes": 2}, 17, {"hex": "7878", "bytes": 90},
     ]  # fmt: skip
-    assert (rest, conditional) == (None, '["abc"]')
+    assert (rest, conditional) == ("[]", '["abc"]')
 
 
 TWICE = Column("twice", "long", "twice the size")

@@ -35,6 +35,7 @@ def event(data: bytes, code: int = 0) -> bytes:
         (b"caf\xc3", "0x636166c3"),
         (event(b"one") + event(b'{"a": 1}'), '[event "one" event {"a": 1}]'),
         (event(b"one") + event(b""), '[event "one" event ""]'),
+        (event(b"") + event(b"one"), '[event "" event "one"]'),
         (event(b"one") + event(b"tw", -2), '[event "one" partial event "tw"]'),
         (event(b"one") + event(bytes(9), -1), '[event "one" padding of 9 bytes]'),
         (event(b"one")[:-1], '[event "on" (2 of 3 bytes)]'),

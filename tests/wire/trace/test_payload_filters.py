@@ -70,13 +70,15 @@ def test_a_comparison_that_cannot_hold_or_takes_too_long_is_refused_with_its_col
 
 
 def test_payloads_are_events_keys_and_values() -> None:
-    entry = TableEntry(TableKey(b"key"), TableValue(b"value"))
+    entry, removed = TableEntry(TableKey(b"key"), TableValue(b"value")), TableEntry(TableKey(b"k"), TableValue(b""))
     commands: tuple[tuple[Command, tuple[bytes, ...]], ...] = (
         (AppendBlockEnd(W, 0, framed(b"one", b"two"), 2, 2, 1), (b"one", b"two")),
         (ConditionalAppend(W, 1, 0, Event(b"one"), 1), (b"one",)),
         (SegmentRead("s/t/0", 0, False, False, framed(b"one", b"cut")[:-1], 1), (b"one", b"cu")),
+        (SegmentRead("s/t/0", 0, False, False, framed(b"", b"one", b"", b"cut")[:-3], 1), (b"", b"one", b"")),
+        (ConditionalAppend(W, 1, 0, Event(b""), 1), (b"",)),
         (SegmentRead("s/t/0", 0, False, False, b"no events", 1), (b"no events",)),
-        (UpdateTableEntries(1, "s/t", "", TableEntries((entry,)), -1), (b"key", b"value")),
+        (UpdateTableEntries(1, "s/t", "", TableEntries((removed, entry)), -1), (b"k", b"", b"key", b"value")),
         (Hello(17, 5), ()),
     )
     for command, payloads in commands:

@@ -43,7 +43,7 @@ FILTERS = {
     "data.order > 1e400": "",
     "data.order >= 1e400 or data.order < 1e400": "rule reply log trace",
     "data.order < -1e400": "",
-    "data = ''": "",
+    "data = ''": "rule reply log trace",
     "not data[0] = ''": "rule reply log trace",
     "data.city = ''": "rule reply log trace",
     "size < 0B": "",
