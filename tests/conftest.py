@@ -124,10 +124,18 @@ PARTS: dict[str, Callable[[], bool]] = {
 """What a test may ask for with `@pytest.mark.needs(part)`, and how its presence is found out."""
 
 LONG = {
-    "Spark": ("tests/spark/", "tests/pipeline/test_versions.py", "tests/test_pipeline_session.py"),
+    "Spark and the pipeline": (
+        "tests/spark/",
+        "tests/pipeline/",
+        "tests/streams/",
+        "tests/properties/test_pipeline.py",
+        "tests/test_pipeline_session.py",
+        "tests/test_report_cli.py",
+    ),
     "browsers": ("tests/view/", "tests/server/control_api/page/", "tests/pipeline/report/test_browser.py"),
     "ZooKeeper and clusters of processes": (
         "tests/seeds/test_pip57_zookeeper.py",
+        "tests/server/cluster/",
         "tests/server/coordination/zookeeper/",
         "tests/test_serving_cluster.py",
         "tests/test_serving_damage.py",
