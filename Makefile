@@ -32,8 +32,8 @@ TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
 # Where the codec in Python is tried, and where the lowest versions are.
-IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/faults tests/server/connection tests/seeds
-LOWEST := tests/wire/codec tests/wire/schema tests/wire/commands tests/server/store tests/client/connection
+IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/faults tests/server/connection
+LOWEST := tests/wire/schema tests/wire/commands tests/server/store tests/client/connection tests/server/control_api/routes
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
 OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session.py \
@@ -63,8 +63,8 @@ test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other langua
 	@VENV=$(VENV) tools/system_packages.sh tshark "tests of the Wireshark dissector"
 	@VENV=$(VENV) tools/system_packages.sh junit5 "the test of a suite in Java" /usr/share/java/junit-jupiter-api.jar
 	@$(MAKE) --no-print-directory $(DEV) $(TYPESCRIPT)/.installed
-	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m long $(ARGS)
-	SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) $(IN_PYTHON)
+	HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m long $(ARGS)
+	SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) -m "not long" $(IN_PYTHON)
 	@if command -v $(PYTHON_LOWEST) >/dev/null 2>&1; then $(MAKE) --no-print-directory test-lowest; \
 		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 

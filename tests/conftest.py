@@ -125,28 +125,24 @@ PARTS: dict[str, Callable[[], bool]] = {
 
 LONG = {
     "Spark and the pipeline": (
-        "tests/spark/",
-        "tests/pipeline/",
-        "tests/streams/",
-        "tests/properties/test_pipeline.py",
-        "tests/test_pipeline_session.py",
-        "tests/test_report_cli.py",
+        *("tests/spark/", "tests/pipeline/", "tests/streams/", "tests/properties/test_pipeline.py"),
+        *("tests/test_pipeline_session.py", "tests/test_report_cli.py"),
     ),
-    "browsers": ("tests/view/", "tests/server/control_api/page/", "tests/pipeline/report/test_browser.py"),
+    "browsers": ("tests/view/", "tests/server/control_api/page/"),
     "ZooKeeper and clusters of processes": (
-        "tests/seeds/test_pip57_zookeeper.py",
-        "tests/server/cluster/",
-        "tests/server/coordination/zookeeper/",
-        "tests/test_serving_cluster.py",
-        "tests/test_serving_damage.py",
+        *("tests/server/cluster/", "tests/server/coordination/zookeeper/", "tests/seeds/test_pip57_zookeeper.py"),
+        *("tests/test_serving_cluster.py", "tests/test_serving_damage.py"),
     ),
     "suites in other languages": ("tests/test_docs_suites.py", "tests/typescript/"),
     "packages, machines and the documentation site": (
-        "tests/test_packaging.py",
-        "tests/test_machines.py",
-        "tests/test_docs_site.py",
+        *("tests/test_packaging.py", "tests/test_machines.py", "tests/test_docs_site.py"),
     ),
-    "long runs": ("tests/fuzz/", "tests/properties/", "tests/power_loss/"),
+    "benchmarks and long runs": (
+        "tests/fuzz/",
+        "tests/power_loss/",
+        "tests/seeds/test_shown.py",
+        "tests/test_bench.py",
+    ),
 }
 """What `make test` leaves out, by folder and file; single tests have the marker `long`."""
 LONG_PARTS = frozenset(
@@ -194,8 +190,9 @@ THREADS_END_S = 2.0
 MOST_OF_A_REASON = 8_000
 """Characters of what the first try of a test failed with that are shown, from the end."""
 
-# Tests draw the same examples in every run; `make soak` searches for new ones.
-settings.register_profile("test", derandomize=True, deadline=None)
+# Tests draw the same examples in every run, more of them in `make test-long`; `make soak` searches for new ones.
+settings.register_profile("test", derandomize=True, deadline=None, max_examples=30)
+settings.register_profile("long", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None, database=None, max_examples=1_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
