@@ -15,7 +15,6 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from segstore.server.control_api import Controlled, make_app
-from tests.looped import looped
 from tests.processes import PATIENCE_S, SERVE, started
 from tests.server.control_api.support import asking, refusal
 
@@ -95,23 +94,20 @@ async def test_the_description_requires_the_token_that_a_server_requires(tmp_pat
     assert open_to_all["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
-@looped(
-    ("method", "path", "allowed"),
-    [
-        ("PATCH", "/v1/health", {"GET", "HEAD"}),
-        ("PATCH", "/v1/faults", {"GET", "HEAD", "PUT", "POST", "DELETE"}),
-        ("GET", "/v1/requests/keep", {"POST", "DELETE"}),
-        ("PUT", "/v1/requests", {"GET", "HEAD", "DELETE"}),
-        ("OPTIONS", "/v1/streams/a/b", {"GET", "HEAD", "PUT", "DELETE"}),
-    ],
-)
-async def test_a_refused_method_is_answered_with_those_of_the_path(method: str, path: str, allowed: set[str]) -> None:
+async def test_a_refused_method_is_answered_with_those_of_the_path() -> None:
     async with asking() as (_, http):
-        answer = await http.request(method, path)
-        status, detail, where = refusal(answer)
-        assert (status, where) == (405, "method")
-        assert set(answer.headers["allow"].split(", ")) == allowed
-        assert all(each in detail for each in allowed)
+        for method, path, allowed in [
+            ("PATCH", "/v1/health", {"GET", "HEAD"}),
+            ("PATCH", "/v1/faults", {"GET", "HEAD", "PUT", "POST", "DELETE"}),
+            ("GET", "/v1/requests/keep", {"POST", "DELETE"}),
+            ("PUT", "/v1/requests", {"GET", "HEAD", "DELETE"}),
+            ("OPTIONS", "/v1/streams/a/b", {"GET", "HEAD", "PUT", "DELETE"}),
+        ]:
+            answer = await http.request(method, path)
+            status, detail, where = refusal(answer)
+            assert (status, where) == (405, "method")
+            assert set(answer.headers["allow"].split(", ")) == allowed
+            assert all(each in detail for each in allowed)
 
 
 async def test_head_answers_as_get_without_a_body() -> None:
@@ -158,36 +154,37 @@ def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-@looped(
-    ("method", "path", "body", "where", "said"),
-    [
-        ("POST", "faults", {"do": "close", "nht": 3}, "body.nht", "there is no such key (nth?)"),
-        ("POST", "faults", {"mtach": "type = HELLO"}, "body.mtach", "there is no such key (match?)"),
-        (
-            "POST",
-            "faults",
-            {"do": {"close": "after", "on": 1}},
-            "body.do[0].on",
-            "there is no such key; there are close",
-        ),
-        ("PUT", "faults", {"rules": [{"do": "ok", "nme": "a"}]}, "body.rules[0].nme", "there is no such key (name?)"),
-        ("PUT", "faults", {"toxics": [{"type": "latency", "jiter": 1}]}, "body.toxics[0].jiter", "(jitter?)"),
-        ("POST", "toxics", {"type": "latency", "latncy": 1}, "body.latncy", "there is no such key (latency?)"),
-        ("POST", "streams/a/b/events", {"events": [{"txt": "a"}]}, "body.events[0].txt", "(text?)"),
-        ("PUT", "streams/a/b", {"segmnts": 2}, "body.segmnts", "there is no such key (segments?)"),
-        ("POST", "faults", [], "body", "an object is needed"),
-        ("GET", "requests?mtach=x", None, "query.mtach", "there is no such parameter (match?)"),
-        ("GET", "requests/verify?exactly=0&since_=1", None, "query.since_", "there is no such parameter (since?)"),
-        ("GET", "health?x=1", None, "query.x", "there are no parameters"),
-        ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request has this type"),
-        ("GET", "requests?match=status%20=%20STREAM_EXIST", None, "query.match", "STREAM_EXISTS?"),
-        ("GET", "requests?match=type%20=%20SEGMENT_READ", None, "query.match", "it is a reply"),
-    ],
-)
-async def test_a_mistyped_name_is_refused_with_the_nearest_one(
-    method: str, path: str, body: Any, where: str, said: str
-) -> None:
+async def test_a_mistyped_name_is_refused_with_the_nearest_one() -> None:
     async with asking() as (_, http):
-        status, sentence, place = refusal(await http.request(method, f"/v1/{path}", json=body))
-        assert (status, place) == (422, where)
-        assert said in sentence
+        for method, path, body, where, said in [
+            ("POST", "faults", {"do": "close", "nht": 3}, "body.nht", "there is no such key (nth?)"),
+            ("POST", "faults", {"mtach": "type = HELLO"}, "body.mtach", "there is no such key (match?)"),
+            (
+                "POST",
+                "faults",
+                {"do": {"close": "after", "on": 1}},
+                "body.do[0].on",
+                "there is no such key; there are close",
+            ),
+            (
+                "PUT",
+                "faults",
+                {"rules": [{"do": "ok", "nme": "a"}]},
+                "body.rules[0].nme",
+                "there is no such key (name?)",
+            ),
+            ("PUT", "faults", {"toxics": [{"type": "latency", "jiter": 1}]}, "body.toxics[0].jiter", "(jitter?)"),
+            ("POST", "toxics", {"type": "latency", "latncy": 1}, "body.latncy", "there is no such key (latency?)"),
+            ("POST", "streams/a/b/events", {"events": [{"txt": "a"}]}, "body.events[0].txt", "(text?)"),
+            ("PUT", "streams/a/b", {"segmnts": 2}, "body.segmnts", "there is no such key (segments?)"),
+            ("POST", "faults", [], "body", "an object is needed"),
+            ("GET", "requests?mtach=x", None, "query.mtach", "there is no such parameter (match?)"),
+            ("GET", "requests/verify?exactly=0&since_=1", None, "query.since_", "there is no such parameter (since?)"),
+            ("GET", "health?x=1", None, "query.x", "there are no parameters"),
+            ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request has this type"),
+            ("GET", "requests?match=status%20=%20STREAM_EXIST", None, "query.match", "STREAM_EXISTS?"),
+            ("GET", "requests?match=type%20=%20SEGMENT_READ", None, "query.match", "it is a reply"),
+        ]:
+            status, sentence, place = refusal(await http.request(method, f"/v1/{path}", json=body))
+            assert (status, place) == (422, where)
+            assert said in sentence

@@ -472,72 +472,76 @@ async def test_a_body_that_cannot_be_read_is_refused_with_the_reason() -> None:
             assert refusal(answer)[:2] == (400, why)
 
 
-@looped(
-    ("method", "path", "sent", "where"),
-    [
-        (
-            "POST",
-            "/v1/streams/a/s/events",
-            b'{"events": [{"text": "x"}, {"json": {"a": 1, "a": 2}}]}',
-            "events[1].json.a",
-        ),
-        ("POST", "/v1/streams/a/s/events", b'{"events": [], "events": []}', "events"),
-        (
-            "POST",
-            "/v1/streams/a/s/events",
-            b'{"events": [{"json": {"a": [{"b": 1, "b": {"c": 1, "c": 2}}]}}]}',
-            "events[0].json.a[0].b",
-        ),
-        ("POST", "/v1/writers", b'{"name": "a", "name": "b"}', "name"),
-        ("POST", "/v1/faults", b'{"do": "ok", "skip": 1, "skip": 2}', "skip"),
-        ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "do": "close"}]' + b" " * 5_000 + b"}", "rules[0].do"),
-    ],
-)
-async def test_a_key_that_an_object_has_twice_is_refused(method: str, path: str, sent: bytes, where: str) -> None:
+async def test_a_key_that_an_object_has_twice_is_refused() -> None:
     async with asking() as (_, http):
-        answer = await http.request(method, path, content=sent, headers=JSON)
-        assert refusal(answer) == (400, f"body.{where}: the key appears twice", f"body.{where}")
+        for method, path, sent, where in [
+            (
+                "POST",
+                "/v1/streams/a/s/events",
+                b'{"events": [{"text": "x"}, {"json": {"a": 1, "a": 2}}]}',
+                "events[1].json.a",
+            ),
+            ("POST", "/v1/streams/a/s/events", b'{"events": [], "events": []}', "events"),
+            (
+                "POST",
+                "/v1/streams/a/s/events",
+                b'{"events": [{"json": {"a": [{"b": 1, "b": {"c": 1, "c": 2}}]}}]}',
+                "events[0].json.a[0].b",
+            ),
+            ("POST", "/v1/writers", b'{"name": "a", "name": "b"}', "name"),
+            ("POST", "/v1/faults", b'{"do": "ok", "skip": 1, "skip": 2}', "skip"),
+            ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "do": "close"}]' + b" " * 5_000 + b"}", "rules[0].do"),
+        ]:
+            answer = await http.request(method, path, content=sent, headers=JSON)
+            assert refusal(answer) == (400, f"body.{where}: the key appears twice", f"body.{where}")
 
 
-@looped(
-    ("method", "path", "sent", "said"),
-    [
-        ("POST", "/v1/faults", {}, "body.do: it is required"),
-        ("POST", "/v1/faults", {"do": []}, "body.do: the list must not be empty"),
-        ("POST", "/v1/faults", {"do": "ok", "on": None}, "body.on: it must be 'request' or 'reply'"),
-        ("POST", "/v1/faults", {"do": "ok", "probability": 5}, "body.probability: it must be less than or equal to 1"),
-        ("POST", "/v1/faults", {"do": "ok", "name": 1}, "body.name: text is needed"),
-        ("POST", "/v1/faults", {"do": "ok", "name": "\ud800"}, "body.name: text in valid unicode is needed"),
-        ("POST", "/v1/faults", "ok", "body: an object is needed"),
-        ("PUT", "/v1/faults", {"rules": None}, "body.rules: a list is needed"),
-        ("PUT", "/v1/faults", {"rules": [{"do": "ok"}] * 1_001}, "body.rules: the list has at most 1000 items"),
-        ("PUT", "/v1/faults", {"seed": 1.5}, "body.seed: a whole number is needed"),
-        ("PUT", "/v1/faults", {"seed": 10**30}, "body.seed: it must be less than or equal to 9223372036854775807"),
-        ("PUT", "/v1/faults", {"round_trip_ms": None}, "body.round_trip_ms: a number is needed"),
-        ("PUT", "/v1/faults", {"round_trip_ms": -1}, "body.round_trip_ms: it must be greater than or equal to 0"),
-        ("PUT", "/v1/faults", {"round_trip_ms": 1e9}, "body.round_trip_ms: it must be less than or equal to 86400000"),
-        ("POST", "/v1/writers", {"name": ""}, "body.name: it must not be empty"),
-        ("POST", "/v1/writers", {"name": "a" * 256}, "body.name: it must have at most 255 characters"),
-        ("POST", "/v1/streams/a/s/scale", {"seal": 5}, "body.seal: a list is needed"),
-        (
-            "POST",
-            "/v1/streams/a/s/events",
-            {"events": [{"hex": "00"}]},
-            "body.events[0].hex: there is no such key; there are text, json, base64, routing_key",
-        ),
-        ("GET", "/v1/segments?limit=x", None, "query.limit: a whole number is needed"),
-        ("GET", "/v1/segments?indexes=x", None, "query.indexes: true or false is needed"),
-        ("GET", "/v1/requests/wait?timeout_s=0", None, "query.timeout_s: it must be greater than 0"),
-        ("PUT", "/v1/faults", {"rules": [{"do": {"ok": False}}]}, "body.rules[0].do[0].ok: it must be true"),
-        ("GET", "/v1/trace?form=x", None, "query.form: it must be 'wtrace' or 'jsonl'"),
-        ("GET", "/v1/streams/a/s/transactions?after=x", None, "query.after: a UUID is needed"),
-    ],
-)
-async def test_a_refusal_names_the_field_and_what_it_needs(method: str, path: str, sent: Any, said: str) -> None:
+async def test_a_refusal_names_the_field_and_what_it_needs() -> None:
     async with asking() as (_, http):
-        given = {} if sent is None else {"content": json.dumps(sent).encode(), "headers": JSON}
-        status, detail, where = refusal(await http.request(method, path, **given))
-        assert (status, detail, where) == (422, said, said.partition(":")[0])
+        for method, path, sent, said in [
+            ("POST", "/v1/faults", {}, "body.do: it is required"),
+            ("POST", "/v1/faults", {"do": []}, "body.do: the list must not be empty"),
+            ("POST", "/v1/faults", {"do": "ok", "on": None}, "body.on: it must be 'request' or 'reply'"),
+            (
+                "POST",
+                "/v1/faults",
+                {"do": "ok", "probability": 5},
+                "body.probability: it must be less than or equal to 1",
+            ),
+            ("POST", "/v1/faults", {"do": "ok", "name": 1}, "body.name: text is needed"),
+            ("POST", "/v1/faults", {"do": "ok", "name": "\ud800"}, "body.name: text in valid unicode is needed"),
+            ("POST", "/v1/faults", "ok", "body: an object is needed"),
+            ("PUT", "/v1/faults", {"rules": None}, "body.rules: a list is needed"),
+            ("PUT", "/v1/faults", {"rules": [{"do": "ok"}] * 1_001}, "body.rules: the list has at most 1000 items"),
+            ("PUT", "/v1/faults", {"seed": 1.5}, "body.seed: a whole number is needed"),
+            ("PUT", "/v1/faults", {"seed": 10**30}, "body.seed: it must be less than or equal to 9223372036854775807"),
+            ("PUT", "/v1/faults", {"round_trip_ms": None}, "body.round_trip_ms: a number is needed"),
+            ("PUT", "/v1/faults", {"round_trip_ms": -1}, "body.round_trip_ms: it must be greater than or equal to 0"),
+            (
+                "PUT",
+                "/v1/faults",
+                {"round_trip_ms": 1e9},
+                "body.round_trip_ms: it must be less than or equal to 86400000",
+            ),
+            ("POST", "/v1/writers", {"name": ""}, "body.name: it must not be empty"),
+            ("POST", "/v1/writers", {"name": "a" * 256}, "body.name: it must have at most 255 characters"),
+            ("POST", "/v1/streams/a/s/scale", {"seal": 5}, "body.seal: a list is needed"),
+            (
+                "POST",
+                "/v1/streams/a/s/events",
+                {"events": [{"hex": "00"}]},
+                "body.events[0].hex: there is no such key; there are text, json, base64, routing_key",
+            ),
+            ("GET", "/v1/segments?limit=x", None, "query.limit: a whole number is needed"),
+            ("GET", "/v1/segments?indexes=x", None, "query.indexes: true or false is needed"),
+            ("GET", "/v1/requests/wait?timeout_s=0", None, "query.timeout_s: it must be greater than 0"),
+            ("PUT", "/v1/faults", {"rules": [{"do": {"ok": False}}]}, "body.rules[0].do[0].ok: it must be true"),
+            ("GET", "/v1/trace?form=x", None, "query.form: it must be 'wtrace' or 'jsonl'"),
+            ("GET", "/v1/streams/a/s/transactions?after=x", None, "query.after: a UUID is needed"),
+        ]:
+            given = {} if sent is None else {"content": json.dumps(sent).encode(), "headers": JSON}
+            status, detail, where = refusal(await http.request(method, path, **given))
+            assert (status, detail, where) == (422, said, said.partition(":")[0])
 
 
 async def test_metrics_are_in_the_text_form_of_prometheus() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from segstore.client import connect
-from tests.looped import looped
 from tests.server.control_api.support import asking, asking_cluster, done, refusal
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -68,49 +66,41 @@ async def test_the_client_reads_what_was_arranged_and_is_read_here() -> None:
             assert len({each["segment"] for each in page["events"]}) == 1
 
 
-@looped(
-    ("method", "path", "given", "status", "where"),
-    [
-        ("POST", f"{STREAM}/transactions", {"lease_ms": 10**20}, 422, "body"),
-        ("POST", f"{STREAM}/scale", {"seal": [5], "ranges": [[0, 1]]}, 409, "body"),
-        ("POST", f"{STREAM}/scale", {"seal": [0], "ranges": [[0, 0.3]]}, 422, "body"),
-        ("GET", f"{STREAM}/events?from=99:5", None, 422, "query"),
-        ("DELETE", STREAM, None, 409, "path"),
-    ],
-)
-async def test_a_refusal_by_the_controller_names_the_part_of_the_request(
-    method: str, path: str, given: Any, status: int, where: str
-) -> None:
+async def test_a_refusal_by_the_controller_names_the_part_of_the_request() -> None:
     async with asking_cluster() as (_, http):
         await done(http, "PUT", STREAM)
-        assert refusal(await http.request(method, path, json=given))[::2] == (status, where)
+        for method, path, given, status, where in [
+            ("POST", f"{STREAM}/transactions", {"lease_ms": 10**20}, 422, "body"),
+            ("POST", f"{STREAM}/scale", {"seal": [5], "ranges": [[0, 1]]}, 409, "body"),
+            ("POST", f"{STREAM}/scale", {"seal": [0], "ranges": [[0, 0.3]]}, 422, "body"),
+            ("GET", f"{STREAM}/events?from=99:5", None, 422, "query"),
+            ("DELETE", STREAM, None, 409, "path"),
+        ]:
+            assert refusal(await http.request(method, path, json=given))[::2] == (status, where)
 
 
-@looped(
-    ("method", "path", "body", "status"),
-    [
-        ("PUT", "/v1/streams/shop/bad%20name", {}, 422),
-        ("PUT", "/v1/streams/shop/orders", {}, 409),
-        ("PUT", "/v1/streams/shop/other", {"segments": 0}, 422),
-        ("PUT", "/v1/streams/shop/other", {"segments": 1_001}, 422),
-        ("POST", f"{STREAM}/scale", {}, 422),
-        ("POST", f"{STREAM}/scale", {"segments": 2, "seal": [0]}, 422),
-        ("POST", f"{STREAM}/scale", {"seal": [0], "ranges": [[0, 0.5]]}, 422),
-        ("POST", f"{STREAM}/truncate", {"position": "nowhere"}, 422),
-        ("POST", "/v1/streams/shop/none/seal", None, 404),
-        ("POST", f"{STREAM}/transactions", {"lease_ms": 1}, 422),
-        ("GET", f"{STREAM}/transactions/00000000-0000-0000-0000-000000000001", None, 404),
-        ("GET", f"{STREAM}/transactions/none", None, 422),
-        ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 0}, 422),
-        ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 257}, 422),
-        ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 200, "secondary_key_bytes": 57}, 422),
-        ("DELETE", "/v1/tables/shop/kv", None, 404),
-    ],
-)
-async def test_what_cannot_be_arranged_is_refused(method: str, path: str, body: Any, status: int) -> None:
+async def test_what_cannot_be_arranged_is_refused() -> None:
     async with asking_cluster() as (_, http):
         await done(http, "PUT", STREAM)
-        assert refusal(await http.request(method, path, json=body))[0] == status
+        for method, path, body, status in [
+            ("PUT", "/v1/streams/shop/bad%20name", {}, 422),
+            ("PUT", "/v1/streams/shop/orders", {}, 409),
+            ("PUT", "/v1/streams/shop/other", {"segments": 0}, 422),
+            ("PUT", "/v1/streams/shop/other", {"segments": 1_001}, 422),
+            ("POST", f"{STREAM}/scale", {}, 422),
+            ("POST", f"{STREAM}/scale", {"segments": 2, "seal": [0]}, 422),
+            ("POST", f"{STREAM}/scale", {"seal": [0], "ranges": [[0, 0.5]]}, 422),
+            ("POST", f"{STREAM}/truncate", {"position": "nowhere"}, 422),
+            ("POST", "/v1/streams/shop/none/seal", None, 404),
+            ("POST", f"{STREAM}/transactions", {"lease_ms": 1}, 422),
+            ("GET", f"{STREAM}/transactions/00000000-0000-0000-0000-000000000001", None, 404),
+            ("GET", f"{STREAM}/transactions/none", None, 422),
+            ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 0}, 422),
+            ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 257}, 422),
+            ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 200, "secondary_key_bytes": 57}, 422),
+            ("DELETE", "/v1/tables/shop/kv", None, 404),
+        ]:
+            assert refusal(await http.request(method, path, json=body))[0] == status
 
 
 async def test_a_store_without_a_controller_says_so() -> None:

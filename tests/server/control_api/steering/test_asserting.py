@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import grpc
 import httpx
@@ -89,25 +88,22 @@ async def test_a_verification_that_fails_names_the_nearest_requests_as_a_wait_do
         assert said.splitlines()[1].endswith(": not refused")
 
 
-@looped(
-    ("path", "params"),
-    [
-        ("verify", {}),
-        ("verify", {"exactly": -1}),
-        ("verify", {"match": "tipe = X", "exactly": 1}),
-        ("verify", {"match": "x" * 1_001, "exactly": 1}),
-        ("verify", {"at_least": 5, "at_most": 3}),
-        ("verify", {"exactly": [1, 3]}),
-        ("wait", {"match": "("}),
-        ("wait", {"count": 0}),
-        ("wait", {"timeout_s": 51}),
-        ("wait", {"timeout_s": "nan"}),
-        ("wait", {"stage": "seen"}),
-    ],
-)
-async def test_what_cannot_be_asked_is_refused(path: str, params: dict[str, Any]) -> None:
+async def test_what_cannot_be_asked_is_refused() -> None:
     async with asking() as (_, http):
-        assert refusal(await http.get(f"/v1/requests/{path}", params=params))[0] == 422
+        for path, params in [
+            ("verify", {}),
+            ("verify", {"exactly": -1}),
+            ("verify", {"match": "tipe = X", "exactly": 1}),
+            ("verify", {"match": "x" * 1_001, "exactly": 1}),
+            ("verify", {"at_least": 5, "at_most": 3}),
+            ("verify", {"exactly": [1, 3]}),
+            ("wait", {"match": "("}),
+            ("wait", {"count": 0}),
+            ("wait", {"timeout_s": 51}),
+            ("wait", {"timeout_s": "nan"}),
+            ("wait", {"stage": "seen"}),
+        ]:
+            assert refusal(await http.get(f"/v1/requests/{path}", params=params))[0] == 422
 
 
 async def test_a_server_that_keeps_no_requests_says_how_to_keep_them() -> None:

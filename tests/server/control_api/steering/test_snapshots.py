@@ -81,7 +81,7 @@ async def test_a_server_with_a_data_directory_refuses(tmp_path: Path) -> None:
             assert "data directory" in said
 
 
-@looped("name", ["n" * 101, "..%2F..%2Fetc"])
-async def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
+async def test_a_name_that_cannot_be_one_is_refused() -> None:
     async with asking() as (_, http):
-        assert refusal(await http.put(f"/v1/snapshots/{name}"))[0] in (404, 405, 422)
+        for name in ["n" * 101, "..%2F..%2Fetc"]:
+            assert refusal(await http.put(f"/v1/snapshots/{name}"))[0] in (404, 405, 422)
