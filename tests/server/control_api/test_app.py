@@ -135,6 +135,7 @@ async def test_paths_of_the_rest_api_are_answered_with_its_option() -> None:
             assert "--rest-port" in detail
 
 
+@pytest.mark.long
 def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
     with started(SERVE) as (process, line):
         url = f"http://{json.loads(line)['http']}"

@@ -21,7 +21,7 @@ from tests.server.support import until
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
-MOST = 500
+MOST = 3_000
 ENTRIES = ControllerConfig(max_segments=MOST).max_cut_entries
 TOO_MANY_SEGMENTS = [MOST + 1, 10**6, 2**31 - 1]
 LENGTH = "grpc.max_receive_message_length"
@@ -218,7 +218,7 @@ async def test_a_call_runs_to_its_end_after_its_caller_has_disconnected(world: W
 
 async def test_a_call_that_waits_for_its_share_is_dropped_with_its_caller(world: World, call: Client) -> None:
     await call("createScope", m.ScopeInfo(scope="a"))
-    world.controller.pace.charge(10_000)
+    world.controller.pace.charge(100_000)
     pending = asyncio.create_task(call("createStream", stream_config("s")))
     await asyncio.sleep(0.02)
     pending.cancel()
