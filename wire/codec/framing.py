@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import sys
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire.codec.codec import (
@@ -26,6 +26,7 @@ from segstore.wire.codec.codec import (
     decoders_of,
     or_in_c,
 )
+from segstore.wire.codec.joining import joining_of
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, DataAppended
 from segstore.wire.errors import FrameTooLarge, WireError
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from segstore.wire.codec.codec import Codec, UnknownPolicy
     from segstore.wire.codec.frame_memory import FrameMemory
-    from segstore.wire.codec.speed import Joined
+    from segstore.wire.codec.joining import Joined, Joining
     from segstore.wire.schema import Buffer, Command
 
 _read_header = struct.Struct(">ii").unpack_from
@@ -48,35 +49,47 @@ _HEAVY_BYTES: Final = 4096
 
 
 def frames_of(
+    joining: Joining | None,
     view: memoryview,
     start: int,
     end: int,
     limit: int,
-    decode: Callable[[memoryview, int, int, int], Command],
+    decode: Callable[[memoryview, int, int, int], Command] | None,
     out: list[Any],
     most: int,
     heavy: int,
     records: Mapping[bytes, Any] | None,
     changed: bool,
 ) -> tuple[int, int]:
-    """Decodes frames one after another; returns where it stopped, and how many it took.
+    """Decodes frames one after another; returns where it stopped, and how many it took, a whole append counted as one.
 
-    It appends to `out` the command of every whole frame between `start` and `end`. It stops at a frame that is
-    incomplete, at one whose body is longer than `limit`, after `most`, or after one of more than `heavy` bytes that
-    took long to decode. records, changed: as for `FrameDecoder.feed`; only the extension makes runs.
+    It appends to `out` the command of every whole frame between `start` and `end`, and lists of runs. It stops at a
+    frame that is incomplete, at one whose body is longer than `limit`, after `most`, after one of more than `heavy`
+    bytes that took long to decode, and without `decode` at any that is in no run. joining: of the whole appends
+    that come as runs, None if none do. records, changed: as for `FrameDecoder.feed`.
     """
-    for taken in range(most):
-        if end - start < HEADER_BYTES:
-            return start, taken
+    block, changes = (None, ()) if joining is None or records is None else (joining.block, joining.changes)
+    taken = 0
+    while taken < most and end - start >= HEADER_BYTES:
         code, length = _read_header(view, start)
         stop = start + HEADER_BYTES + length
         if not 0 <= length <= limit or stop > end:
-            return start, taken
+            break
+        if code == block and joining is not None:
+            if changed and out:
+                break
+            start, count = (start, 0) if changed else joining.take(view, start, end, limit, records, out, most - taken)
+            if count:
+                taken += count
+                continue
+        if decode is None:
+            break
+        changed = changed or code in changes
         out.append(decode(view, code, start + HEADER_BYTES, stop))
-        start, size = stop, stop - start
+        start, size, taken = stop, stop - start, taken + 1
         if size > heavy and code not in _LIGHT:
-            return start, taken + 1
-    return start, most
+            break
+    return start, taken
 
 
 @cache
@@ -84,7 +97,7 @@ def _loop(
     codec: Codec, joined: Joined | None, acks_in_rows: bool, most_elements: int | None
 ) -> Callable[..., tuple[int, int]]:
     if codec != "c" or SPEED is None:
-        return frames_of
+        return partial(frames_of, None if joined is None else joining_of(joined))
     return SPEED.frames(
         _LIGHT, joined=joined, in_rows=DataAppended if acks_in_rows else None, most_elements=most_elements
     )
@@ -93,14 +106,14 @@ def _loop(
 def runs_at(
     view: memoryview, start: int, *, joined: Joined | None, records: Mapping[bytes, Any] | None
 ) -> tuple[list[Any], int]:
-    """Returns what begins at `start` and the extension decodes in one step, and where it ends; nothing without it.
+    """Returns what begins at `start` and is decoded in one step, and where it ends.
 
-    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as `Rows`.
+    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as `Rows`,
+    which only the extension makes.
     """
     out: list[Any] = []
-    if DEFAULT_CODEC == "c":
-        loop, limit = _loop("c", joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
-        start, _ = loop(view, start, view.nbytes, limit, None, out, sys.maxsize, sys.maxsize, records, False)
+    loop, limit = _loop(DEFAULT_CODEC, joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
+    start, _ = loop(view, start, view.nbytes, limit, None, out, sys.maxsize, sys.maxsize, records, False)
     return out, start
 
 
