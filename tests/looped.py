@@ -54,8 +54,8 @@ def looped(names: str | Sequence[str], values: Iterable[Any]) -> Callable[[Calla
         signature = inspect.signature(test)
         kept = [each for name, each in signature.parameters.items() if name not in keys]
         loop.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-        loop.__dict__.pop("hypothesis", None)  # or pytest-asyncio takes the loop for the function that Hypothesis calls
-        loop.__dict__.pop("is_hypothesis_test", None)
+        for name in [name for name in loop.__dict__ if "hypothesis" in name]:
+            del loop.__dict__[name]  # or plugins take the loop for the function that Hypothesis calls
         return loop
 
     return decorate

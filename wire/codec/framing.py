@@ -17,15 +17,7 @@ from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.wire.codec.codec import (
-    DEFAULT_CODEC,
-    HEADER_BYTES,
-    SPEED,
-    checked_codec,
-    decode_body,
-    decoders_of,
-    or_in_c,
-)
+from segstore.wire.codec.codec import DEFAULT_CODEC, HEADER_BYTES, SPEED, checked_codec, decode_body, decoders_of
 from segstore.wire.codec.joining import joining_of
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, DataAppended
 from segstore.wire.errors import FrameTooLarge, WireError
@@ -117,20 +109,7 @@ def runs_at(
     return out, start
 
 
-class FrameState:
-    """The slots of a decoder that C reads and sets."""
-
-    __slots__ = ("_failed", "_frames", "_max_body", "has_part", "position", "taken")
-
-    _failed: WireError | None
-    _frames: Callable[..., tuple[int, int]]
-    _max_body: int
-    has_part: bool
-    position: int
-    taken: int
-
-
-class FrameDecoder(FrameState):
+class FrameDecoder:
     """Decodes the frames of one direction of one connection.
 
     max_frame_bytes: longest frame accepted, header included.
@@ -149,7 +128,10 @@ class FrameDecoder(FrameState):
         taken: number of frames that the last feed took, a whole append counted as one.
     """
 
-    __slots__ = ("_decoders", "_long", "_memory", "_need", "_pending", "_unknown", "max_frame_bytes", "room")
+    __slots__ = (
+        *("_decoders", "_failed", "_frames", "_long", "_max_body", "_memory", "_need", "_pending", "_unknown"),
+        *("has_part", "max_frame_bytes", "position", "room", "taken"),
+    )
 
     def __init__(
         self,
@@ -173,7 +155,7 @@ class FrameDecoder(FrameState):
         self._memory = memory
         self._long = memoryview(b"")  # the long frame that `room` is the end of
         self.room: memoryview | None = None
-        self._failed = None
+        self._failed: WireError | None = None
         self.has_part = False
         self.position = self.taken = 0
 
@@ -182,7 +164,6 @@ class FrameDecoder(FrameState):
         """Bytes of the incomplete frame that is held."""
         return len(self._pending) if self.room is None else len(self._long) - len(self.room)
 
-    @or_in_c(FrameState, slots=FrameState.__slots__)
     def feed(
         self,
         data: Buffer,
@@ -219,25 +200,17 @@ class FrameDecoder(FrameState):
                 )
                 self.taken += taken
                 if stop < end:
-                    self._stop(view, stop, end, most is not None or records is not None)
+                    is_bounded = most is not None or records is not None
+                    if is_bounded and self._is_whole(view, stop, end):
+                        self.position = stop
+                    else:
+                        self._keep(view, stop, end)
         except WireError as error:
-            self._fail(error, out)
-            raise
-        return out
-
-    def _stop(self, view: memoryview, stop: int, end: int, is_bounded: bool) -> None:
-        """The commands end before the bytes: keeps a part of a frame, or leaves the rest if not all was to be taken."""
-        if is_bounded and self._is_whole(view, stop, end):
-            self.position = stop
-        else:
-            self._keep(view, stop, end)
-
-    def _fail(self, error: Exception, out: list[Any]) -> None:
-        """Nothing is decoded any more after a WireError, which gets the commands before it."""
-        if isinstance(error, WireError):
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
             self.drop_part()
+            raise
+        return out
 
     def drop_part(self) -> None:
         """Drops the incomplete frame: nothing is fed any more."""
