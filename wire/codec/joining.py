@@ -75,7 +75,7 @@ def joining_of(joined: Joined) -> Joining:
     code, end_code, body, name = joined.block.code, joined.end.code, end_bytes - 8, joined.number
     alike = itemgetter(0, 1, *map(in_end.index, (joined.key, joined.sized, own)))
     counted = itemgetter(*map(in_end.index, (joined.number, joined.events)))
-    row_of = itemgetter(*(in_end.index(each) if each != own else len(in_end) for each in joined.row))
+    row_of = itemgetter(*(len(in_end) if column == own else in_end.index(column) for column in joined.row))
     assert in_block[2] == joined.key
 
     def take(
