@@ -188,14 +188,14 @@ class SegmentData:
 
     def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
         """Appends the parts, in order, as one ``write``."""
-        total = sum(map(len, parts))
         # All memory that is needed comes first, so that no part is written without the rest. Small parts are copied
         # twice, because that takes less time than many writes.
-        if self._tail_used + total > self._tail_size or total < len(parts) * _SMALL_BYTES:
+        is_small = not parts or len(parts[0]) < _SMALL_BYTES
+        if is_small or self._tail_used + sum(map(len, parts)) > self._tail_size:
             self.write(b"".join(parts), decided=decided)
-            return
-        for part in parts:
-            self.write(part)
+        else:
+            for part in parts:
+                self.write(part)
 
     def read(self, offset: int, size: int) -> list[memoryview]:
         """Returns views of ``size`` bytes; ``start_offset <= offset`` and ``offset + size <= length`` must hold."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntFlag
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -33,6 +34,9 @@ from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_by
 from segstore.server.store.operations import AppendItem
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import TailReaders
+
+_events_of = itemgetter(1)
+_data_of = itemgetter(2)
 
 NEVER: Final = (1 << 63) - 1
 """A time that does not come."""
@@ -189,12 +193,12 @@ class Segment(SegmentData):
             self.write(data, decided=decided)
         else:
             try:
-                self.write_all([row[2] for row in rows], decided=decided)
+                self.write_all(list(map(_data_of, rows)), decided=decided)
             except (StoreFull, MemoryError):
                 for row in rows:
                     self.append(writer, [row], now_ms, decided)
                 return
-            events = sum([row[1] for row in rows])
+            events = sum(map(_events_of, rows))
         self.last_modified_ms = now_ms
         if writer:
             if writer not in self.attributes:  # it was set up for an earlier segment of this name
