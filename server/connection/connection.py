@@ -5,8 +5,7 @@ frames. Usually all are executed before the next read, and the replies are sent 
 slice (`fair_queue`) continues in turn with other connections. A connection whose peer does not read its replies is not
 read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,
 in order. Whatever was read is executed, even if the peer has closed the connection since; then the replies are dropped
-as they are made. A read of whole appends alone, before which nothing was pending, takes a shorter way
-(`_serve_appends`) with the same results.
+as they are made.
 
 With a durable store, replies are held until every operation executed before them is durable (`held`), and a peer that
 sends more than the disk can take is not read for a while. `states` has the life of a connection.
@@ -233,17 +232,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._buffers.held_bytes = nbytes
         if session.ending is not _NOT_YET:
             return
-        if (
-            lane is None
-            and not (received.has_part or received.at < received.end or received.backlog or session.reads)
-            and not (hub.queue.is_busy or self._output.is_full)
-            and (held is None or not (held.is_stalled or held.is_overfull))
-        ):
-            if self._serve_appends(nbytes):
-                return
-        elif not received.read(nbytes):
+        if not received.read(nbytes):
             return  # the peer wrote more before reading was paused
-        elif not hub.queue.is_busy:
+        if not hub.queue.is_busy:
             self._serve()
         left = not received.finish()
         if left and session.ending is _NOT_YET:
@@ -361,37 +352,6 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             execution.slice_ended(used_up=hub.leave())
         self._finish_slice()
-
-    def _serve_appends(self, nbytes: int) -> bool:
-        """Executes a read of whole appends, as nearly every read of a busy writer is. The caller has checked that
-        nothing was pending, no part either, that more may be executed, and that there is no lane.
-
-        Returns False if it was anything else, or the connection ends: then it was executed as by `_serve`.
-        """
-        hub, execution, session, held, runs = self._hub, self._execution, self.session, self._held, None
-        hub.enter(self)
-        try:
-            if session.ending is _NOT_YET:
-                runs = self.received.take_runs(nbytes)
-                if runs is None:
-                    execution.run(self._make_room)
-                else:
-                    session.receive_all(runs)
-        except Exception as error:  # noqa: BLE001 — as in `_serve`
-            hub.service.failed(session, error)
-        finally:
-            execution.slice_ended(used_up=hub.leave())
-        transport = self.transport
-        if runs is None or session.ending is not _NOT_YET or transport is None or transport.is_closing():
-            self._finish_slice()
-            return False
-        if session.out:
-            self._send(session.out_bytes, session.take_out(), large=False)
-        if self.held_bytes or transport.get_write_buffer_size() or (held is not None and held.bytes > SMALL_BYTES):
-            self.look_up()
-        if held is not None:
-            held.gate.catch_up()
-        return True
 
     def _finish_slice(self) -> None:
         """Writes the replies of a slice, and ends the connection if its session has ended."""

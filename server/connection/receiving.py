@@ -187,42 +187,21 @@ class Received:
         items, self.backlog, self._backlog_bytes = self.backlog, [], 0
         return items
 
-    def take_runs(self, size: int) -> list[Item] | None:
-        """As `read` and `decode`, when nothing is pending, no part either. Returns the items if the read is whole
-        appends alone. Else the first step's items become the backlog: the caller executes them before the next read,
-        because their payloads lie in the shared buffer.
-        """
-        decoder, blocks, view = self.decoder, self.blocks, self._buffers.view
-        writers = None if blocks is None else blocks.writers
-        items: Any
-        try:
-            items, failed = decoder.feed(view, size, 0, _STEP, writers), None
-            if len(items) == 1 and type(items[0]) is list and decoder.position == size and not decoder.has_part:
-                return items  # type: ignore[no-any-return]  # of items only
-        except WireError as error:
-            items, failed = list(error.decoded), error
-        self._data, self.end = view, size
-        self.backlog = self._complete(items, failed)
-        return None
-
     def decode(self) -> list[Item]:
         """Decodes the next step: items to be executed before the next call, or put back."""
-        blocks = self.blocks
-        writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
+        decoder, blocks, block_open = self.decoder, self.blocks, False
+        items: Any
         try:
-            items: Any = self.decoder.feed(self._data, self.end, self.at, _STEP, writers, block_open)
-        except WireError as error:
-            return self._complete(list(error.decoded), error)
-        return self._complete(items, None)
-
-    def _complete(self, items: Any, failed: WireError | None) -> list[Item]:
-        """Completes a step: what was decoded, before the decoder failed if it did. Returns the items, blocks joined."""
-        decoder, blocks, block_open, has_frames = self.decoder, self.blocks, False, bool(items)
-        if failed is None:
+            if blocks is None:
+                items = decoder.feed(self._data, self.end, self.at, _STEP)
+            else:
+                items = decoder.feed(self._data, self.end, self.at, _STEP, blocks.writers, blocks.block_open)
             self.step, self.at = decoder.taken, decoder.position
-        else:
-            self.step, self.at, self.problem = len(items), self.end, failed
+        except WireError as error:
+            items, self.problem, self.at = list(error.decoded), error, self.end
+            self.step = len(items)
             self._counters.malformed_frames += 1
+        has_frames = bool(items)
         if blocks is not None:
             try:
                 items = blocks.feed_all(items)

@@ -15,15 +15,15 @@ way, where what comes later has no writer any more and ends the connection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.states import Ending
-from segstore.server.connection.writers import STORE_SLOTS, WRITER_BYTES, Item, Writer, count_stored, store_plain
-from segstore.server.store import BadAttribute, BadOffset, Segment, StoreError, name_bytes
+from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
+from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
 from segstore.wire import (
     AppendSetup,
     Buffer,
@@ -36,15 +36,14 @@ from segstore.wire import (
     SetupAppend,
 )
 from segstore.wire.blocks import Append, BlockWriter, Row, Run
-from segstore.wire.codec import or_in_c
 from segstore.wire.names import transient_name
 from segstore.wire.protocol import compatible
 
 if TYPE_CHECKING:
     from segstore.server.clock import TimerHandle
-    from segstore.server.connection.service import Counters, StoreService, WaitingRead
-    from segstore.server.store import Container, WakeReason
-    from segstore.wire.blocks import Acknowledge, AppendBlockDecoder
+    from segstore.server.connection.service import StoreService, WaitingRead
+    from segstore.server.store import WakeReason
+    from segstore.wire.blocks import AppendBlockDecoder
 
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """Size of `out` above which it is written before more is executed."""
@@ -65,42 +64,7 @@ class _Expiry(NamedTuple):
     timer: TimerHandle
 
 
-class Plain(NamedTuple):
-    """The objects of a service with which plain runs are stored."""
-
-    service: StoreService
-    containers: Mapping[int, Container]
-    now_ms: Callable[[], int]
-    acknowledge: Acknowledge
-    counters: Counters
-
-
-SESSION_SLOTS: Final = ("out", "out_bytes", "_plain", "_refused", "_set_ups")
-"""Slots of a session, for plain runs in C."""
-
-
-class SessionState:
-    """The slots of a session that C reads and sets when it stores plain runs.
-
-    Attributes:
-        out, out_bytes: as in `Session`.
-    """
-
-    __slots__ = SESSION_SLOTS
-
-    def __init__(self, service: StoreService) -> None:
-        self.out: list[Buffer] = []
-        self.out_bytes = 0
-        self._plain: Plain | None = Plain(
-            service, service.store.containers, service.now_ms, service.acknowledge, service.counters
-        )
-        """None when the session has ended."""
-        self._refused: dict[tuple[str, bytes], StoreError] = {}
-        self._set_ups = 0
-        """Number of set-ups since the writers were last checked."""
-
-
-class Session(SessionState):
+class Session:
     """The state of one connection.
 
     Attributes:
@@ -124,7 +88,9 @@ class Session(SessionState):
         "_gone",
         "_memory",
         "_on_reply",
+        "_refused",
         "_service",
+        "_set_ups",
         "_transients",
         "_whole_frames",
         "_writers",
@@ -132,6 +98,8 @@ class Session(SessionState):
         "ending",
         "full",
         "has_asked",
+        "out",
+        "out_bytes",
         "out_has_payload",
         "peer",
         "reads",
@@ -153,9 +121,10 @@ class Session(SessionState):
         for which the caller of `receive_all` looks. blocks: the decoder of append blocks;
         None if no appends are received. whole_frames: each buffer of `out` is a whole frame.
         """
-        super().__init__(service)
         self.peer = peer
         self.admin = admin
+        self.out: list[Buffer] = []
+        self.out_bytes = 0
         self.out_has_payload = False
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
@@ -173,6 +142,10 @@ class Session(SessionState):
         self._whole_frames = whole_frames
         self._encode_parts = service.encode_parts
         self._writers: dict[tuple[str, bytes], Writer] = {}
+        self._refused: dict[tuple[str, bytes], StoreError] = {}
+        """Why appends of this read were refused, by their writers."""
+        self._set_ups = 0
+        """Number of set-ups since the writers were last checked."""
         self._gone: set[tuple[str, bytes]] = set()
         """The writers whose segments no longer existed at the last check."""
         self._expiries: dict[tuple[str, bytes], _Expiry] = {}
@@ -196,7 +169,6 @@ class Session(SessionState):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    @or_in_c(Segment, Writer, SessionState, slots=(*STORE_SLOTS, *SESSION_SLOTS))
     def receive_all(self, items: Sequence[Item], start: int = 0, whole: bool = True) -> int:
         """Executes items in order, from `start`; returns how many of all are done.
 
@@ -210,9 +182,10 @@ class Session(SessionState):
                 item = items[done]
                 done += 1
                 if type(item) is list:
-                    self._store(item, now_ms)
-                elif type(item) is Append:
                     self._append(item, now_ms)
+                elif type(item) is Append:
+                    offset = item.expected_offset
+                    self._append((_run_of(item),), now_ms, -1 if offset is None else offset)
                 else:
                     self._command(item)  # type: ignore[arg-type]  # nothing else is left
                     if service.queue.is_over():
@@ -243,63 +216,40 @@ class Session(SessionState):
         self._gone, self._set_ups = gone, 0
         blocks.retain(self._writers)
 
-    def _append(self, append: Append, now_ms: int) -> None:
-        """Stores or refuses an append that is in no run."""
-        segment, writer_id, number = append.segment, append.writer_id, append.event_number
-        writer = self._writers.get((segment, writer_id.bytes))
-        if writer is None:
-            self._without_writer(segment, writer_id, number, append.request_id)
-            return
-        rows = [(number, append.event_count, append.data, append.request_id)]
-        self._store([(writer, rows)], now_ms, -1 if append.expected_offset is None else append.expected_offset)
-
-    def _store(self, runs: Sequence[Run], now_ms: int, expected_offset: int = -1) -> None:
-        """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises; or
-        refuses. Ends early when the session has ended. expected_offset: for a single append, below 0 no condition.
+    def _append(self, runs: Sequence[Run], now_ms: int, expected_offset: int = -1) -> None:
+        """Stores runs in order, and queues an acknowledgement for each number that rises; or refuses. Ends early when
+        the session has ended. expected_offset: as for `Container.append`.
         """
-        service, acks, at, stored = self._service, bytearray(), 0, 0
+        service, acks, count = self._service, bytearray(), 0
+        containers, acknowledge = service.store.containers, service.acknowledge
         try:
-            while at < len(runs) and self.ending is _NOT_YET:
-                if expected_offset < 0:
-                    start = at
-                    at, plain = store_plain(runs, at, service.store.containers, now_ms, service.acknowledge, acks)
-                    stored += plain
-                    if service.writer_counts is not None:
-                        count_stored(runs[start:at])
-                if at < len(runs):
-                    stored += self._store_run(runs[at], now_ms, expected_offset, acks)
-                    at += 1
+            for known, rows in runs:
+                if self.ending is not _NOT_YET:
+                    break
+                writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
+                if writer is None or rows[0][0] < writer.last_stored:
+                    self._acknowledge(acks)
+                    self._all_without_writer(known, rows)
+                    continue
+                stored, problem, previous = rows, None, writer.last_stored
+                try:
+                    container = containers.get(writer.container_id)
+                    if container is None:
+                        container = service.store.container_for(writer.segment)
+                    offset = container.append(writer.segment, writer.id_bytes, rows, previous, now_ms, expected_offset)
+                except StoreError as error:
+                    problem, offset, stored = error, error.run_offset, rows[: error.stored_appends]
+                if stored:
+                    if writer.count is not None:
+                        writer.count.stored(stored)
+                    writer.last_stored = acknowledge(stored, writer.id_bytes, previous, offset, acks)
+                    count += len(stored)
+                if problem is not None:
+                    self._acknowledge(acks)
+                    self._append_failed(writer, rows[len(stored) :], problem)
         finally:
-            service.counters.appends += stored
+            service.counters.appends += count
             self._acknowledge(acks)
-
-    def _store_run(self, run: Run, now_ms: int, expected_offset: int, acks: bytearray) -> int:
-        """Stores or refuses any run, or refuses what is left of it; returns how many appends were stored."""
-        service, (known, rows) = self._service, run
-        writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
-        if writer is None or rows[0][0] < writer.last_stored:
-            self._acknowledge(acks)
-            self._all_without_writer(known, rows)
-            return 0
-        id_bytes, previous = writer.id_bytes, writer.last_stored
-        problem: StoreError | None = None
-        try:
-            found, home = writer.found, service.store.containers.get(writer.container_id)
-            if home is not writer.container or found is None or found.is_discarded:
-                # It has left the store or was deleted since, and may have come back as another one.
-                writer.move_to(service.store.container_for(writer.segment))
-            length = writer.container.append(writer.segment, id_bytes, rows, previous, now_ms, expected_offset)
-        except StoreError as error:
-            problem, length = error, error.run_offset
-            rows, failed = rows[: error.stored_appends], rows[error.stored_appends :]
-        if rows:
-            if writer.count is not None:
-                count_stored([(writer, rows)])
-            writer.last_stored = service.acknowledge(rows, id_bytes, previous, length, acks)
-        if problem is not None:
-            self._acknowledge(acks)
-            self._append_failed(writer, failed, problem)
-        return len(rows)
 
     def _acknowledge(self, acks: bytearray) -> None:
         """Queues acknowledgements, which are cleared."""
@@ -321,7 +271,6 @@ class Session(SessionState):
         if self.ending is _NOT_YET:
             self.ending = ending
             self.why = why
-            self._plain = None
             self._on_reply()
 
     def forget_writer(self, segment: str, writer_id: UUID) -> None:
@@ -446,7 +395,7 @@ class Session(SessionState):
         counts = service.writer_counts
         count = None if counts is None else counts.set_up(segment, writer_id)
         writer = self._writers[key] = self._lent(segment, writer_id)
-        writer.set_up(container, last, count)
+        writer.set_up(container.container_id, last, count)
         self._memory.charge(_writer_bytes(key))
         if token is not None and token.expires_s is not None:
             self._expire_at(token.expires_s, key)
@@ -547,6 +496,11 @@ class Session(SessionState):
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))
+
+
+def _run_of(append: Append) -> Run:
+    row = append.event_number, append.event_count, append.data, append.request_id
+    return BlockWriter(append.segment, append.writer_id), [row]
 
 
 _SPECIAL: dict[type, Callable[[Session, Any], None]] = {

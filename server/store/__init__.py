@@ -26,21 +26,18 @@ from segstore.server.store.operations import (
     SegmentDeleted,
     SegmentMerged,
     Truncated,
-    begin_of_appended,
     decode,
     encode,
     pack_name,
-    record_of_rows,
     unpack_name,
 )
 from segstore.server.store.results import ReadResult, read_length
-from segstore.server.store.segment import APPEND_SLOTS, Kind, Segment, append_rows
+from segstore.server.store.segment import Kind, Segment
 from segstore.server.store.store import IS_INDEX, SegmentStore
 from segstore.server.store.tables import MAX_FIXED_KEY_BYTES
 from segstore.server.store.waiting import WakeReason
 
 __all__ = [
-    "APPEND_SLOTS",
     "EVENT_COUNT",
     "IS_INDEX",
     "MAX_ATTRIBUTES",
@@ -77,13 +74,10 @@ __all__ = [
     "Unanswered",
     "Unsupported",
     "WakeReason",
-    "append_rows",
-    "begin_of_appended",
     "decode",
     "encode",
     "name_bytes",
     "pack_name",
     "read_length",
-    "record_of_rows",
     "unpack_name",
 ]

@@ -65,6 +65,7 @@ class Piece(NamedTuple):
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES: Final = 256
 _GROWTH: Final = 4
+_SMALL_BYTES: Final = 2048
 _IDLE_BYTES: Final = 256 * 1024 * 1024
 _NO_IDLE: Final[deque[Memory]] = deque()
 
@@ -187,13 +188,14 @@ class SegmentData:
 
     def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
         """Appends the parts, in order, as one ``write``."""
-        total = sum(map(len, parts))
-        if self._tail_used + total > self._tail_size:
-            # All memory that is needed comes first, so that no part is written without the rest.
-            self._write_across(memoryview(b"".join(parts)), decided)
-            return
-        for part in parts:
-            self.write(part)
+        # All memory that is needed comes first, so that no part is written without the rest. Small parts are copied
+        # twice, because that takes less time than many writes.
+        is_small = not parts or len(parts[0]) < _SMALL_BYTES
+        if is_small or self._tail_used + sum(map(len, parts)) > self._tail_size:
+            self.write(b"".join(parts), decided=decided)
+        else:
+            for part in parts:
+                self.write(part)
 
     def read(self, offset: int, size: int) -> list[memoryview]:
         """Returns views of ``size`` bytes; ``start_offset <= offset`` and ``offset + size <= length`` must hold."""

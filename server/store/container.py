@@ -111,11 +111,6 @@ class Container(ContainerState):
         self.waiters = waiters
         self._peer_of = peer_of
 
-    @property
-    def add_record(self) -> Callable[[bytes], None] | None:
-        """Records appends in the journal; None without a journal."""
-        return None if self._journal is None else self._journal.add_record
-
     # Creating and deleting
 
     def create_segment(

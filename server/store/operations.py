@@ -22,7 +22,6 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.store.chunks import Buffer
-from segstore.wire.codec import or_in_c
 
 Values = tuple[tuple[UUID, int], ...]
 
@@ -163,7 +162,6 @@ def begin_of_appended(segment: str) -> bytes:
     return _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))
 
 
-@or_in_c()
 def record_of_rows(number: int, begin: bytes, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
     """Encodes appends as one ``Appended`` with a writer, in a record: a number, the size of the rest, bytes for
     ``decode``.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntFlag
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -28,11 +29,14 @@ from segstore.server.store.attributes import (
     wrap_int64,
 )
 from segstore.server.store.chunks import ChunkPool, SegmentData
+from segstore.server.store.errors import StoreFull
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_bytes
 from segstore.server.store.operations import AppendItem
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import TailReaders
-from segstore.wire.codec import or_in_c
+
+_events_of = itemgetter(1)
+_data_of = itemgetter(2)
 
 NEVER: Final = (1 << 63) - 1
 """A time that does not come."""
@@ -179,19 +183,22 @@ class Segment(SegmentData):
         return self.index_due_ms != NEVER
 
     def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
-        """Make all changes of appends, one after the other. If one fails, those before it stay written.
+        """Makes all changes of a writer's appends. If one fails, those before it stay written.
 
         writer: the bytes of its id; none for entries of a table or an index. decided: as in ``write``. Live appends,
         table writes and recovery all end here.
         """
-        if append_rows(self, writer, rows, now_ms):
-            return
-        if len(rows) > 1:
-            for row in rows:
-                self.append(writer, [row], now_ms, decided)
-            return
-        number, events, data, _ = rows[0]
-        self.write(data, decided=decided)
+        number, events, data, _ = rows[-1]
+        if len(rows) == 1:
+            self.write(data, decided=decided)
+        else:
+            try:
+                self.write_all(list(map(_data_of, rows)), decided=decided)
+            except (StoreFull, MemoryError):
+                for row in rows:
+                    self.append(writer, [row], now_ms, decided)
+                return
+            events = sum(map(_events_of, rows))
         self.last_modified_ms = now_ms
         if writer:
             if writer not in self.attributes:  # it was set up for an earlier segment of this name
@@ -242,31 +249,3 @@ class Segment(SegmentData):
 
     def info(self) -> SegmentInfo:
         return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)
-
-
-APPEND_SLOTS: Final = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
-"""The slots of a segment that an append reads or sets, as ``or_in_c`` has them."""
-
-
-@or_in_c(Segment, slots=APPEND_SLOTS)
-def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now_ms: int) -> bool:
-    """Makes all changes of appends if the last chunk has room for them and the writer has an attribute.
-
-    Without a writer (b""), neither attributes nor the event count change. Returns False if nothing has changed.
-    """
-    memory, at, events = segment._tail, segment._tail_used, 0
-    if writer and writer not in segment.attributes:
-        return False
-    for _, count, data, _ in rows:
-        end = at + len(data)
-        if end > len(memory):
-            return False
-        memory[at:end] = data  # above the used part, which nothing refers to
-        at, events = end, events + count
-    if writer:
-        segment.attributes[writer] = rows[-1][0]
-        segment.event_count = (segment.event_count or 0) + events
-    segment.length += at - segment._tail_used
-    segment._tail_used = at
-    segment.last_modified_ms = now_ms
-    return True

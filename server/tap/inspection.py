@@ -28,7 +28,7 @@ from segstore.server.tap.frames import FindRuns, Frames
 from segstore.server.tap.states import LinkState
 from segstore.wire import AppendBlock, AppendBlockEnd, WireError, encode
 from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter
-from segstore.wire.codec import codec_backend, runs_at
+from segstore.wire.codec import runs_at
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
@@ -160,8 +160,6 @@ class Inspection:
 
     def _run_finder(self, side: Side) -> FindRuns | None:
         """Returns a function that finds appends or acknowledgements to be forwarded together."""
-        if codec_backend != "c":
-            return None
         if side is self._link.store:
             return partial(runs_at, joined=None, records=None)
         if self._blocks is None:

@@ -20,11 +20,7 @@ from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
 from segstore.server.connection.deadlines import Waits
 from segstore.server.connection.receiving import ReceiveBuffers, Received
-from segstore.server.connection.writers import Writer, WriterCounts, store_plain
-from segstore.server.store import SegmentStore
-from segstore.server.store.chunks import ChunkPool
-from segstore.server.store.operations import record_of_rows
-from segstore.server.store.segment import Segment, append_rows
+from segstore.server.connection.writers import WriterCounts
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -117,7 +113,7 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     if chance.random() < 0.2:
         pieces[chance.randrange(len(pieces))] = chance.choice(ODD)
     few, number = chance.randrange(9), chance.choice((0, 1, -1, 5000, 1 << 40, -(1 << 63), chance.choice(ODD)))
-    start, writer = chance.randrange(len(data) + 9), chance.choice((bytes(16), data[:16], chance.choice(ODD)))
+    start = chance.randrange(len(data) + 9)
     framed = b"".join(frame_event(each) for each in pieces if type(each) is bytes) + data
     notified: list[list[Any]] = [[], []]
     _writers(pieces, few, number, chance)
@@ -136,19 +132,6 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     both(whole_frames, lambda: (data, at, most, marked(data[:few])))
     runs, rows = chance.choice((recorded, numbers(1, 2, few))), chance.choice((9, few))
     both(frames_into, lambda: (bytearray(26 * 9), rows, few // 2, 7, runs, bytes(4 * few)))
-    appended = [(at, few, kind(each) if type(each) is bytes else each, number) for at, each in enumerate(pieces)]
-    writer = chance.choice((bytes(16), data[:16]))
-
-    def segment() -> Segment:
-        made = Segment("s", 0, ChunkPool(), 7, indexed=False)
-        made._tail, made._tail_used = memoryview(bytearray(len(data) + few // 4)), start % 4
-        made.attributes[data[:16]] = few
-        return made
-
-    both(append_rows, lambda: (segment(), writer, list(appended), number))
-    stored = [_stored(call, appended, few, number) for call in (store_plain, behind(store_plain))]
-    assert stored[0] == stored[1]
-    both(record_of_rows, lambda: (few, data, list(appended), number, writer))
     repeated = memoryview(data * (5000 // max(1, len(data)) + 1))
     lasting = chance.choice((True, False, False, chance.choice(ODD)))
     recorded_by = [_recorded(call, repeated, cuts, few, lasting) for call in RECORD]
@@ -188,30 +171,6 @@ def _writers(pieces: list[Any], few: int, number: Any, chance: random.Random) ->
                 results.append(_outcome(settle, rows, made.flows, made.counters))
         found.append((results, made.state()))
     assert found[0] == found[1]
-
-
-def _stored(call: Any, rows: list[Any], few: int, number: Any) -> Any:
-    """What is left when appends were stored, each as a run, with an index entry that is due at some of them."""
-    store, name = SegmentStore(1), "a/b/0.#epoch.0"
-    store.create_segment(name, now_ms=1)
-    container, acks, found = store.containers[0], bytearray(), list[Any]()
-    writer = Writer(name, NIL_ID)
-    writer.set_up(container, container.setup_append(name, NIL_ID, now_ms=1), None)
-    container.append(name, NIL_ID.bytes, [(few - 9, few, bytes(30), 0)], writer.last_stored, 1)
-    writer.last_stored = few - 9
-    if few == 8:
-        container.segments[name].length = number
-    runs: list[Any] = [(writer, [row]) for row in rows]
-    for at in range(len(runs)):
-        try:
-            found.append(call(runs[: at + 1], at, store.containers, 1 + few * at, ACKNOWLEDGE, acks))
-        except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
-            found.append((type(error), str(error)))
-    left = [
-        (each.name, bytes(each._tail), each.length, each.event_count, each.attributes, each.index_due_ms)
-        for each in container.segments.values()
-    ]
-    return found, acks, writer.last_stored, left
 
 
 def queued(pieces: list[Any], events: int) -> InFlight:
@@ -288,10 +247,7 @@ def _append(writer: uuid.UUID, number: int, data: bytes) -> bytes:
 
 
 def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], counted: bool) -> Any:
-    """What a store's session answers to a stream in two pieces, and what it leaves.
-
-    With Python, items come in tuples, which `receive_all` in C leaves to Python; runs are stored in C in both.
-    """
+    """What a store's session answers to a stream in two pieces, and what it leaves."""
     service = make_service(containers=1)
     if counted:
         service.writer_counts = WriterCounts(lambda _: True)
@@ -299,12 +255,12 @@ def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], cou
     desk.ask(create(), *(set_up(writer_id=each) for each in ids if each.int % 4))
     frames, buffers = FrameDecoder(codec=name, joined=WHOLE_APPENDS), ReceiveBuffers()
     received = Received(buffers, frames, desk._blocks, Waits(0), lambda: 0.0, service.counters)
-    session, kind, answers = desk.session, list if name == "c" else tuple, list[Any]()
+    session, answers = desk.session, list[Any]()
     for piece in (data[:cut], data[cut:]):
         buffers.view[: len(piece)] = piece
         received.read(len(piece))
         while received.at < received.end and not session.ended:
-            items, done = kind(received.decode()), 0
+            items, done = received.decode(), 0
             whole = received.at == received.end
             while done < len(items) and not session.ended:
                 done = session.receive_all(items, done, whole)

@@ -17,8 +17,9 @@ from segstore.wire.codec.codec import (
 )
 from segstore.wire.codec.frame_memory import FrameMemory
 from segstore.wire.codec.framing import FrameDecoder, runs_at
+from segstore.wire.codec.joining import Joined
 from segstore.wire.codec.older_frames import frame_decoder
-from segstore.wire.codec.speed import Acknowledged, Joined, append_layout, frame_layout
+from segstore.wire.codec.speed import Acknowledged, append_layout, frame_layout
 from segstore.wire.codec.versions import (
     COMMANDS_SINCE,
     COMMANDS_UNTIL,

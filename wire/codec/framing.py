@@ -14,18 +14,11 @@ from __future__ import annotations
 import struct
 import sys
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.wire.codec.codec import (
-    DEFAULT_CODEC,
-    HEADER_BYTES,
-    SPEED,
-    checked_codec,
-    decode_body,
-    decoders_of,
-    or_in_c,
-)
+from segstore.wire.codec.codec import DEFAULT_CODEC, HEADER_BYTES, SPEED, checked_codec, decode_body, decoders_of
+from segstore.wire.codec.joining import joining_of
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, DataAppended
 from segstore.wire.errors import FrameTooLarge, WireError
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
@@ -35,7 +28,7 @@ if TYPE_CHECKING:
 
     from segstore.wire.codec.codec import Codec, UnknownPolicy
     from segstore.wire.codec.frame_memory import FrameMemory
-    from segstore.wire.codec.speed import Joined
+    from segstore.wire.codec.joining import Joined, Joining
     from segstore.wire.schema import Buffer, Command
 
 _read_header = struct.Struct(">ii").unpack_from
@@ -48,35 +41,47 @@ _HEAVY_BYTES: Final = 4096
 
 
 def frames_of(
+    joining: Joining | None,
     view: memoryview,
     start: int,
     end: int,
     limit: int,
-    decode: Callable[[memoryview, int, int, int], Command],
+    decode: Callable[[memoryview, int, int, int], Command] | None,
     out: list[Any],
     most: int,
     heavy: int,
     records: Mapping[bytes, Any] | None,
     changed: bool,
 ) -> tuple[int, int]:
-    """Decodes frames one after another; returns where it stopped, and how many it took.
+    """Decodes frames one after another; returns where it stopped, and how many it took, a whole append counted as one.
 
-    It appends to `out` the command of every whole frame between `start` and `end`. It stops at a frame that is
-    incomplete, at one whose body is longer than `limit`, after `most`, or after one of more than `heavy` bytes that
-    took long to decode. records, changed: as for `FrameDecoder.feed`; only the extension makes runs.
+    It appends to `out` the command of every whole frame between `start` and `end`, and lists of runs. It stops at a
+    frame that is incomplete, at one whose body is longer than `limit`, after `most`, after one of more than `heavy`
+    bytes that took long to decode, and without `decode` at any that is in no run. joining: of the whole appends
+    that come as runs, None if none do. records, changed: as for `FrameDecoder.feed`.
     """
-    for taken in range(most):
-        if end - start < HEADER_BYTES:
-            return start, taken
+    block, changes = (None, ()) if joining is None or records is None else (joining.block, joining.changes)
+    taken = 0
+    while taken < most and end - start >= HEADER_BYTES:
         code, length = _read_header(view, start)
         stop = start + HEADER_BYTES + length
         if not 0 <= length <= limit or stop > end:
-            return start, taken
+            break
+        if code == block and joining is not None:
+            if changed and out:
+                break
+            start, count = (start, 0) if changed else joining.take(view, start, end, limit, records, out, most - taken)
+            if count:
+                taken += count
+                continue
+        if decode is None:
+            break
+        changed = changed or code in changes
         out.append(decode(view, code, start + HEADER_BYTES, stop))
-        start, size = stop, stop - start
+        start, size, taken = stop, stop - start, taken + 1
         if size > heavy and code not in _LIGHT:
-            return start, taken + 1
-    return start, most
+            break
+    return start, taken
 
 
 @cache
@@ -84,7 +89,7 @@ def _loop(
     codec: Codec, joined: Joined | None, acks_in_rows: bool, most_elements: int | None
 ) -> Callable[..., tuple[int, int]]:
     if codec != "c" or SPEED is None:
-        return frames_of
+        return partial(frames_of, None if joined is None else joining_of(joined))
     return SPEED.frames(
         _LIGHT, joined=joined, in_rows=DataAppended if acks_in_rows else None, most_elements=most_elements
     )
@@ -93,31 +98,18 @@ def _loop(
 def runs_at(
     view: memoryview, start: int, *, joined: Joined | None, records: Mapping[bytes, Any] | None
 ) -> tuple[list[Any], int]:
-    """Returns what begins at `start` and the extension decodes in one step, and where it ends; nothing without it.
+    """Returns what begins at `start` and is decoded in one step, and where it ends.
 
-    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as `Rows`.
+    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as `Rows`,
+    which only the extension makes.
     """
     out: list[Any] = []
-    if DEFAULT_CODEC == "c":
-        loop, limit = _loop("c", joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
-        start, _ = loop(view, start, view.nbytes, limit, None, out, sys.maxsize, sys.maxsize, records, False)
+    loop, limit = _loop(DEFAULT_CODEC, joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
+    start, _ = loop(view, start, view.nbytes, limit, None, out, sys.maxsize, sys.maxsize, records, False)
     return out, start
 
 
-class FrameState:
-    """The slots of a decoder that C reads and sets."""
-
-    __slots__ = ("_failed", "_frames", "_max_body", "has_part", "position", "taken")
-
-    _failed: WireError | None
-    _frames: Callable[..., tuple[int, int]]
-    _max_body: int
-    has_part: bool
-    position: int
-    taken: int
-
-
-class FrameDecoder(FrameState):
+class FrameDecoder:
     """Decodes the frames of one direction of one connection.
 
     max_frame_bytes: longest frame accepted, header included.
@@ -136,7 +128,10 @@ class FrameDecoder(FrameState):
         taken: number of frames that the last feed took, a whole append counted as one.
     """
 
-    __slots__ = ("_decoders", "_long", "_memory", "_need", "_pending", "_unknown", "max_frame_bytes", "room")
+    __slots__ = (
+        *("_decoders", "_failed", "_frames", "_long", "_max_body", "_memory", "_need", "_pending", "_unknown"),
+        *("has_part", "max_frame_bytes", "position", "room", "taken"),
+    )
 
     def __init__(
         self,
@@ -160,7 +155,7 @@ class FrameDecoder(FrameState):
         self._memory = memory
         self._long = memoryview(b"")  # the long frame that `room` is the end of
         self.room: memoryview | None = None
-        self._failed = None
+        self._failed: WireError | None = None
         self.has_part = False
         self.position = self.taken = 0
 
@@ -169,7 +164,6 @@ class FrameDecoder(FrameState):
         """Bytes of the incomplete frame that is held."""
         return len(self._pending) if self.room is None else len(self._long) - len(self.room)
 
-    @or_in_c(FrameState, slots=FrameState.__slots__)
     def feed(
         self,
         data: Buffer,
@@ -206,25 +200,17 @@ class FrameDecoder(FrameState):
                 )
                 self.taken += taken
                 if stop < end:
-                    self._stop(view, stop, end, most is not None or records is not None)
+                    is_bounded = most is not None or records is not None
+                    if is_bounded and self._is_whole(view, stop, end):
+                        self.position = stop
+                    else:
+                        self._keep(view, stop, end)
         except WireError as error:
-            self._fail(error, out)
-            raise
-        return out
-
-    def _stop(self, view: memoryview, stop: int, end: int, is_bounded: bool) -> None:
-        """The commands end before the bytes: keeps a part of a frame, or leaves the rest if not all was to be taken."""
-        if is_bounded and self._is_whole(view, stop, end):
-            self.position = stop
-        else:
-            self._keep(view, stop, end)
-
-    def _fail(self, error: Exception, out: list[Any]) -> None:
-        """Nothing is decoded any more after a WireError, which gets the commands before it."""
-        if isinstance(error, WireError):
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
             self.drop_part()
+            raise
+        return out
 
     def drop_part(self) -> None:
         """Drops the incomplete frame: nothing is fed any more."""

@@ -24,7 +24,7 @@ from segstore.wire.schema import MAX_FRAME_BYTES, BodyStream
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from segstore.wire.codec.speed import Joined
+    from segstore.wire.codec.joining import Joined
     from segstore.wire.schema import Buffer, Command
 
 

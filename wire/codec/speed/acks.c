@@ -92,10 +92,11 @@ cut(PyObject *out, Py_ssize_t size)
     return -1;
 }
 
-int
-add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out)
+/* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
+   key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
+static int
+add_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out)
 {
-    const Acks *self = (Acks *)acks;
     Py_ssize_t count = PyList_GET_SIZE(rows), size = PyByteArray_GET_SIZE(out);
     if (count > (PY_SSIZE_T_MAX - size) / MAX_FRAME_BYTES) {
         PyErr_NoMemory();
@@ -121,7 +122,7 @@ acks_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
     int64_t before = PyLong_AsLongLong(args[2]), total = PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[3]);
     if (PyErr_Occurred())
         return NULL;
-    if (add_acks(callable, args[0], PyBytes_AS_STRING(args[1]), &before, total, args[4]) < 0)
+    if (add_acks((Acks *)callable, args[0], PyBytes_AS_STRING(args[1]), &before, total, args[4]) < 0)
         return NULL;
     return PyLong_FromLongLong(before);
 }

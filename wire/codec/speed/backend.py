@@ -15,11 +15,12 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from segstore import __version__
-from segstore.wire.codec.speed.programs import Acknowledged, Joined, make_acks, make_codec, make_frames, step_of
+from segstore.wire.codec.speed.programs import Acknowledged, make_acks, make_codec, make_frames, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from segstore.wire.codec.joining import Joined
     from segstore.wire.schema import Buffer, Command
 
 F = TypeVar("F", bound="Callable[..., Any]")

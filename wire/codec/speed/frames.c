@@ -13,7 +13,7 @@ typedef struct {
     Py_ssize_t at; /* of a number, from the start of the end's frame */
 } Column;
 
-/* A block and the end behind it that are one row of a record: see `Joined` in segstore.wire.codec.framing. All positions
+/* A block and the end behind it that are one row of a record: see `Joined` in segstore.wire.codec.joining. All positions
    are counted from the start of a frame, and are inside of it: join_init() checks them. */
 typedef struct {
     PyTypeObject *record; /* owned; NULL: nothing is joined */
@@ -55,7 +55,7 @@ typedef struct {
     PyObject *view;             /* borrowed memoryview */
     const unsigned char *bytes; /* of the view */
     Py_ssize_t at, end, limit;  /* position, where the bytes end, longest body */
-    PyObject *slow, *decoder;   /* borrowed: what decodes a frame that is declined, or NULL: a method of the decoder */
+    PyObject *slow;             /* borrowed: decodes a frame that is declined; None: only runs are taken */
     PyObject *out;              /* borrowed list */
     PyObject *records;          /* borrowed dict: 16 bytes → record; or NULL */
     int changed;                /* records may be out of date */
@@ -208,12 +208,8 @@ take_frame(Loop *loop, int32_t code, Py_ssize_t stop)
     PyObject *made = shape == NULL ? NULL : read_record(&r, shape);
     Py_DECREF(r.view);
     int light = shape != NULL && self->light[code & 0xFF];
-    if (made == NULL && !PyErr_Occurred()) {
-        PyObject *slow = loop->slow == NULL ? PyObject_GetAttrString(loop->decoder, "_decode") : Py_NewRef(loop->slow);
-        if (slow != NULL)
-            made = PyObject_CallFunction(slow, "Oinn", loop->view, code, loop->at + HEADER_BYTES, stop);
-        Py_XDECREF(slow);
-    }
+    if (made == NULL && !PyErr_Occurred())
+        made = PyObject_CallFunction(loop->slow, "Oinn", loop->view, code, loop->at + HEADER_BYTES, stop);
     loop->at = stop;
     return append(loop->out, made) < 0 ? -1 : light;
 }
@@ -289,115 +285,6 @@ frames_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
     }
     PyBuffer_Release(&held);
     return taken < 0 ? NULL : Py_BuildValue("nn", loop.at, taken);
-}
-
-/* --- feeding a decoder ------------------------------------------------------------------------------------------- */
-
-enum { FAILED, FRAMES, MAX_BODY, HAS_PART, POSITION, TAKEN }; /* slots of a decoder */
-#define HEAVY_BYTES 4096                                      /* of segstore.wire.codec.framing */
-
-typedef struct {
-    Py_ssize_t start, end, most;
-    int has_most, changed;
-    PyObject *records; /* borrowed, or NULL */
-} Feed;
-
-/* Whether the arguments behind the data are plain ones. */
-static int
-feed_init(Feed *feed, PyObject *const *args, Py_ssize_t size)
-{
-    int64_t start = 0, end = size, most = PY_SSIZE_T_MAX;
-    feed->has_most = args[4] != NULL && args[4] != Py_None;
-    feed->records = args[5] == Py_None ? NULL : args[5];
-    if ((args[2] != NULL && args[2] != Py_None && !number_in(args[2], 0, size, &end)) ||
-        (args[3] != NULL && !number_in(args[3], 0, end, &start)) ||
-        (feed->has_most && !number_in(args[4], 0, PY_SSIZE_T_MAX, &most)) ||
-        (feed->records != NULL && !PyDict_CheckExact(feed->records)) ||
-        (args[6] != NULL && args[6] != Py_True && args[6] != Py_False))
-        return 0;
-    feed->start = (Py_ssize_t)start;
-    feed->end = (Py_ssize_t)end;
-    feed->most = (Py_ssize_t)most;
-    feed->changed = args[6] == Py_True;
-    return 1;
-}
-
-/* Decodes what is in the buffer, and sets the decoder's slots; -1 with an exception. */
-static int
-feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *feed, PyObject *stop)
-{
-    PyObject *position = PyLong_FromSsize_t(feed->end), *number = NULL, *done = NULL;
-    if (position != NULL) {
-        set_slot(decoder, slots[POSITION], Py_NewRef(position));
-        set_slot(decoder, slots[TAKEN], PyLong_FromLong(0)); /* one of the ints that are always there */
-        Py_ssize_t heavy = feed->has_most ? HEAVY_BYTES : PY_SSIZE_T_MAX;
-        Py_ssize_t taken = run_loop(loop, feed->most, heavy);
-        end_runs(loop);
-        number = taken < 0 ? NULL : PyLong_FromSsize_t(taken);
-    }
-    if (number != NULL) {
-        set_slot(decoder, slots[TAKEN], Py_NewRef(number));
-        if (loop->at == feed->end)
-            done = Py_NewRef(Py_None);
-        else {
-            PyObject *at = PyLong_FromSsize_t(loop->at);
-            PyObject *bounded = feed->has_most || feed->records != NULL ? Py_True : Py_False;
-            if (at != NULL)
-                done = PyObject_CallMethodObjArgs(decoder, stop, loop->view, at, position, bounded, NULL);
-            Py_XDECREF(at);
-        }
-    }
-    Py_XDECREF(position);
-    Py_XDECREF(number);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
-}
-
-/* Reports the exception that is set, which stays unless that fails, to the decoder. */
-static void
-report_failure(PyObject *decoder, PyObject *fail, PyObject *out)
-{
-    PyObject *error = take_exception(), *done = PyObject_CallMethodObjArgs(decoder, fail, error, out, NULL);
-    if (done != NULL)
-        set_exception(Py_NewRef(error));
-    Py_DECREF(error);
-    Py_XDECREF(done);
-}
-
-PyObject *
-feed(const Shortcut *self, PyObject *const *args)
-{
-    PyObject *decoder = args[0], *data = args[1];
-    const Py_ssize_t *slots = self->slots;
-    int64_t limit;
-    Feed asked;
-    Py_buffer held;
-    if (!PyObject_TypeCheck(decoder, self->types[0]) || slot(decoder, slots[FAILED]) != Py_None ||
-        slot(decoder, slots[HAS_PART]) != Py_False || slot(decoder, slots[FRAMES]) == NULL ||
-        !Py_IS_TYPE(slot(decoder, slots[FRAMES]), state_of(self)->frames) ||
-        !number_in(slot(decoder, slots[MAX_BODY]), 0, PY_SSIZE_T_MAX, &limit) || hold(data, &held) < 0)
-        return NULL;
-    PyObject *out = NULL, *view = NULL;
-    Frames *with = (Frames *)Py_NewRef(slot(decoder, slots[FRAMES]));
-    int status = -1;
-    if (feed_init(&asked, args, held.len)) {
-        view = PyMemoryView_FromObject(data);
-        out = view == NULL ? NULL : PyList_New(0);
-    }
-    if (out != NULL) {
-        Loop loop = {.self = with, .view = view, .bytes = held.buf, .at = asked.start, .end = asked.end,
-                     .limit = (Py_ssize_t)limit, .decoder = decoder, .out = out, .changed = asked.changed,
-                     .records = with->join.record == NULL ? NULL : asked.records};
-        status = feed_loop(decoder, slots, &loop, &asked, self->method);
-        if (status < 0)
-            report_failure(decoder, self->other_method, out);
-    }
-    PyBuffer_Release(&held);
-    Py_XDECREF(view);
-    Py_DECREF(with);
-    if (status < 0)
-        Py_CLEAR(out);
-    return out;
 }
 
 /* --- the type ---------------------------------------------------------------------------------------------------- */

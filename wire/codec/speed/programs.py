@@ -14,40 +14,20 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.wire.codec.generate import MAX_RUN, Rows, compiler, uuid_of
+from segstore.wire.codec.joining import nodes_of
 from segstore.wire.schema import Elements
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
+    from segstore.wire.codec.joining import Joined
     from segstore.wire.schema import Command, Record
 
 Table = tuple[str, int, int, int, Any, tuple[Any, ...]]
 
 _FIXED: Final = {"b": "int8", "i": "int32", "q": "int64", "?": "flag", "16s": "uuid"}
 _NEGATIVE_IS_EMPTY, _OPTIONAL, _NOT_WRITTEN = 1, 2, 4
-
-
-class Joined(NamedTuple):
-    """A block and its end that are one row of a record: the end has the `key` of the block, `sized` is the size of the
-    block's data, and the end has no data of its own.
-
-    record: class of the records, which are looked up by the 16 bytes of `key`.
-    number: attribute of the end that is no less than that of its record, which is set to it.
-    events: attribute of the end that is above 0.
-    row: the attributes of block and end that a row has.
-    changes: the commands that may change records or their contents.
-    """
-
-    block: type[Command]
-    end: type[Command]
-    record: type
-    key: str
-    sized: str
-    number: str
-    events: str
-    row: tuple[str, ...]
-    changes: Collection[type[Command]]
 
 
 class Acknowledged(NamedTuple):
@@ -146,16 +126,10 @@ def _low(codes: Iterable[int]) -> bytes:
     return bytes(code & 0xFF for code in codes)
 
 
-def _nodes(cls: type[Command]) -> tuple[low.Node, ...]:
-    """The nodes of a command as current peers send it: tails of a fixed width are there."""
-    lowered = low.lower(cls.parts)
-    return tuple(n.inner if isinstance(n, low.TailNode) and isinstance(n.inner, low.Fixed) else n for n in lowered)
-
-
 def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
     """The position of each field and that of the frame's end, header included, if data is empty."""
     found, at = {}, 8
-    for node in _nodes(cls):
+    for node in nodes_of(cls):
         found[node.name] = at
         if isinstance(node, low.Fixed):
             at += struct.calcsize(">" + node.format)
@@ -169,8 +143,8 @@ def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
 def _join(joined: Joined) -> tuple[Any, ...]:
     in_block, head = _positions(joined.block)
     in_end, size = _positions(joined.end)
-    formats = {node.name: _FIXED[node.format] for node in _nodes(joined.end) if isinstance(node, low.Fixed)}
-    own = next(node.name for node in _nodes(joined.end) if isinstance(node, low.Data))
+    formats = {node.name: _FIXED[node.format] for node in nodes_of(joined.end) if isinstance(node, low.Fixed)}
+    own = next(node.name for node in nodes_of(joined.end) if isinstance(node, low.Data))
     return (
         joined.record,
         joined.number,
@@ -192,7 +166,7 @@ def _join(joined: Joined) -> tuple[Any, ...]:
 def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
     """The extension's `acknowledge(rows, key, before, total, out)`: see `segstore.wire.blocks.acknowledgements`."""
     at, size = _positions(acks.command)
-    numbers = {node.name for node in _nodes(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
+    numbers = {node.name for node in nodes_of(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
     copied = at.keys() - {acks.key, acks.number, acks.before, acks.total}
     if not numbers.issuperset(at.keys() - {acks.key}):
         raise TypeError(f"{acks.command.type_name} has other fields than 64-bit numbers and a key")
@@ -229,7 +203,7 @@ def frame_layout(cls: type[Command], *names: str) -> dict[str, Any]:
     of some attributes.
     """
     at, size = _positions(cls)
-    if not all(isinstance(node, low.Fixed) for node in _nodes(cls)):
+    if not all(isinstance(node, low.Fixed) for node in nodes_of(cls)):
         raise TypeError(f"{cls.type_name} has frames of more than one length")
     frame = struct.pack(">ii", cls.code, size - 8).ljust(size, b"\0")
     return {"end": frame, "positions": tuple(at[name] for name in names)}
@@ -237,7 +211,7 @@ def frame_layout(cls: type[Command], *names: str) -> dict[str, Any]:
 
 def _run(cls: type[Command]) -> tuple[Any, ...]:
     _, size = _positions(cls)
-    formats = "".join(node.format for node in _nodes(cls) if isinstance(node, low.Fixed))
+    formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, low.Fixed))
     unpack = struct.Struct(">8x" + formats).iter_unpack
     return (lambda frames: Rows(frames, unpack)), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
 

@@ -101,7 +101,6 @@ static const What whats[] = {
     {"decode", decode, 1, 0, 0, "", NULL, NULL, 0},
     {"encode", encode, 1, 0, 0, "", NULL, NULL, 0},
     {"encode_parts", encode_parts, 1, 0, 0, "", NULL, NULL, 0},
-    {"feed", feed, 7, 1, 6, "", "_stop", "_fail", 0, {0}, 5},
     {"add_behind", add_behind, 5, 3, 6, "", NULL, NULL, 0, {0, 0, 0, 0, 2, 2}},
     {"append", append_item, 6, 8, 46, "", NULL, NULL, 0, {OF_WRITERS, 7, 7, 7, 7}, 3},
     {"run_turns", run_turns, 2, 7, 42, "uU4488H", "append", "pop", 1, {OF_WRITERS}},
@@ -112,11 +111,6 @@ static const What whats[] = {
     {"whole_frames", whole_frames, 4, 0, 0, "", NULL, NULL, 0},
     {"frames_into", frames_into, 6, 0, 0, "", NULL, NULL, 0},
     {"add", record_bytes, 6, 3, 23, "", NULL, NULL, 0, {[14] = 1, 1, 1, 1, 1, 1, 1, 1, 1}, 1},
-    {"append_rows", append_rows, 4, 1, 6, "", NULL, NULL, 0},
-    {"store_plain", store_plain, 6, 2, 19, "", "update_index", NULL, 0, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
-    {"receive_all", receive_all, 4, 3, 24, "", "update_index", "writer_counts", 0,
-     {[11] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
-    {"record_of_rows", record_of_rows, 5, 0, 0, "", NULL, NULL, 0},
     {"write_and_sync", write_and_sync, 3, 0, 0, "", NULL, NULL, 0},
 };
 

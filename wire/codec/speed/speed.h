@@ -223,10 +223,6 @@ PyObject *write_frame(Codec *codec, PyObject *command);
 /* The same as a list of buffers, with payloads as the command has them. */
 PyObject *write_parts(Codec *codec, PyObject *command);
 
-/* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
-   acks: an Acks; key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
-int add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out);
-
 /* Cuts a bytearray to a size, if it is longer, and keeps the exception that is set; -1. */
 int cut(PyObject *out, Py_ssize_t size);
 
@@ -269,14 +265,7 @@ PyObject *whole_frames(const Shortcut *self, PyObject *const *args);
 PyObject *frames_into(const Shortcut *self, PyObject *const *args);
 PyObject *record_bytes(const Shortcut *self, PyObject *const *args);
 
-/* segstore.wire.codec.framing, for FrameDecoder. */
-PyObject *feed(const Shortcut *self, PyObject *const *args);
-
-/* segstore.server, for segments and writers of exactly the types. */
-PyObject *append_rows(const Shortcut *self, PyObject *const *args);
-PyObject *store_plain(const Shortcut *self, PyObject *const *args);
-PyObject *receive_all(const Shortcut *self, PyObject *const *args);
-PyObject *record_of_rows(const Shortcut *self, PyObject *const *args);
+/* segstore.server. */
 PyObject *write_and_sync(const Shortcut *self, PyObject *const *args);
 
 /* segstore.client; append_item is `append` of SegmentWriter. */

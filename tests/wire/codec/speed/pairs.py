@@ -12,14 +12,9 @@ from segstore.client.connection.outbox import run_turns
 from segstore.client.segment import SegmentWriter
 from segstore.client.segment.machine import WriterMachine
 from segstore.client.stream.events import frame_header, split_events
-from segstore.server.connection.session import SESSION_SLOTS, Session, SessionState
-from segstore.server.connection.writers import STORE_SLOTS, Writer, store_plain
 from segstore.server.durable.files import write_and_sync
-from segstore.server.store.operations import record_of_rows
-from segstore.server.store.segment import Segment, append_rows
 from segstore.wire.blocks import APPEND_LAYOUT
 from segstore.wire.codec import codec
-from segstore.wire.codec.framing import FrameDecoder, FrameState
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import TraceWriter
 from segstore.wire.trace.framing import frames_into, whole_frames
@@ -28,9 +23,7 @@ from segstore.wire.trace.writer import RECORDED, RECORDED_SLOTS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SEGMENT_SLOTS", "Pair", "outcome", "pairs"]
-
-SEGMENT_SLOTS = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
+__all__ = ["Pair", "outcome", "pairs"]
 
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 
@@ -58,14 +51,7 @@ def pairs() -> dict[str, Pair]:
         "whole_frames": pair(whole_frames),
         "frames_into": pair(frames_into),
         "add": pair(TraceWriter.add, *RECORDED, slots=RECORDED_SLOTS),
-        "feed": pair(FrameDecoder.feed, FrameState, slots=FrameState.__slots__),
-        "append_rows": pair(append_rows, Segment, slots=SEGMENT_SLOTS),
-        "record_of_rows": pair(record_of_rows),
         "write_and_sync": pair(write_and_sync),
-        "store_plain": pair(store_plain, Segment, Writer, slots=STORE_SLOTS),
-        "receive_all": pair(
-            *(Session.receive_all, Segment, Writer, SessionState), slots=(*STORE_SLOTS, *SESSION_SLOTS)
-        ),
     }
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from segstore.client.connection import Pending
-from segstore.wire import DataAppended, FrameDecoder, ReadTable, WrongHost, decode, encode
+from segstore.wire import DataAppended, ReadTable, decode, encode
 from segstore.wire.commands.table import TableKey
 from tests.looped import looped
-from tests.server.connection.test_plain_runs import ACKNOWLEDGE, IDS, NAMES, World, store_plain
 from tests.wire.codec.speed.pairs import outcome, pairs
 from tests.wire.codec.speed.writers import TIMER, Writers, with_acks, with_turns
 
@@ -79,59 +77,6 @@ def test_no_code_sees_a_tuple_that_is_still_filled(
     assert isinstance(made, ReadTable)
     assert len(made.keys) == count
     assert seen == []
-
-
-def test_acknowledgements_that_a_keys_code_has_removed_stay_removed() -> None:
-    for at, store in enumerate(pairs()["store_plain"]):
-        world, acks, left = World(store_plain, journalled=False, counted=False), bytearray(600), [1_000]
-        world.set_up(0, IDS[0], NAMES[0])
-        writer = world.desks[0]._blocks.writers[IDS[0].bytes]
-        world.desks[0].session.receive_all([[(writer, [(1, 1, b"data", 7)])]])
-
-        class Key:
-            def __hash__(self) -> int:
-                return hash(IDS[0].bytes)
-
-            def __eq__(self, _: object, acks: bytearray = acks, left: list[int] = left) -> bool:
-                left[0] -= 1
-                if left[0] == 0:
-                    acks.clear()
-                    raise ZeroDivisionError
-                return False
-
-        segment: Any = writer.found  # type: ignore[union-attr]
-        segment.attributes = {Key(): 5, **segment.attributes}
-        left[0] = 2 if at == 0 else 3  # C looks once less
-        found = outcome(store, [(writer, [(9, 1, b"data", 7)])], 0, world.store.containers, 25, ACKNOWLEDGE, acks)
-        assert found[0] is ZeroDivisionError
-        assert acks == b""
-
-
-def test_a_journal_that_fails_at_a_later_run_leaves_the_same_counters_and_answers() -> None:
-    found = []
-    for receive in pairs()["receive_all"]:
-        world = World(store_plain, journalled=True, counted=False)
-        desk = world.desks[0]
-        for each, name in zip(IDS, NAMES, strict=True):
-            world.set_up(0, each, name)
-        writers = [desk._blocks.writers[each.bytes] for each in IDS[:2]]
-        for number in (1, 2):
-            desk.session.receive_all([[(each, [(number, 1, b"data", 7)]) for each in writers]])
-        world.journal._fails_at = len(world.journal.runs) + 1
-        result = outcome(receive, desk.session, [[(each, [(9, 1, b"data", 7)]) for each in writers]], 0, True)
-        found.append((result, world.service.counters.appends, desk.take()))
-    assert found[0] == found[1]
-    assert found[0][0][0] is ZeroDivisionError
-
-
-@looped("most", [None, 1, 2, sys.maxsize])
-def test_feeding_stops_behind_a_large_frame_if_a_number_is_given(most: int | None) -> None:
-    data, found = encode(WrongHost(1, "a" * 3000, "b" * 3000, "c")) * 3, []
-    for feed in pairs()["feed"]:
-        decoder = FrameDecoder()
-        found.append((feed(decoder, data, None, 0, most), decoder.position, decoder.taken))
-    assert found[0] == found[1]
-    assert len(found[0][0]) == (3 if most is None else 1)
 
 
 async def test_a_task_that_is_done_and_items_that_come_meanwhile_are_as_in_python() -> None:

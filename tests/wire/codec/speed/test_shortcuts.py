@@ -12,7 +12,6 @@ from functools import partial
 from importlib import import_module
 from struct import Struct
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -23,19 +22,11 @@ from segstore.client.connection.acknowledgements import ACK_LAYOUT, ACKNOWLEDGED
 from segstore.client.connection.in_flight import Budget
 from segstore.client.segment import SegmentWriter
 from segstore.client.stream.events import frame_event, frame_header
-from segstore.server.connection.writers import Writer
-from segstore.server.store import SegmentStore
-from segstore.server.store.chunks import ChunkPool
-from segstore.server.store.segment import Segment
-from segstore.wire import KeepAlive, encode
-from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import codec
-from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.trace import TraceWriter
 from segstore.wire.trace.framing import marked, numbers
 from tests.looped import looped
-from tests.server.support import SEGMENT, Desk, create, make_service, set_up
-from tests.wire.codec.speed.pairs import SEGMENT_SLOTS, outcome, pairs
+from tests.wire.codec.speed.pairs import outcome, pairs
 from tests.wire.codec.speed.writers import Writers, with_acks, with_turns
 from tests.wire.trace.traces import MARK, METADATA, frame, in_memory
 
@@ -48,7 +39,7 @@ RECORDED = b"".join(code.to_bytes(4, "big") + bytes((0, 0, 0, code)) + bytes(cod
 RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("acknowledge", "append_rows", "frames_into", "resolve_stored", "run_turns")
+WITHOUT_MEMORY = ("acknowledge", "frames_into", "resolve_stored", "run_turns")
 """Functions that allocate nothing, or small objects that Python keeps for reuse, or let Python try again."""
 FILE = os.memfd_create("a file in memory")
 ODD: tuple[Any, ...] = (
@@ -59,42 +50,6 @@ ODD: tuple[Any, ...] = (
     *([Pending(b"x", 1 << 70, None, print)], [Pending("abc", 1, 0, print), Pending(b"x", None, 0, print)]),
     [Pending(memoryview(b"1234").cast("I"), 1, None, print)],
 )
-
-
-def segment(size: int, used: int, events: int | None = None) -> Segment:
-    """A segment with one chunk, of these sizes, and one writer."""
-    made = Segment("s", 0, ChunkPool(), 7, indexed=False)
-    made.length, made.event_count, made.attributes[WRITER] = 100 + used, events, 5
-    made._tail, made._tail_used = memoryview(bytearray(b"\xff" * size)), used
-    return made
-
-
-def segment_state(of: Segment) -> tuple[Any, ...]:
-    """All that an append changes."""
-    return (bytes(of._tail), *(getattr(of, name) for name in SEGMENT_SLOTS if name != "_tail"))
-
-
-def runs() -> tuple[Any, ...]:
-    """Arguments of `store_plain`: a run of two appends, to a segment whose index is due."""
-    store, name, writer_id = SegmentStore(1), "scope/stream/0.#epoch.0", UUID(bytes=WRITER)
-    store.create_segment(name, now_ms=5)
-    container = store.containers[0]
-    writer = Writer(name, writer_id)
-    writer.set_up(container, container.setup_append(name, writer_id, now_ms=5), None)
-    for number, now_ms in ((300, 5), (301, 15)):
-        container.append(name, WRITER, [(number, 400, bytes(400), 0)], writer.last_stored, now_ms)
-        writer.last_stored = number
-    rows = [(302, 1, b"data", 5), (303, 2, memoryview(b"!"), 6)]
-    return [(writer, rows)], 0, store.containers, 25, acknowledger(17), bytearray(b"before")
-
-
-def received() -> tuple[Any, ...]:
-    """Arguments of `receive_all`: a session, and a run of two appends."""
-    desk, writer_id = Desk(make_service()), UUID(bytes=WRITER)
-    desk.ask(create(), set_up(SEGMENT, writer_id))
-    writer = desk._blocks.writers[WRITER]
-    desk.session.receive_all([[(writer, [(301, 400, bytes(400), 4)])]])
-    return desk.session, [[(writer, [(302, 1, b"data", 5), (303, 2, memoryview(b"!"), 6)])]], 0, True
 
 
 def queue(count: int) -> InFlight:
@@ -118,11 +73,6 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "whole_frames": (RECORDED, 0, 100, marked({9})),
         "frames_into": (bytearray(26 * 5), 5, 1, 100, RUNS, SIZES),
         "add": (in_memory(), 5, 6, 1, memoryview(frame(2, bytes(99)) * 50 + b"\0\0"), True),
-        "append_rows": (segment(9, 2), WRITER, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 5),
-        "store_plain": runs(),
-        "receive_all": received(),
-        "feed": (FrameDecoder(codec="c"), encode(KeepAlive()) * 2 + b"\0\0\0", None, 0, 9, {}, False),
-        "record_of_rows": (-2, b"begin", [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 1 << 40, WRITER),
         "write_and_sync": (FILE, b"data", 2),
     }
 
@@ -291,66 +241,6 @@ def test_frames_are_copied_to_any_place(at: int, size: int, kind: Callable[[byte
         for data in (first, second):
             call(writer, 5, 6, 1, kind(data))
         assert memory == first + second + b"\xff" * 70
-
-
-@given(
-    st.lists(st.tuples(INT64, st.integers(-3, 9), st.binary(max_size=9)), min_size=1, max_size=6),
-    *(st.integers(0, 4), st.none() | st.integers(0, 9), KINDS, INT64),
-)
-def test_appends_are_copied_one_behind_the_other(
-    appends: list[tuple[int, int, bytes]], used: int, events: int | None, kind: Callable[[bytes], Any], now_ms: int
-) -> None:
-    rows = [(number, count, kind(data), 5) for number, count, data in appends]
-    copied_bytes = b"".join(data for _, _, data in appends)
-    end, counted = used + len(copied_bytes), (events or 0) + sum(count for _, count, _ in appends)
-    for call in pairs()["append_rows"]:
-        here = segment(end + 1, used, events)
-        assert call(here, WRITER, rows, now_ms)
-        after = ({WRITER: rows[-1][0]}, end, 100 + end, counted, now_ms)
-        assert segment_state(here) == (b"\xff" * used + copied_bytes + b"\xff", *after)
-        short, foreign = segment(max(end - 1, used), used, events), segment(end, used, events)
-        if copied_bytes:
-            assert not call(short, WRITER, rows, now_ms)
-            assert segment_state(short)[1:] == ({WRITER: 5}, used, 100 + used, events, 7)
-        assert call(nameless := segment(end, used, events), b"", rows, now_ms)
-        assert segment_state(nameless)[1:] == ({WRITER: 5}, end, 100 + end, events, now_ms)
-        assert not call(foreign, bytes(16), rows, now_ms)
-        assert segment_state(foreign) == segment_state(segment(end, used, events))
-
-
-@looped(
-    "row", [(1, 1, b"x"), (1, 1, None, 5), (1, "1", b"x", 5), [1, 1, b"x", 5], (1, 1 << 40, b"x", 5), ("1", 1, b"x", 5)]
-)
-def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any) -> None:
-    found = []
-    for call in pairs()["append_rows"]:
-        here = segment(9, 1)
-        found.append((outcome(call, here, WRITER, [(7, 1, b"data", 5), row], 9), segment_state(here)))
-    assert found[0] == found[1]
-
-
-@looped("name", SEGMENT_SLOTS)
-@looped("odd", [None, -1, "text", 1 << 63, (1 << 63) - 1, 10, {}, b"data", memoryview(b"123456789")])
-def test_a_segment_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
-    found = []
-    for call in pairs()["append_rows"]:
-        here = segment(9, 1)
-        setattr(here, name, odd)
-        slots = [getattr(here, each) for each in SEGMENT_SLOTS]
-        result = outcome(call, here, WRITER, [(7, 1, b"data", 5)], 9)
-        found.append((result, *(bytes(each) if isinstance(each, memoryview) else each for each in slots)))
-        found[-1] = (*found[-1], *(getattr(here, each) for each in SEGMENT_SLOTS if each != "_tail"))
-    assert found[0] == found[1]
-
-
-@given(st.lists(st.tuples(INT64, st.integers(-3, 9), st.binary(max_size=9)), min_size=1, max_size=6), INT64, KINDS)
-def test_records_of_appends_are_the_same_bytes(
-    appends: list[tuple[int, int, bytes]], now_ms: int, kind: Callable[[bytes], Any]
-) -> None:
-    rows = [(number, count, kind(data), 5) for number, count, data in appends]
-    in_c, in_python = (call(1, b"begin", rows, now_ms, WRITER) for call in pairs()["record_of_rows"])
-    assert in_c == in_python
-    assert b"".join(data for _, _, data in appends) in in_c
 
 
 @looped("name", NAMES)
