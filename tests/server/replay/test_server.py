@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import json
 import math
 from contextlib import suppress
@@ -272,17 +273,18 @@ async def test_after_its_deadline_a_server_closes_its_connections_and_has_failed
 
 
 async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[Record]) -> None:
-    async with MockSegmentStore() as mock:
-        gone = (mock.host, mock.port)
-    async with (
-        TraceServer(recorded, mode="match", missing="pass", upstream=gone) as server,
-        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
-    ):
-        peer.send(DeleteSegment(9, SEGMENT, ""))
-        assert await peer.closed() == b""
-        missing, refused = server.problems
-        assert (missing.refusal, refused.request) == ("", "DELETE_SEGMENT")
-        assert refused.refusal.startswith(f"no connection to the store at {gone[0]}:{gone[1]}: ")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and it does not listen
+        gone = silent.getsockname()
+        async with (
+            TraceServer(recorded, mode="match", missing="pass", upstream=gone) as server,
+            await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
+        ):
+            peer.send(DeleteSegment(9, SEGMENT, ""))
+            assert await peer.closed() == b""
+            missing, refused = server.problems
+            assert (missing.refusal, refused.request) == ("", "DELETE_SEGMENT")
+            assert refused.refusal.startswith(f"no connection to the store at {gone[0]}:{gone[1]}: ")
 
 
 async def test_replies_of_another_store_are_read_no_faster_than_by_the_client(recorded: list[Record]) -> None:
