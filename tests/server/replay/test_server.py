@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import json
 import math
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
