@@ -5,9 +5,12 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.long
 def test_the_synchronous_client_is_what_make_sync_writes() -> None:
     assert runpy.run_path(str(ROOT / "tools" / "make_sync.py"))["main"](["--check"]) == 0
 

@@ -300,6 +300,7 @@ def test_nothing_beside_the_package_imports_a_bare_name(folder: str) -> None:
     assert found == []
 
 
+@pytest.mark.long
 def test_faces_and_only_faces_list_what_they_offer() -> None:
     found, missing = [], set()
     for name in MODULES:

@@ -35,6 +35,7 @@ def shipped() -> FileDescriptorSet:
     return FileDescriptorSet.FromString((PROTO / "controller.binpb").read_bytes())
 
 
+@pytest.mark.long
 def test_the_descriptors_say_what_the_proto_file_says(make_proto: ModuleType) -> None:
     assert make_proto.compile_descriptors() == shipped(), "controller.proto has changed: make proto"
 
