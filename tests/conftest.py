@@ -145,14 +145,18 @@ LONG = {
     ),
 }
 """What `make test` leaves out, by folder and file; single tests have the marker `long`."""
-LONG_PARTS = frozenset(
+PROGRAMS = frozenset(
     {
-        *("the extra docs", "chromium", "tshark", "rustc", "Go", "JUnit 5 and a Java compiler", "node", "atheris"),
-        *("npm's packages openapi-ts and typescript", "npm's package axe-core", "deltalake", "pyiceberg"),
-        *("gcc with its sanitizers, on Linux", "PySpark 4.1 or newer", "PySpark 4.2 or newer", "Java 17 or newer"),
-        "ZooKeeper (Java 17 or newer and PySpark's jars)",
+        *("chromium", "tshark", "rustc", "Go", "node", "Java 17 or newer", "JUnit 5 and a Java compiler"),
+        "gcc with its sanitizers, on Linux",
     }
 )
+"""What pip does not install, and only long tests need."""
+LONG_PARTS = PROGRAMS | {
+    *("atheris", "deltalake", "pyiceberg", "the extra docs", "PySpark 4.1 or newer", "PySpark 4.2 or newer"),
+    *("npm's packages openapi-ts and typescript", "npm's package axe-core"),
+    "ZooKeeper (Java 17 or newer and PySpark's jars)",
+}
 """The parts whose tests are `long`."""
 
 PARTNERS = frozenset(
@@ -362,8 +366,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByGroup(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
+def is_long_file(path: str) -> bool:
+    return any(path.startswith(paths) for paths in LONG.values())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out files that import what `make test` does not install."""
+    path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
+    return True if config.getoption("markexpr") == "not long" and is_long_file(path) else None
+
+
 def is_long(item: pytest.Item) -> bool:
-    return any(item.nodeid.startswith(paths) for paths in LONG.values()) or any(
+    return is_long_file(item.nodeid) or any(
         not LONG_PARTS.isdisjoint(marker.args) for marker in item.iter_markers("needs")
     )
 
@@ -441,7 +455,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     lines = [f"{reason} ({count} {'test' if count == 1 else 'tests'})" for reason, count in sorted(missing.items())]
     if config.getoption("markexpr") == "not long":
         lines.append(f"the rest of `make test-all`: {', '.join(LONG)}")
-        lines += [f"{part} is not here, for `make test-all`" for part in sorted(LONG_PARTS) if not PARTS[part]()]
+        lines += [f"{part} is not here, for `make test-all`" for part in sorted(PROGRAMS) if not PARTS[part]()]
     if not lines:
         return
     terminalreporter.section("not run", sep="=", yellow=True)
