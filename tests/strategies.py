@@ -45,8 +45,9 @@ FRAMED = {code: cls for code, cls in sorted(COMMANDS.items()) if code != 0}
 
 
 def examples(most: int) -> settings:
-    """Settings of a test that needs at most this many examples; the profile may have fewer."""
-    return settings(max_examples=min(most, settings.default.max_examples))  # type: ignore[union-attr]
+    """Settings of a test that needs at most this many examples; fewer in a profile with fewer than 100."""
+    share = min(settings.default.max_examples, 100) / 100  # type: ignore[union-attr]
+    return settings(max_examples=max(1, int(most * share)))
 
 
 _BITS = {"b": 7, "i": 31, "q": 63}
