@@ -33,7 +33,7 @@ TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 
 # Where the codec in Python is tried, and where the lowest versions are.
 IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/faults tests/server/connection
-LOWEST := tests/wire/schema tests/wire/commands tests/server/store tests/client/connection tests/server/control_api/routes
+LOWEST := tests/wire/schema tests/wire/commands tests/server/store tests/server/rest tests/client/connection
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
 OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session.py \
@@ -68,7 +68,7 @@ test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other langua
 	@if command -v $(PYTHON_LOWEST) >/dev/null 2>&1; then $(MAKE) --no-print-directory test-lowest; \
 		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 
-test-lowest: ## run the codec's tests with the lowest versions that pyproject.toml allows
+test-lowest: ## run tests of schema, store, REST API and client with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[test]'
