@@ -64,7 +64,7 @@ test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other langua
 	@VENV=$(VENV) tools/system_packages.sh junit5 "the test of a suite in Java" /usr/share/java/junit-jupiter-api.jar
 	@$(MAKE) --no-print-directory $(DEV) $(TYPESCRIPT)/.installed
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m long $(ARGS)
-	SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) -m "not long" $(IN_PYTHON)
+	HYPOTHESIS_PROFILE=long SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) -m "not long" $(IN_PYTHON)
 	@if command -v $(PYTHON_LOWEST) >/dev/null 2>&1; then $(MAKE) --no-print-directory test-lowest; \
 		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 

@@ -51,7 +51,7 @@ def frequent(method: F) -> F:
 
 
 class OfOneLoop:
-    """An object that is used in one event loop: in that of its first use, unless it has set `_loop` before.
+    """An object that is used in one event loop: the event loop of its first use, unless it has set `_loop` before.
 
     In another loop, its public coroutine methods raise RuntimeError: its sockets, tasks and futures would never wake
     the caller.

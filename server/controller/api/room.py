@@ -36,9 +36,8 @@ async def make_room(port: int, limit: Limit, busy: Callable[[], Collection[int]]
     while _TCP_INFO >= 0:
         await asyncio.sleep(_LOOK_S)
         try:
-            _shut_down_idle(port, limit, busy)
-        except OSError:
-            pass  # there is no descriptor for looking
+            with suppress(OSError):  # there is no descriptor for looking
+                _shut_down_idle(port, limit, busy)
         except Exception:
             if not has_failed:
                 log.exception("unexpected error while looking for idle connections to port %d", port)

@@ -358,7 +358,7 @@ async def test_a_cluster_without_control_api_names_the_setting() -> None:
 def test_the_servers_of_tests_have_it_on_request() -> None:
     with ServerThread() as servers:
         server = servers.serve(http_port=0)
-        assert ask(server.http_url, "/v1/health").json()["stores"] == 1
+        assert ask(server.http_url, "/v1/health").json() == {"status": "ok", "stores": 1, "controller": True}
         server.stop()
 
 

@@ -35,7 +35,7 @@ WRITERS = [UUID(int=1), UUID(int=(1 << 128) - 1)]
 BLOCK = AppendBlock(WRITERS[0], b"events")
 END = AppendBlockEnd(WRITERS[0], 6, b"", 2, 9, 7)
 EMPTY = AppendBlock(WRITERS[0], b"")
-needs_c = pytest.mark.skipif(codec_backend != "c", reason="about the extension, where it is the codec")
+needs_c = pytest.mark.needs("the codec c")
 
 
 def block_decoder() -> AppendBlockDecoder:
