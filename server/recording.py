@@ -29,6 +29,11 @@ class Recorder(Protocol):
     last.
     """
 
+    @property
+    def requests(self) -> int:
+        """The number of the last request that has come; requests are numbered from 1, over all connections."""
+        ...
+
     def opened(self, **facts: str) -> int:
         """Called for a new connection; returns its number for the other calls."""
         ...
@@ -72,6 +77,10 @@ class TraceRecorder(ABC):
         self._writer = writer
         self._clock = clock
         self._holds_reads = holds_reads
+
+    @property
+    def requests(self) -> int:
+        return self._writer.requests
 
     @abstractmethod
     def take_block(self) -> None:
@@ -122,12 +131,16 @@ class TraceRecorder(ABC):
 
 
 class _Together:
-    """Passes all traffic to two recorders. Their connection numbers may differ; the first one's are used."""
+    """Passes all traffic to two recorders. Their numbers may differ; the first one's are used."""
 
     def __init__(self, first: Recorder, second: Recorder) -> None:
         self._first = first
         self._second = second
         self._numbers: dict[int, int] = {}
+
+    @property
+    def requests(self) -> int:
+        return self._first.requests
 
     def opened(self, **facts: str) -> int:
         number = self._first.opened(**facts)

@@ -224,12 +224,12 @@ class Connection(asyncio.BufferedProtocol):
         hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
         self._counters.bytes_in += nbytes
         self.bytes_in += nbytes
-        if lane is not None and not (received.is_pending() or session.ended or lane.is_paused):
-            lane.settle()  # what is recorded next has not passed the lane
-        if self._recorder is not None:
-            data, is_long = self._buffers.view[:nbytes], nbytes >= LONG_BYTES
-            if self._recorder.received(self._number, data, lasting=is_long):
+        if (recorder := self._recorder) is not None:
+            data, is_long, before = self._buffers.view[:nbytes], nbytes >= LONG_BYTES, recorder.requests
+            if recorder.received(self._number, data, lasting=is_long):
                 self._buffers.held_bytes = nbytes
+            if lane is not None:
+                lane.arrived(before, recorder.requests)
         if session.ending is not _NOT_YET:
             return
         if not received.read(nbytes):

@@ -133,12 +133,10 @@ class LaneHost:
         """Everything that was received is executed."""
         session.nothing_in_flight()
         self._lane.nothing_in_flight()
-        if not session.ended:
-            self.settle()
 
-    def settle(self) -> None:
-        """Every request that was received has passed the lane."""
-        self._lane.settle()
+    def arrived(self, before: int, last: int) -> None:
+        """As `Lane.arrived`."""
+        self._lane.arrived(before, last)
 
     def drop_waiting(self) -> bool:
         """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""

@@ -1,7 +1,10 @@
-"""Handlers of a segment store's requests: each applies a command to the store and returns the reply, without waiting.
+"""What a segment store does on a command: one table of handlers, by the command's type.
 
-The table holds for each request the reference's name of the operation, the segment that a refusal names, and the access
-that a token must grant; `segstore.server.connection.service` executes it. Reads are not here because they may wait.
+Here are the handlers that apply a command to the store and reply at once, with `@_request`: each has the reference's
+name of the operation, the segment that a refusal names, and the access that a token must grant. ReadSegment, which may
+wait, is in `segstore.server.connection.service`; the handshake and what sets up writers and transient segments of a
+connection is in `segstore.server.connection.session`, both with `@handles`. Appends are no commands here:
+`Session.receive_all` takes them in runs.
 
 Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
 """
@@ -9,11 +12,12 @@ Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from segstore.server.auth import AccessLevel
+from segstore.server.auth import AccessLevel, TokenError
 from segstore.server.config import LimitSettings
 from segstore.server.store import (
     IS_INDEX,
@@ -78,6 +82,9 @@ from segstore.wire import (
 )
 from segstore.wire.names import is_index
 
+if TYPE_CHECKING:
+    from segstore.server.connection.session import Session
+
 _PAGE_ITEMS: Final = 1024
 """Maximum number of items on a page of a table. A peer that asks for more continues with the page's token."""
 
@@ -108,11 +115,41 @@ class Request(msgspec.Struct, frozen=True):
     check_size: Callable[[Any, LimitSettings], None] | None = None
 
 
-REQUESTS: dict[type[Command], Request] = {}
-"""Served on both ports."""
+HANDLERS: Final[dict[type[Command], Callable[[Session, Any], None]]] = {}
+"""Handlers of all commands that a store takes, appends apart."""
+ADMIN_ONLY: Final[set[type[Command]]] = set()
+"""Commands that are served on the admin port only."""
+H = TypeVar("H", bound=Callable[[Any, Any], None])
 
-ADMIN_REQUESTS: dict[type[Command], Request] = {}
-"""Served on the admin port only."""
+
+def handles(kind: type[Command]) -> Callable[[H], H]:
+    """Registers a handler: (session, command) → None."""
+
+    def register(handler: H) -> H:
+        HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+def _execute(request: Request, session: Session, command: Any) -> None:
+    service, segment, request_id = session.service, request.segment(command), command.request_id
+    service.counters.requests += 1
+    refuse = partial(service.refuse, session, request_id=request_id, segment=segment, operation=request.operation)
+    try:
+        if request.check_size is not None:
+            request.check_size(command, service.settings.limits)
+        if service.checks_tokens:
+            for resource, level in request.access(command):
+                service.authorize(resource, command.delegation_token, level)
+        reply = request.perform(service.store, command, service.now_ms())
+    except (StoreError, TokenError) as error:
+        refuse(error, offset=request.offset(command))
+        return
+    session.reply(reply)
+    failed = None if request.afterwards is None else request.afterwards(command, reply)
+    if failed is not None:
+        refuse(failed, offset=request.offset(command))
 
 
 def _no_offset(_: Command) -> int:
@@ -126,21 +163,26 @@ def _request(
     segment: str = "segment",
     access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
     offset: Callable[[C], int] = _no_offset,
-    table: dict[type[Command], Request] = REQUESTS,
+    admin_only: bool = False,
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
     check_size: Callable[[C, LimitSettings], None] | None = None,
 ) -> Callable[[Callable[[SegmentStore, C, int], Command]], Callable[[SegmentStore, C, int], Command]]:
-    """Registers a handler. `segment`: the command's attribute that names the segment; it needs READ by default."""
+    """Registers a handler. segment: the command's attribute that names the segment, which needs READ by default; "" if
+    there is none.
+    """
 
     def name(command: C) -> str:
-        named: str = getattr(command, segment)
+        named: str = getattr(command, segment) if segment else ""
         return named
 
     def read(command: C) -> Iterable[tuple[str, AccessLevel]]:
         return ((name(command), AccessLevel.READ),)
 
     def enter(perform: Callable[[SegmentStore, C, int], Command]) -> Callable[[SegmentStore, C, int], Command]:
-        table[kind] = Request(operation, perform, name, access or read, offset, afterwards, check_size)
+        request = Request(operation, perform, name, access or read, offset, afterwards, check_size)
+        HANDLERS[kind] = partial(_execute, request)
+        if admin_only:
+            ADMIN_ONLY.add(kind)
         return perform
 
     return enter
@@ -368,24 +410,15 @@ _request(MergeTableSegments, "mergeTableSegments", segment="target")(_refuse_leg
 # --- the admin port ---------------------------------------------------------------------------------------------
 
 
-def _no_segment(_: FlushToStorage) -> Iterable[tuple[str, AccessLevel]]:
-    return (("", AccessLevel.READ),)
-
-
+@_request(FlushToStorage, "flushToStorage", segment="", admin_only=True)
 def _flush(store: SegmentStore, c: FlushToStorage, _: int) -> Command:
     store.flush(c.container_id)
     return StorageFlushed(c.request_id)
 
 
-ADMIN_REQUESTS[FlushToStorage] = Request("flushToStorage", _flush, lambda _: "", _no_segment, _no_offset)
-
-
-@_request(ListStorageChunks, "ListStorageChunks", table=ADMIN_REQUESTS)
+@_request(ListStorageChunks, "ListStorageChunks", admin_only=True)
 def _list_chunks(store: SegmentStore, c: ListStorageChunks, _: int) -> Command:
     chunks = store.list_chunks(c.segment)
     return StorageChunksListed(
         c.request_id, tuple(ChunkInfo(each.length, 0, each.start_offset, each.segment, False) for each in chunks)
     )
-
-
-ADMIN_REQUESTS.update(REQUESTS)

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial as bound
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from segstore.server.auth import AccessLevel, DelegationToken, TokenError, Token
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
-from segstore.server.connection.requests import ADMIN_REQUESTS, REQUESTS
+from segstore.server.connection.requests import ADMIN_ONLY, HANDLERS, handles
 from segstore.server.connection.states import Ending
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.fair_queue import FairQueue, Job
@@ -50,6 +50,9 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import Joined, encoder, frame_decoder, parts_encoder
+
+if TYPE_CHECKING:
+    from segstore.server.connection.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -244,34 +247,22 @@ class StoreService:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def handle(self, session: Asker, command: Command) -> None:
-        """Executes any request except appends and those about the connection itself."""
-        self.counters.requests += 1
-        if isinstance(command, ReadSegment):
-            self._read(session, command)
-            return
-        request = (ADMIN_REQUESTS if session.admin else REQUESTS).get(type(command))
-        if request is None:
+        """Executes any command except appends."""
+        handler = HANDLERS.get(type(command))
+        if handler is None or (type(command) in ADMIN_ONLY and not session.admin):
+            self.counters.requests += 1
             session.end(f"{command.type_name} is not served on this port")
-            return
-        segment, request_id = request.segment(command), command.request_id  # type: ignore[attr-defined]  # all have one
-        try:
-            if request.check_size is not None:
-                request.check_size(command, self.settings.limits)
-            if self._verifier.enabled:
-                for resource, level in request.access(command):
-                    self.authorize(resource, command.delegation_token, level)  # type: ignore[attr-defined]
-            reply = request.perform(self.store, command, self.now_ms())
-        except (StoreError, TokenError) as error:
-            self._refuse(session, error, request_id, segment, request.operation, request.offset(command))
-            return
-        session.reply(reply)
-        failed = None if request.afterwards is None else request.afterwards(command, reply)
-        if failed is not None:
-            self._refuse(session, failed, request_id, segment, request.operation, request.offset(command))
+        else:
+            handler(session, command)  # type: ignore[arg-type]  # a session
 
-    def _refuse(
-        self, session: Asker, error: Exception, request_id: int, segment: str, operation: str, offset: int
+    @property
+    def checks_tokens(self) -> bool:
+        return self._verifier.enabled
+
+    def refuse(
+        self, session: Asker, error: Exception, *, request_id: int, segment: str, operation: str, offset: int
     ) -> None:
+        """Replies to a request that failed, or ends its session if no reply tells of the error."""
         if isinstance(error, Unanswered):
             return
         reply = refusal(
@@ -287,16 +278,21 @@ class StoreService:
         else:
             session.reply(reply)
 
+    def _refuse_read(self, session: Asker, error: Exception, request_id: int, segment: str, offset: int) -> None:
+        self.refuse(session, error, request_id=request_id, segment=segment, operation="readSegment", offset=offset)
+
     # --- reads ------------------------------------------------------------------------------------------------------
 
-    def _read(self, session: Asker, command: ReadSegment) -> None:
+    def read(self, session: Asker, command: ReadSegment) -> None:
+        """Answers a read, or lets it wait for data."""
+        self.counters.requests += 1
         segment, offset, request_id = command.segment, command.offset, command.request_id
         try:
             self.authorize(segment, command.delegation_token, AccessLevel.READ)
         except TokenError as error:
             # The reference puts the offset where the request id belongs (seed 36.30).
             refused_id = request_id if self.settings.strict_request_ids else offset
-            self._refuse(session, error, refused_id, segment, "readSegment", -1)
+            self._refuse_read(session, error, refused_id, segment, -1)
             return
         length = read_length(command.suggested_length)
         try:
@@ -310,7 +306,7 @@ class StoreService:
             session.reply(SegmentIsTruncated(request_id, segment, error.start_offset, "", offset))
             return
         except StoreError as error:
-            self._refuse(session, error, request_id, segment, "readSegment", offset)
+            self._refuse_read(session, error, request_id, segment, offset)
             return
         self._answer(session, segment, request_id, result)
 
@@ -422,6 +418,11 @@ class StoreService:
                 self._wait(read)
                 return
         except StoreError as error:
-            self._refuse(session, error, request_id, segment, "readSegment", offset)
+            self._refuse_read(session, error, request_id, segment, offset)
             return
         self._answer(session, segment, request_id, result)
+
+
+@handles(ReadSegment)
+def _read_segment(session: Session, command: ReadSegment) -> None:
+    session.service.read(session, command)

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
+from segstore.server.connection.requests import handles
 from segstore.server.connection.states import Ending
 from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
 from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
@@ -70,6 +71,7 @@ class Session:
     Attributes:
         peer: "host:port" of the other side, for logs.
         admin: whether it came in on the admin port.
+        service: executes its commands.
         out, out_bytes: frames to write and their size; taken with `take_out`.
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
@@ -89,7 +91,6 @@ class Session:
         "_memory",
         "_on_reply",
         "_refused",
-        "_service",
         "_set_ups",
         "_transients",
         "_whole_frames",
@@ -103,6 +104,7 @@ class Session:
         "out_has_payload",
         "peer",
         "reads",
+        "service",
         "why",
         "woken",
     )
@@ -133,7 +135,7 @@ class Session:
         self.ending = _NOT_YET
         self.why = ""
         self._on_reply = on_reply
-        self._service = service
+        self.service = service
         self._memory = service.store.pool.memory
         self._blocks = blocks
         if blocks is not None:
@@ -175,7 +177,7 @@ class Session:
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
         open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        service, done, total = self._service, start, len(items)
+        service, done, total = self.service, start, len(items)
         now_ms = service.now_ms()
         try:
             while done < total:
@@ -187,7 +189,8 @@ class Session:
                     offset = item.expected_offset
                     self._append((_run_of(item),), now_ms, -1 if offset is None else offset)
                 else:
-                    self._command(item)  # type: ignore[arg-type]  # nothing else is left
+                    self.has_asked = self.has_asked or type(item) not in (Hello, KeepAlive)
+                    service.handle(self, item)  # type: ignore[arg-type]  # nothing else is left
                     if service.queue.is_over():
                         break
                 if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
@@ -207,7 +210,7 @@ class Session:
         """Forgets writers whose segments did not exist at this check and the last one, so that an append sent before
         its segment was deleted is still answered. The amortised cost per set-up is constant.
         """
-        gone = {key for key in self._writers if not self._service.has_segment(key[0])}
+        gone = {key for key in self._writers if not self.service.has_segment(key[0])}
         for key in gone & self._gone:
             gone.discard(key)
             self._drop_writer(key)
@@ -220,7 +223,7 @@ class Session:
         """Stores runs in order, and queues an acknowledgement for each number that rises; or refuses. Ends early when
         the session has ended. expected_offset: as for `Container.append`.
         """
-        service, acks, count = self._service, bytearray(), 0
+        service, acks, count = self.service, bytearray(), 0
         containers, acknowledge = service.store.containers, service.acknowledge
         try:
             for known, rows in runs:
@@ -258,14 +261,6 @@ class Session:
             self.out_bytes += len(acks)
             acks.clear()
 
-    def _command(self, command: Command) -> None:
-        special = _SPECIAL.get(type(command))
-        if special is None:
-            self.has_asked = True
-            self._service.handle(self, command)
-        else:
-            special(self, command)
-
     def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
         """Ends the connection; the first call counts."""
         if self.ending is _NOT_YET:
@@ -300,16 +295,16 @@ class Session:
         """As `close`, until the open slice is used up, but at least one step; returns whether all is done."""
         self.end("")
         self.woken.clear()
-        is_over = self._service.queue.is_over
+        is_over = self.service.queue.is_over
         while True:
             if self.reads:
-                self._service.forget_read(self.reads.pop())
+                self.service.forget_read(self.reads.pop())
             elif self._expiries:
                 self._expiries.popitem()[1].timer.cancel()
             elif self._writers:
                 self._drop_writer(next(reversed(self._writers)))
             elif self._transients:
-                self._service.drop_transient(self._transients.pop())
+                self.service.drop_transient(self._transients.pop())
             else:
                 break
             if is_over():
@@ -350,8 +345,9 @@ class Session:
 
     # --- commands of the connection ---------------------------------------------------------------------------------
 
+    @handles(Hello)
     def _hello(self, command: Hello) -> None:
-        ours = self._service.hello
+        ours = self.service.hello
         self.reply(ours)
         if not compatible(command, ours):
             self.end(
@@ -361,17 +357,18 @@ class Session:
                 Ending.DROPPED if self.admin else Ending.FLUSHED,
             )
 
+    @handles(KeepAlive)
     def _keep_alive(self, command: KeepAlive) -> None:
         self.reply(command)
 
     # --- appends ----------------------------------------------------------------------------------------------------
 
+    @handles(SetupAppend)
     def _setup_append(self, command: SetupAppend) -> None:
-        self.has_asked = True
         if self.admin:
             self.end("SetupAppend is not served on the admin port")
             return
-        service, segment, writer_id = self._service, command.segment, command.writer_id
+        service, segment, writer_id = self.service, command.segment, command.writer_id
         self._set_ups += 1
         try:
             token = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
@@ -417,7 +414,7 @@ class Session:
             if pending.at_s <= at_s:
                 return
             pending.timer.cancel()
-        self._expiries[key] = _Expiry(at_s, self._service.at(at_s, lambda: self._expire(key)))
+        self._expiries[key] = _Expiry(at_s, self.service.at(at_s, lambda: self._expire(key)))
 
     def _expire(self, key: tuple[str, bytes]) -> None:
         del self._expiries[key]
@@ -462,7 +459,7 @@ class Session:
             operation=operation,
             offset=number,
             writer_id=writer_id,
-            with_trace=self._service.traces(self),
+            with_trace=self.service.traces(self),
         )
         if reply is None:
             self.end(f"{operation} failed: {error}", Ending.FLUSHED)
@@ -471,12 +468,12 @@ class Session:
         if isinstance(error, (BadAttribute, TokenExpired)):
             self.end(f"{operation} failed: {error}", Ending.FLUSHED)
 
+    @handles(CreateTransientSegment)
     def _create_transient(self, command: CreateTransientSegment) -> None:
-        self.has_asked = True
         if self.admin:
             self.end("CreateTransientSegment is not served on the admin port")
             return
-        service, parent, writer_id = self._service, command.parent_segment, command.writer_id
+        service, parent, writer_id = self.service, command.parent_segment, command.writer_id
         random_part = service.random_hex32()
         name = transient_name(parent, writer_id, random_part)
         try:
@@ -501,11 +498,3 @@ class Session:
 def _run_of(append: Append) -> Run:
     row = append.event_number, append.event_count, append.data, append.request_id
     return BlockWriter(append.segment, append.writer_id), [row]
-
-
-_SPECIAL: dict[type, Callable[[Session, Any], None]] = {
-    Hello: Session._hello,
-    KeepAlive: Session._keep_alive,
-    SetupAppend: Session._setup_append,
-    CreateTransientSegment: Session._create_transient,
-}

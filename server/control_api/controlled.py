@@ -20,7 +20,7 @@ from segstore.server.faults import Faults
 from segstore.server.node import Snapshots
 from segstore.server.recordings import Recordings
 from segstore.server.store import StoreError
-from segstore.server.traffic import Traffic
+from segstore.server.traffic import History, Traffic
 from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
 
@@ -115,6 +115,11 @@ class Controlled:
             "snapshots": self.snapshots is not None,
         }
         return [name for name, is_there in parts.items() if is_there]
+
+    @cached_property
+    def history(self) -> History | None:
+        """The latest requests of the traffic; None if it is not kept."""
+        return None if self.traffic is None else History(self.traffic, self.faults)
 
     @cached_property
     def recordings(self) -> Recordings | None:

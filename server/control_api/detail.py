@@ -22,8 +22,7 @@ from segstore.wire.trace import Direction, Exchange, RecordKind, to_line, unpack
 from segstore.wire.validation import unique
 
 if TYPE_CHECKING:
-    from segstore.server.control_api.latest import Kept
-    from segstore.server.traffic import Traffic
+    from segstore.server.traffic import RecordedRequest, Traffic
     from segstore.wire import Buffer, Command
 
 _FRAME_BYTES: Final = 64 * 1024
@@ -39,20 +38,22 @@ _FIXTURE_BYTES: Final = 128 * 1024
 _HEADER: Final = struct.Struct(">ii")
 
 
-def detail_of(info: RequestInfo, kept: Kept, beside: list[tuple[int, Exchange]], traffic: Traffic) -> RequestDetail:
+def detail_of(
+    info: RequestInfo, recorded: RecordedRequest, beside: list[tuple[int, Exchange]], traffic: Traffic
+) -> RequestDetail:
     """The detail of a request whose `info` is known, with the records beside it."""
-    frames = [("request", each) for each in (kept.block, kept.request) if each is not None]
-    if kept.reply is not None:
-        frames.append(("reply", kept.reply))
+    frames = [("request", each) for each in (recorded.request.block, recorded.request) if each is not None]
+    if recorded.reply is not None:
+        frames.append(("reply", recorded.reply))
     size = sum(each.size for _, each in frames)
     fixture = [to_line(each.record, traffic.started_ns) for _, each in frames] if size <= _FIXTURE_BYTES else []
     return RequestDetail(
         **info.model_dump(),
-        peer=shown(traffic.peers.get(kept.connection, {}).get("peer", "")),
+        peer=shown(traffic.peers.get(recorded.request.connection, {}).get("peer", "")),
         frames=[frame_of(part, each) for part, each in frames],
-        payload=list(_payload(kept)),
-        timeline=_timeline(kept),
-        neighbours=[_neighbour(number, each, number == kept.number) for number, each in beside],
+        payload=list(_payload(recorded)),
+        timeline=_timeline(recorded),
+        neighbours=[_neighbour(number, each, number == recorded.number) for number, each in beside],
         fixture=fixture,
     )
 
@@ -95,8 +96,8 @@ def _value(value: Any) -> str:
 # --- payloads -----------------------------------------------------------------------------------------------------
 
 
-def _payload(kept: Kept) -> Iterator[Payload]:
-    for part, each in (("request", kept.request), ("reply", kept.reply)):
+def _payload(recorded: RecordedRequest) -> Iterator[Payload]:
+    for part, each in (("request", recorded.request), ("reply", recorded.reply)):
         if each is None:
             continue
         if each.call is not None and (fields := each.call.fields) is not None:
@@ -104,10 +105,10 @@ def _payload(kept: Kept) -> Iterator[Payload]:
             yield _shown(message, 0, len(message), part, "message")
         for kind, found in islice(_in_table(each.command), _MOST_EVENTS):
             yield _shown(found, 0, len(found), part, kind)
-    data = _appended(kept)
+    data = _appended(recorded)
     if data is not None:
         yield from payloads(data, "request")
-    reply = None if kept.reply is None else kept.reply.command
+    reply = None if recorded.reply is None else recorded.reply.command
     if isinstance(reply, SegmentRead):
         yield from payloads(reply.data, "reply")
 
@@ -121,9 +122,9 @@ def _in_table(command: Any) -> Iterator[tuple[str, Buffer]]:
         yield "key", key.data
 
 
-def _appended(kept: Kept) -> Buffer | None:
+def _appended(recorded: RecordedRequest) -> Buffer | None:
     """The bytes that a request appends to its segment, as far as they are known; None for others."""
-    command: Any = kept.command
+    command: Any = recorded.request.command
     if isinstance(command, ConditionalAppend):
         data = command.event.data
         return _HEADER.pack(0, len(data)) + bytes(data)
@@ -131,13 +132,13 @@ def _appended(kept: Kept) -> Buffer | None:
         return command.data
     if not isinstance(command, AppendBlockEnd):
         return None
-    if kept.block is None:
+    if recorded.request.block is None:
         return command.data
     decoder = AppendBlockDecoder()
-    segment = kept.segments[0] if kept.segments else ""
+    segment = recorded.request.segments[0] if recorded.request.segments else ""
     found: Command | Append | None = None
     try:
-        for each in (SetupAppend(0, command.writer_id, segment, ""), kept.block.command, command):
+        for each in (SetupAppend(0, command.writer_id, segment, ""), recorded.request.block.command, command):
             if isinstance(each, SetupAppend | AppendBlock | AppendBlockEnd):
                 found = decoder.feed(each)
     except AppendViolation:
@@ -188,25 +189,25 @@ def readable_form(data: Buffer) -> tuple[str, str]:
 # --- timeline and neighbours --------------------------------------------------------------------------------------
 
 
-def _timeline(kept: Kept) -> list[Moment]:
-    received_ns = kept.request.record.ts_ns
+def _timeline(recorded: RecordedRequest) -> list[Moment]:
+    received_ns = recorded.request.record.ts_ns
     moments: list[tuple[float, str]] = []
-    if kept.block is not None and kept.block.record.ts_ns != received_ns:
-        moments.append((kept.block.record.ts_ns / 1e6, "events received"))
+    if recorded.request.block is not None and recorded.request.block.record.ts_ns != received_ns:
+        moments.append((recorded.request.block.record.ts_ns / 1e6, "events received"))
     moments.append((received_ns / 1e6, "received"))
-    seen = kept.seen
+    seen = recorded.known
     if seen is not None and seen.applied_s is not None:
         moments.append((max(seen.applied_s * 1e3, received_ns / 1e6), "applied"))
     if seen is not None and seen.refused_s is not None:
         moments.append((max(seen.refused_s * 1e3, received_ns / 1e6), "refused"))
-    if kept.reply is not None:
-        moments.append((kept.reply.record.ts_ns / 1e6, f"replied with {shown(kept.reply.outcome)}"))
+    if recorded.reply is not None:
+        moments.append((recorded.reply.record.ts_ns / 1e6, f"replied with {shown(recorded.reply.outcome)}"))
     moments.sort(key=lambda each: each[0])
     timeline = [Moment(at_ms=at, what=what) for at, what in moments]
     after = 1 + next(index for index, each in enumerate(timeline) if each.what == "received")
-    timeline[after:after] = [Moment(at_ms=None, what=f"fault {shown(each)}") for each in kept.faults]
-    if kept.reply is None:
-        what = "given up: the client closed the connection" if kept.stage == "given up" else "no reply so far"
+    timeline[after:after] = [Moment(at_ms=None, what=f"fault {shown(each)}") for each in recorded.faults]
+    if recorded.reply is None:
+        what = "given up: the client closed the connection" if recorded.stage == "given up" else "no reply so far"
         timeline.append(Moment(at_ms=None, what=what))
     return timeline
 
@@ -217,7 +218,7 @@ def _neighbour(number: int, exchange: Exchange, is_itself: bool) -> Neighbour:
     facts = unpack_data(record.data) or {} if record.kind in (RecordKind.OPEN, RecordKind.CLOSE) else {}
     about = (*exchange.segments, *exchange.streams) or tuple(f"{name} {value}" for name, value in facts.items())
     return Neighbour(
-        number=number,
+        number=number or None,
         at_ms=record.ts_ns / 1e6,
         direction=record.direction.name.lower(),
         type=shown(exchange.name),

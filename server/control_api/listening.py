@@ -24,7 +24,6 @@ import ssl
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -38,7 +37,6 @@ from segstore.server.accepting import Listening
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import ONE_HOST, Guard, is_loopback
-from segstore.server.control_api.latest import latest_seen
 from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
 from segstore.server.descriptors import Limit, shares
@@ -336,9 +334,6 @@ class ControlApi(HttpListener):
             await self.stop()  # before the loop runs again, so no connection was accepted
             raise self._cannot(f"{address.host} is not loopback, so a token is required: --http-token-file")
         self.controlled.count_writers()
-        faults, traffic = self.controlled.faults, self.controlled.traffic
-        if faults is not None and traffic is not None:
-            faults.latest = partial(latest_seen, traffic)
 
     def _token(self, path: Path) -> bytes:
         try:

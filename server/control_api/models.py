@@ -106,7 +106,7 @@ class MoveTo(RequestBody):
 class RequestInfo(BaseModel):
     """A request and its outcome."""
 
-    number: int = Field(description="That of its record in the traffic, from 1; replies have numbers too.")
+    number: int = Field(description="From 1, in the order of receipt, over all connections; calls included.")
     store: int | None = Field(description="The store of this process that received it; null if it was another.")
     connection: int = Field(description="The number of its connection.")
     role: str = Field(description="`controller` for requests of the controller in this process; else empty.")
@@ -131,8 +131,8 @@ class RequestInfo(BaseModel):
 class LatestRequests(BaseModel):
     """The latest requests, newest first."""
 
-    last: int = Field(description="The number of the last record; 0 for none.")
-    forgotten: int = Field(description="Number of older records that were discarded.")
+    last: int = Field(description="The number of the last request; 0 for none.")
+    forgotten: int = Field(description="Number of older requests that were discarded.")
     requests: list[RequestInfo]
 
 
@@ -181,7 +181,7 @@ class Moment(BaseModel):
 class Neighbour(BaseModel):
     """A record of the same connection."""
 
-    number: int
+    number: int | None = Field(description="The number of a request; null for other records.")
     at_ms: float
     direction: str
     type: str

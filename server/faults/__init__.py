@@ -1,7 +1,7 @@
 """Fault rules: their models, the decisions, and the lane that applies them to a connection."""
 
 from segstore.server.faults.decisions import Decision, NoSuchRule, Plan, Tally, Wait
-from segstore.server.faults.faults import Faults, NoFaults, WithFaults, counts, fault_decorator
+from segstore.server.faults.faults import Faults, NoFaults, WithFaults, fault_decorator
 from segstore.server.faults.file import Document, FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
@@ -46,7 +46,6 @@ __all__ = [
     "Wait",
     "WithFaults",
     "check_wait",
-    "counts",
     "fault_decorator",
     "line_of",
     "parse_document",

@@ -37,8 +37,7 @@ _DECISION_BYTES: Final = 300
 class Decision(msgspec.Struct, frozen=True):
     """One firing of a rule. request: the number of the request; nth: the number of matches so far, including this.
 
-    event_number: of an append; -1 for others. place: of the request among those of its connection, from 1; of a
-    controller call, its number in the recorded traffic; 0 if it is unknown.
+    event_number: of an append; -1 for others.
     """
 
     rule: str
@@ -52,7 +51,6 @@ class Decision(msgspec.Struct, frozen=True):
     segments: tuple[str, ...]
     request_id: int | None
     event_number: int = -1
-    place: int = 0
 
     def __str__(self) -> str:
         about = f" of {', '.join(self.segments)}" if self.segments else ""
@@ -309,7 +307,6 @@ class Decider:
                 seen.segments,
                 seen.request_id,
                 seen.event_number,
-                seen.place,
             )
         )
         self._log_bytes += _cost(self._log[-1])

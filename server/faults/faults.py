@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
-import msgspec
 from pydantic import ValidationError
 
 from segstore.server.faults.decisions import Decider, NoSuchRule, Wait
@@ -33,7 +31,6 @@ from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.server.faults.observe import Observed, Observer, check_wait
 from segstore.server.faults.rules import Action, Call, FaultSettings, Hold, Rule, RuleOptions
 from segstore.server.toxics import Toxics
-from segstore.wire import COMMANDS, AppendBlock, Padding
 from segstore.wire.printable import first_of, printable
 
 if TYPE_CHECKING:
@@ -44,8 +41,6 @@ log = logging.getLogger(__name__)
 
 _MOST_REPORTED: Final = 5
 _LONGEST: Final = 1_000
-_MOST_CONNECTIONS: Final = 10_000
-
 F = TypeVar("F", bound=Function)
 
 
@@ -54,29 +49,6 @@ class NoFaults(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("there are no faults here: the mock was made with watched=False, or the store without faults")
-
-
-def counts(code: int) -> bool:
-    """Whether a frame of a type counts as a request of its connection, decodable or not: an append and its block are
-    one, padding is none.
-    """
-    return code in COMMANDS and code not in (AppendBlock.code, Padding.code)
-
-
-class Progress(msgspec.Struct, gc=False):
-    """How many requests of a connection have passed the rules, or were forwarded without being decoded.
-
-    count: so far. settled: the count at `settled_ns`, in ns since 1970, when all that had been received by then had
-    passed. With it, recorded requests are counted on from there, whatever was recorded before.
-    """
-
-    count: int
-    settled: int
-    settled_ns: int
-
-    def settle(self) -> None:
-        """All that was received has passed."""
-        self.settled, self.settled_ns = self.count, time.time_ns()
 
 
 class Waiting:
@@ -148,10 +120,9 @@ class Faults(Decider):
     Attributes:
         clock: measures delays.
         observer: log of requests; None if they are not recorded.
-        latest: returns the latest requests, newest first, where these are kept in another way; else None.
+        requests: the number of the last request.
         toxics: disturbances of the bytes below the protocol.
         functions: the functions that rules have called, and their errors.
-        progress: of the last 10,000 connections, by number.
         at_start: `general`, as the server was started with it.
     """
 
@@ -162,15 +133,13 @@ class Faults(Decider):
         super().__init__()
         self.clock = clock
         self.observer = observer
-        self.latest: Callable[[], Sequence[Seen]] | None = None
         self.started_s = clock.now_s()
         self.functions = Functions()
         self.toxics = Toxics(clock, lambda: self.seed)
         self._held: dict[str, dict[Waiting, None]] = {}
         self._holding: list[tuple[str, int, asyncio.Future[None]]] = []
-        self._requests = 0
+        self.requests = 0
         self._connections = 0
-        self.progress: dict[int, Progress] = {}
         self.load(FaultSettings() if source is None else source)
         self.at_start = self.general
 
@@ -369,9 +338,7 @@ class Faults(Decider):
 
     def _latest(self) -> Sequence[Seen]:
         """The latest requests, newest first; none if they are not kept."""
-        if self.observer is not None:
-            return tuple(islice(self.observer.newest_first(), MOST_LOOKED_AT))
-        return () if self.latest is None else self.latest()
+        return () if self.observer is None else tuple(islice(self.observer.newest_first(), MOST_LOOKED_AT))
 
     def _near(self, rule: Rule, latest: Sequence[Seen]) -> list[str]:
         """The requests nearest to a rule that matched none. latest: newest first. Replies are not recorded. Requests
@@ -380,7 +347,8 @@ class Faults(Decider):
         if rule.on == "reply":
             return []
         of_its_kind = (each for each in latest if (each.call is not None) == rule.about_calls)
-        return list(near_misses(of_its_kind, rule.filter, store=None if self.observer is None else rule.store))
+        names_store = self.observer is not None and self.observer.history is None
+        return list(near_misses(of_its_kind, rule.filter, store=rule.store if names_store else None))
 
     async def aclose(self) -> None:
         """The server has stopped: cancels functions, and logs warnings about the first rules that never fired.
@@ -390,7 +358,7 @@ class Faults(Decider):
         for text in self.unmatched_report():
             for line in text.splitlines():
                 log.warning("%s", line)
-        if self.observer is None and self.latest is None and not all(each.matched for each in self.tallies()):
+        if self.observer is None and not all(each.matched for each in self.tallies()):
             log.warning("where the latest traffic is kept (--http-port), the requests nearest to such a rule are shown")
         await self.functions.aclose()
 
@@ -400,17 +368,10 @@ class Faults(Decider):
         self._connections += 1
         return self._connections
 
-    def start_progress(self, connection: int) -> Progress:
-        """Returns the progress of a new connection."""
-        made = self.progress[connection] = Progress(0, 0, time.time_ns())
-        if len(self.progress) > _MOST_CONNECTIONS:
-            del self.progress[next(iter(self.progress))]
-        return made
-
     def next_request(self, count: int = 1) -> int:
-        """Returns the number of the last of `count` requests."""
-        self._requests += count
-        return self._requests
+        """Returns the number of the first of `count` requests that no recorder has numbered."""
+        self.requests += count
+        return self.requests - count + 1
 
     def round_trip_s(self, store: int) -> float:
         """Returns the minimum delay of a store's replies."""

@@ -127,12 +127,11 @@ class Lane:
         """store: its number in the cluster. encode: of the replies that rules send. on_effects: called with effects,
         maybe none, when a wait has ended. remote: the store knows nothing of refused writers, so the lane ends the
         connection if one whose set-up was refused appends. number: that of the connection in a recording; by default
-        `faults` numbers it."""
+        `faults` numbers it, and its requests."""
         self.number = faults.next_connection() if number is None else number
         self.is_blocked = False
         self.is_deaf = False
         self.requests_bytes = 0
-        self._progress = faults.start_progress(self.number)
         self._faults = faults
         self._store = store
         self._encode = encode
@@ -141,6 +140,9 @@ class Lane:
         self._waits = FaultWaits(faults)
         self._outgoing = OutgoingReplies(faults, store, self._waits, self._reply_is_ready)
         self._pending = PendingRequests()
+        self._arrived: deque[tuple[int, int]] = deque()
+        """Numbers that a recorder has given to requests that have not come here yet: the first and the last of each
+        read."""
         self._waiting = 0
         self._has_ended = False
         self._numbers_are_wrong = False
@@ -177,31 +179,48 @@ class Lane:
         as it executes calls `appends_passed`, another one `pass_appends` and `pass_acknowledgement`.
         """
         faults = self._faults
-        looks = faults.looks_at_appends or faults.looks_at_replies or faults.observer is not None
+        looks = faults.looks_at_appends or faults.looks_at_replies
+        looks = looks or (faults.observer is not None and faults.observer.looks_at_appends)
         replaces = self._refused or self._hidden or self._instead or self._pending.planned
         return not (looks or replaces or self.is_deaf) and self._outgoing.is_open
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
+    def arrived(self, before: int, last: int) -> None:
+        """Requests have arrived, which a recorder has numbered from `before` + 1 to `last`. They come here in order."""
+        if last > before:
+            self._arrived.append((before + 1, last))
+            self._faults.requests = last
+
+    def _take_numbers(self, most: int = 1) -> tuple[int, int]:
+        """Returns the number of the next request, and how many requests, at most `most`, are numbered from it on."""
+        if not self._arrived:
+            return self._faults.next_request(most), most
+        first, last = self._arrived[0]
+        count = min(most, last + 1 - first)
+        if first + count > last:
+            self._arrived.popleft()
+        else:
+            self._arrived[0] = first + count, last
+        return first, count
+
     def appends_passed(self, count: int) -> None:
         """Counts appends as executed and answered; only while `passes_appends`."""
-        self._faults.next_request(count)
-        self._progress.count += count
+        while count:
+            count -= self._take_numbers(count)[1]
 
     def pass_appends(self, segment: str, writer_id: UUID, appends: list[tuple[int, int]]) -> None:
-        """Appends of one writer, by event number and request id, are executed; only while `passes_appends`.
-
-        The list becomes the property of the lane.
-        """
-        event_number, request_id = appends[0]
-        first = self._seen(Append(segment, writer_id, event_number, 1, b"", None, request_id))
-        self._faults.next_request(len(appends) - 1)
-        self._progress.count += len(appends) - 1
-        self._pending.add_appends(writer_id.bytes, appends, first)
+        """Appends of one writer, by event number and request id, are executed; only while `passes_appends`."""
+        while appends:
+            event_number, request_id = appends[0]
+            number, count = self._take_numbers(len(appends))
+            first = self._seen(Append(segment, writer_id, event_number, 1, b"", None, request_id), number)
+            self._pending.add_appends(writer_id.bytes, appends[:count], first)
+            appends = appends[count:]
 
     def pass_undecoded(self) -> None:
         """A frame that counts as a request is forwarded without being decoded."""
-        self._progress.count += 1
+        self._take_numbers()
 
     def pass_acknowledgement(self, writer: bytes, number: int) -> None:
         """A writer's appends are acknowledged up to an event number; only while `passes_appends`."""
@@ -213,11 +232,11 @@ class Lane:
         """
         if self.is_deaf:
             return []
-        faults, seen = self._faults, self._seen(item)
+        faults, seen = self._faults, self._seen(item, self._take_numbers()[0])
         if faults.observer is not None:
             faults.observer.add(seen)
         plan = faults.decide(seen) or NO_PLAN
-        if faults.observer is None:
+        if faults.observer is None or not faults.observer.keeps_payloads:
             seen.payload = NO_PAYLOAD  # only the rules have read it
         if plan is NO_PLAN and not self._refused:  # nearly all requests
             return [Execute(seen, plan, item, raw)]
@@ -232,19 +251,17 @@ class Lane:
         self._waits.add(wait, partial(self._go_on, Execute(seen, plan, kept, raw), cost))
         return []
 
-    def _seen(self, item: Command | Append) -> Seen:
-        """Returns the facts about the next request, which has come now."""
+    def _seen(self, item: Command | Append, number: int) -> Seen:
+        """Returns the facts about a request, which has come now."""
         faults = self._faults
-        self._progress.count += 1
         return request_seen(
             item,
-            faults.next_request(),
+            number,
             store=self._store,
             connection=self.number,
             now_s=faults.clock.now_s(),
             started_s=faults.started_s,
-            place=self._progress.count,
-            with_payload=faults.looks_at_payloads or faults.observer is not None,
+            with_payload=faults.looks_at_payloads or (faults.observer is not None and faults.observer.keeps_payloads),
         )
 
     def _call(self, request: Execute, action: Call) -> list[Effect]:
@@ -344,11 +361,6 @@ class Lane:
     def await_reply(self, request: Execute) -> bool:
         """A request was executed and its reply comes later. Returns False if earlier requests were forgotten for it."""
         return self._pending.add(request.item, Asked(request.seen, request.plan))
-
-    def settle(self) -> None:
-        """Every request that was received has come here."""
-        if not self.is_deaf:
-            self._progress.settle()
 
     def nothing_in_flight(self) -> None:
         """Everything that was received is executed: later appends did not come with a refused one."""
@@ -486,7 +498,6 @@ class Lane:
             now_s=now_s,
             with_payload=self._faults.looks_at_payloads,
         )
-        about.place = seen[-1].place if seen else 0
         plan = self._faults.decide(about)
         if plan is None:
             self._outgoing.add([frame], seen, after)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -35,8 +35,12 @@ from segstore.wire.printable import printable
 from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, check_possible, parse_filter, segments_of
 
+if TYPE_CHECKING:
+    from segstore.server.traffic import History
+
 _MOST_SHOWN: Final = 100
 _REQUEST_BYTES: Final = 700
+_LOOK_S: Final = 0.05
 _ENTRY_BYTES: Final = 200
 """Estimated overhead of an entry of a call's metadata, in addition to its texts."""
 _APPEND_FRAMES_BYTES: Final = 24 + 52
@@ -66,8 +70,8 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     number: from 1, in order of receipt. store: the store's number in the cluster, from 0. connection: from 1, counted
     over all stores. offset: of a read or a conditional append. event_number, event_count: of an append. size: in bytes,
     with headers. reply: the type name of the first reply. faults: actions of rules that fired. call: of a controller
-    call, which is no frame; its type name is the method's, its reply the outcome. place: as a `Decision` has it.
-    payload: empty where no filter can read it.
+    call, which is no frame; its type name is the method's, its reply the outcome. payload: empty where no filter can
+    read it.
     """
 
     number: int
@@ -92,7 +96,7 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     direction: int = 0
     failure: bool = False
     call: Call | None = None
-    place: int = 0
+    malformed: bool = False
     payload: Payload = NO_PAYLOAD
 
     @property
@@ -101,15 +105,11 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
 
     @property
     def kind(self) -> str:
-        return "frame" if self.call is None else "call"
+        return "call" if self.call is not None else "bytes" if self.code is None else "frame"
 
     @property
     def status(self) -> str | None:
         return None if self.call is None else self.reply or self.call.outcome or None
-
-    @property
-    def malformed(self) -> bool:
-        return False
 
     @property
     def latency_ns(self) -> int | None:
@@ -138,7 +138,6 @@ def request_seen(
     connection: int,
     now_s: float,
     started_s: float,
-    place: int = 0,
     with_payload: bool = False,
 ) -> Seen:
     """Returns the facts about a request at its receipt. Copies its payload if it is asked for."""
@@ -160,7 +159,6 @@ def request_seen(
             -1 if item.expected_offset is None else item.expected_offset,
             item.event_number,
             item.event_count,
-            place=place,
             payload=payload,
         )
     return Seen(
@@ -176,7 +174,6 @@ def request_seen(
         now_s,
         started_s,
         item.offset if isinstance(item, ReadSegment) else -1,
-        place=place,
         payload=payload,
     )
 
@@ -245,9 +242,11 @@ class _Waiter:
         self.wanted = wanted
         self.done = done
         self.found = 0
+        self._numbers: set[int] = set()
 
     def take(self, seen: Seen) -> None:
-        if not self.done.done() and self.holds(seen):
+        if not self.done.done() and seen.number not in self._numbers and self.holds(seen):
+            self._numbers.add(seen.number)
             self.found += 1
             if self.found == self.wanted:
                 self.done.set_result(seen)
@@ -277,8 +276,7 @@ class Observed:
 
     def mark(self) -> int:
         """Returns the number of the last request, for `wait_for(since=…)`."""
-        log = self._log
-        return log._seen[-1].number if log._seen else 0
+        return self._log.last
 
     async def wait_for(
         self,
@@ -303,11 +301,17 @@ class Observed:
 
         log = self._log
         waiter = _Waiter(wanted, holds, count, asyncio.get_running_loop().create_future())
-        for each in sorted((each for each in log._seen if each.reached(wanted)), key=lambda each: _when(each, wanted)):
-            waiter.take(each)
         log._waiters.append(waiter)
         try:
             async with asyncio.timeout(timeout_s):
+                is_pending = True
+                while is_pending and not waiter.done.done():
+                    earlier, is_pending = await log.since(since)
+                    reached = (each for each in earlier if each.reached(wanted))
+                    for each in sorted(reached, key=lambda each: _when(each, wanted)):
+                        waiter.take(each)
+                    if is_pending:
+                        await asyncio.wait((waiter.done,), timeout=_LOOK_S)
                 return await waiter.done
         except TimeoutError as error:
             text, near = match if isinstance(match, str) else match.text, log.near(match, wanted, since)
@@ -317,18 +321,27 @@ class Observed:
 
 
 class Observer(Observed):
-    """Keeps the most recent requests and notifies waiters.
+    """Keeps the most recent requests that pass lanes one by one, and notifies waiters.
 
     max_bytes: approximate memory limit; the oldest requests are discarded. Their payloads, which are dropped before,
-    have a limit of the same size. forgotten: number of discarded requests.
+    have a limit of the same size.
+
+    Attributes:
+        history: the requests of the kept traffic, from which all are read when they are asked for; None if the log has
+            only its own. Then appends and payloads pass lanes for it.
+        kept_from: only requests with a greater number are waited for and verified over HTTP; None: none.
     """
 
-    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(
+        self, max_bytes: int = 16 * 1024 * 1024, *, history: History | None = None, kept_from: int | None = 0
+    ) -> None:
         if max_bytes < _REQUEST_BYTES:
             raise ValueError(f"max_bytes must be at least {_REQUEST_BYTES}, not {max_bytes}")
         self.observer = self
         self.max_bytes = max_bytes
-        self.forgotten = 0
+        self.history = history
+        self.kept_from = kept_from
+        self._last = self._forgotten = 0
         self._seen: deque[Seen] = deque()
         self._bytes = 0
         self._with_payload: deque[Seen] = deque()
@@ -336,7 +349,34 @@ class Observer(Observed):
         self._waiters: list[_Waiter] = []
         self._looking = asyncio.Lock()
 
+    @property
+    def looks_at_appends(self) -> bool:
+        """Whether appends must pass the lanes one by one."""
+        return self.history is None or bool(self._waiters)
+
+    @property
+    def keeps_payloads(self) -> bool:
+        """Whether payloads are kept with the requests."""
+        return self.history is None
+
+    @property
+    def last(self) -> int:
+        """The number of the last request."""
+        return self._last if self.history is None else self.history.traffic.requests
+
+    @property
+    def forgotten(self) -> int:
+        """Number of discarded requests."""
+        if self.history is None:
+            return self._forgotten
+        return max(0, self.history.traffic.first_request - 1 - (self.kept_from or 0))
+
+    def by_number(self) -> dict[int, Seen]:
+        """Returns the requests that have passed lanes one by one, by number."""
+        return {each.number: each for each in self._seen}
+
     def add(self, seen: Seen) -> None:
+        self._last = max(self._last, seen.number)
         self._seen.append(seen)
         self._bytes += _cost(seen)
         if seen.payload.size:
@@ -345,7 +385,7 @@ class Observer(Observed):
         while self._bytes > self.max_bytes and len(self._seen) > 1:
             oldest = self._seen.popleft()
             self._bytes -= _cost(oldest)
-            self.forgotten += 1
+            self._forgotten += 1
             if self._with_payload and self._with_payload[0] is oldest:
                 self._drop_payload()
         while self._payload_bytes > self.max_bytes:
@@ -361,7 +401,9 @@ class Observer(Observed):
         """Discards all requests; later ones are numbered after them."""
         self._seen.clear()
         self._with_payload.clear()
-        self._bytes = self._payload_bytes = self.forgotten = 0
+        self._bytes = self._payload_bytes = self._forgotten = 0
+        if self.kept_from is not None:
+            self.kept_from = self.last
 
     def executed(self, seen: Seen, now_s: float, reply: str | None, *, failure: bool) -> None:
         """Records that a request was executed; `reply` is the type name of its reply."""
@@ -381,14 +423,20 @@ class Observer(Observed):
             self._notify(seen, Stage.REPLIED)
 
     def newest_first(self) -> Iterator[Seen]:
-        """Iterates over the requests; to be used up before another comes."""
-        return reversed(self._seen)
+        """Iterates over the latest requests; to be used up before another comes."""
+        return reversed(self._seen) if self.history is None else iter(self.history.newest())
+
+    async def since(self, number: int) -> tuple[list[Seen], bool]:
+        """Returns all requests with a greater number, newest first, and whether answers to some come by `history`."""
+        if self.history is not None:
+            return await self.history.since(number)
+        return [each for each in reversed(self._seen) if each.number > number], False
 
     def last_request(self) -> str:
         """The last request, for a message about others."""
-        if not self._seen:
+        last = next(self.newest_first(), None)
+        if last is None:
             return "no request came"
-        last = self._seen[-1]
         place = "to the controller" if last.call is not None else f"on connection {last.connection}"
         return f"the last request was {last.type_name} {place}"
 
@@ -422,8 +470,9 @@ class Observer(Observed):
         slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
         async with self._looking:  # one slice per tick, however many callers there are
-            for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
-                if each.number <= after or len(found) == limit:
+            requests, _ = await self.since(after)
+            for looked_at, each in enumerate(requests[:look_at], 1):
+                if len(found) == limit:
                     break
                 if holds(each):
                     found.append(each)

@@ -86,11 +86,7 @@ class PendingRequests:
             for at, (event_number, request_id) in enumerate(appends, 1):
                 behind = done + at - 1
                 seen = msgspec.structs.replace(
-                    asked.seen,
-                    number=asked.seen.number + behind,
-                    place=asked.seen.place + behind,
-                    event_number=event_number,
-                    request_id=request_id,
+                    asked.seen, number=asked.seen.number + behind, event_number=event_number, request_id=request_id
                 )
                 yield mark if at == len(appends) else 0, Asked(seen, NO_PLAN)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.server.faults import counts
 from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, AppendBlock, WireError, decode
+from segstore.wire.trace import is_request
 
 if TYPE_CHECKING:
     from segstore.wire import Command
@@ -30,7 +30,7 @@ FindRuns = Callable[[memoryview, int], tuple[list[Any], int]]
 class Piece(NamedTuple):
     """Bytes as received, with their command, or the runs that they are; None if they are only forwarded.
 
-    is_request: whether they are a frame that counts as a request, also if it cannot be decoded.
+    is_request: whether they are or complete a frame that is numbered as a request, also if it cannot be decoded.
     """
 
     data: bytes
@@ -54,6 +54,7 @@ class Frames:
         self._begun = bytearray()  # an incomplete frame; nothing is left then
         self._need = 0  # bytes that `_begun` must reach before there is anything to do
         self._passing = 0
+        self._passes_request = False
         self._lost = False
 
     @property
@@ -97,21 +98,21 @@ class Frames:
                 if not 0 <= length <= MAX_FRAME_BYTES - HEADER_BYTES:
                     self._set_problem(f"a frame that announces {length % (1 << 32)} bytes")
                     self._lost = True
-                    self._passing = end - at
+                    self._passing, self._passes_request = end - at, False
                 elif code in COMMANDS:
                     self.has_more = find_runs is not None and bool(pieces) and code == AppendBlock.code
                     self._need += length
                     stop = at + self._need
                     if self.has_more or stop > end:
                         break
-                    pieces.append(Piece(data[at:stop], self._decoded(data[at:stop]), counts(code)))
+                    pieces.append(Piece(data[at:stop], self._decoded(data[at:stop]), is_request(code)))
                     at = stop
                     continue
                 else:
                     self._set_problem(f"no command has the type code {code}")
-                    self._passing = HEADER_BYTES + length
+                    self._passing, self._passes_request = HEADER_BYTES + length, is_request(code)
             stop = min(end, at + self._passing)
-            pieces.append(Piece(data[at:stop], None))
+            pieces.append(Piece(data[at:stop], None, self._passes_request and self._passing == stop - at))
             self._passing -= stop - at
             at = stop
         if self.has_more:

@@ -240,7 +240,6 @@ class Inspection:
                 self._apply(effects)
         if lane.is_deaf:
             self._backlog.clear()
-        self.settle()
         self._flush()
         requests_wait = bool(self._backlog) or lane.is_blocked or lane.requests_bytes > _MOST_BYTES
         self._hold(link.client, requests_wait or self._requests.has_more)
@@ -250,10 +249,10 @@ class Inspection:
         if lane.is_drained:
             self._drained()
 
-    def settle(self) -> None:
-        """Settles the lane if every request that was received has come to it."""
-        if not (self._backlog or self._lane.is_blocked or self._requests.has_more):
-            self._lane.settle()
+    def arrived(self, before: int, last: int) -> None:
+        """As `Lane.arrived`."""
+        if not self._lane.is_deaf:
+            self._lane.arrived(before, last)
 
     @staticmethod
     def _hold(side: Side, is_held: bool) -> None:

@@ -237,9 +237,10 @@ class Link:
         if self._inspection is None:
             side.forward(data)
             return
-        if side is self.client and side.note is not None:
-            self._inspection.settle()  # what is recorded next has not passed the lane
+        if side is self.client and side.note is not None and (recorder := self._tap.recorder) is not None:
+            before = recorder.requests
             side.note(data)
+            self._inspection.arrived(before, recorder.requests)
         self._inspection.take(side, data)
 
     def hold(self, size: int) -> None:

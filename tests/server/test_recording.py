@@ -18,6 +18,8 @@ HELLO = encode(Hello(17, 5))
 class Notes:
     """A recorder that keeps what it is told."""
 
+    requests = 0
+
     def __init__(self) -> None:
         self.begun: list[dict[str, str]] = []
         self.bytes: dict[tuple[int, str], bytes] = {}

@@ -9,7 +9,7 @@ from segstore.server.traffic import KEPT_BYTES, Traffic
 from segstore.wire import KeepAlive, encode
 from segstore.wire.trace import Direction, Record, RecordKind, read_records
 from tests.server.support import append
-from tests.server.test_traffic import traffic
+from tests.server.traffic.test_traffic import traffic
 
 PING = encode(KeepAlive())
 

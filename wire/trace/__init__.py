@@ -79,6 +79,7 @@ from segstore.wire.trace.fixture import (
     to_line,
     write_lines,
 )
+from segstore.wire.trace.framing import is_request
 from segstore.wire.trace.possible import Among, check_possible, possible, subjects_of
 from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
@@ -154,6 +155,7 @@ __all__ = [
     "header_from_line",
     "header_line",
     "is_fixture",
+    "is_request",
     "key_of_call",
     "language",
     "make_mark",

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from segstore.wire.codec import HEADER_BYTES, or_in_c
+from segstore.wire.commands import AppendBlock, Padding
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,27 +33,42 @@ size_of_frame = struct.Struct("=i").pack
 """Returns the size of a frame as `whole_frames` does: int32 of this machine."""
 
 
+_LOOKED_AT, _PART = 1, 2
+_PARTS: Final = frozenset({AppendBlock.code % _CODES, Padding.code % _CODES})
+
+
+def is_request(code: int) -> bool:
+    """Whether a frame from a client is a request by itself: blocks of appends and padding are none.
+
+    As `whole_frames`, it looks at the lowest byte of the type code only.
+    """
+    return code % _CODES not in _PARTS
+
+
 def marked(codes: Collection[int]) -> bytes:
-    """Returns a table by the lowest byte of type codes, for `whole_frames`: 1 where one of these codes has it."""
+    """Returns a table by the lowest byte of type codes, for `whole_frames`, which stops at frames with these codes."""
     lowest = {code % _CODES for code in codes}
-    return bytes(each in lowest for each in range(_CODES))
+    return bytes(_LOOKED_AT * (each in lowest) | _PART * (each in _PARTS) for each in range(_CODES))
 
 
 @or_in_c()
-def whole_frames(data: Buffer, at: int, max_body: int, looked_at: bytes) -> tuple[int, bytes]:
+def whole_frames(data: Buffer, at: int, max_body: int, looked_at: bytes) -> tuple[int, bytes, int]:
     """Finds whole frames in the data of a stream from a position on.
 
-    It stops at a frame that is incomplete, has a length outside of 0 … `max_body`, or a type code whose lowest byte is
-    marked in `looked_at`. Returns the position where it stopped, and the sizes of the frames, int32 of this machine.
+    It stops at a frame that is incomplete, has a length outside of 0 … `max_body`, or a type code that is to be looked
+    at by the table from `marked`. Returns the position where it stopped, the sizes of the frames, int32 of this
+    machine, and how many of the frames are requests, if they come from a client.
     """
-    sizes, stop = array("i"), len(data)
+    sizes, stop, requests = array("i"), len(data), 0
     while stop - at >= HEADER_BYTES:
         code, length = _read_header(data, at)
-        if not 0 <= length <= min(max_body, stop - at - HEADER_BYTES) or looked_at[code % _CODES]:
+        mark = looked_at[code % _CODES]
+        if not 0 <= length <= min(max_body, stop - at - HEADER_BYTES) or mark & _LOOKED_AT:
             break
         sizes.append(HEADER_BYTES + length)
+        requests += mark < _PART
         at += HEADER_BYTES + length
-    return at, sizes.tobytes()
+    return at, sizes.tobytes(), requests
 
 
 @or_in_c()

@@ -30,7 +30,15 @@ from segstore.wire.trace.blocks import (
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import NUMBERS_BYTES, SIZE_BYTES, marked, numbers, size_of_frame, whole_frames
+from segstore.wire.trace.framing import (
+    NUMBERS_BYTES,
+    SIZE_BYTES,
+    is_request,
+    marked,
+    numbers,
+    size_of_frame,
+    whole_frames,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -190,11 +198,12 @@ class WriterState:
 
     __slots__ = (
         *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop", "_records"),
-        *("_size", "_used", "_view", "_waits", "block_bytes", "flush_after_ns"),
+        *("_size", "_used", "_view", "_waits", "block_bytes", "flush_after_ns", "requests"),
     )
 
     block_bytes: int
     flush_after_ns: int
+    requests: int
     _due_ns: int
     _held: dict[int, _Half | None]
     _looked_at: bytes
@@ -235,8 +244,9 @@ class TraceWriter(WriterState):
     bytes, to go on with when that is full; the data of blocks then stays where it is. columns: returns memory of a size
     for the columns of the next block. Not thread-safe.
 
-    Attributes: data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in
-    pieces. The rest of `memory` after that data is free until the next `add`.
+    Attributes: requests, the number of requests so far: frames of clients (`framing.is_request`), their BYTES, and
+    calls. data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in pieces.
+    The rest of `memory` after that data is free until the next `add`.
     """
 
     __slots__ = ("_more", "_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "_views", "data_start")
@@ -272,6 +282,7 @@ class TraceWriter(WriterState):
         self._part_start = self._part_stop = 0
         """The newest data, between them in the memory, is no piece of `_records` yet: what follows may continue it."""
         self.data_start: int | None = None
+        self.requests = 0
         self._size = 0
         self._waits = False
         self._due_ns = 0
@@ -319,8 +330,9 @@ class TraceWriter(WriterState):
         while at < stop:
             start, sizes = at, b""
             if stream not in self._held:
-                at, sizes = whole_frames(data, at, self._max_body, self._looked_at)
+                at, sizes, requests = whole_frames(data, at, self._max_body, self._looked_at)
             if sizes:
+                self.requests += 0 if direction else requests
                 self._records._put_frames(ts_ns, stream, at - start, sizes)
                 self._keep(data, start, at, lasting=lasting)
             if at < stop:
@@ -366,6 +378,7 @@ class TraceWriter(WriterState):
         """Records the request or the answer of a controller call, redacted as frames are; returns True if a block is
         due.
         """
+        self.requests += direction is Direction.REQUEST
         shown = call if self._redact is None else redacted_call(call)
         self._event(ts_ns, CONTROLLER, direction, RecordKind.CALL, shown.pack())
         return self._is_full()
@@ -526,7 +539,9 @@ class TraceWriter(WriterState):
 
     def _frame(self, ts_ns: int, stream: int, parts: Sequence[Buffer]) -> None:
         """Adds a whole frame, without its token. The first part has its header; memoryviews are not copied."""
-        if self._redact is not None and _read_header(parts[0])[0] in self._redact_codes:
+        code = _read_header(parts[0])[0]
+        self.requests += not stream & 1 and is_request(code)
+        if self._redact is not None and code in self._redact_codes:
             parts = (self._redact(b"".join(parts), True),)
         size = sum(map(len, parts))
         self._records._put_frames(ts_ns, stream, size, size_of_frame(size))
@@ -535,6 +550,7 @@ class TraceWriter(WriterState):
 
     def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
+            self.requests += not stream & 1
             if self._redact is not None:
                 data = self._redact(bytes(data), stream & 1 == Direction.REPLY)
             self._put(ts_ns, stream >> 1, stream & 1, RecordKind.BYTES, data)

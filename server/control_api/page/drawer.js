@@ -175,7 +175,7 @@ function timelineOf(it) {
 function neighboursOf(it) {
   const itself = it.neighbours.find((each) => each.itself);
   const rows = it.neighbours.map((each) => {
-    const name = String(each.number), after = each.at_ms - (itself?.at_ms ?? each.at_ms);
+    const name = String(each.number ?? ""), after = each.at_ms - (itself?.at_ms ?? each.at_ms);
     const cells = [
       ["n", each.opens && !each.itself ? link(name, () => openRequest(each.number)) : name],
       ["n", `${after > 0 ? "+" : ""}${after.toFixed(3)}`],

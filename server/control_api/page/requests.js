@@ -34,9 +34,9 @@ const requestsPanel = addPanel({
     }
     if (asked !== match || isStill()) return;
     pointAt(asked, "");
-    requestsPanel.count(it.last ? `${many(it.last, "record")} so far` : "");
+    requestsPanel.count(it.last ? `${many(it.last, "request")} so far` : "");
     requestsPanel.note([asked && !it.requests.length && "No request matches.",
-      it.forgotten && `Records up to number ${number(it.forgotten)} are no longer kept.`].filter(Boolean).join(" "));
+      it.forgotten && `Requests up to number ${number(it.forgotten)} are no longer kept.`].filter(Boolean).join(" "));
     fill(requestsTable, [
       ["Number", (each) => each.number, "n"],
       ["Time", (each) => clock(each.received_ms), "x"],

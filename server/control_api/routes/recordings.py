@@ -49,7 +49,7 @@ def router(controlled: Controlled) -> APIRouter:
     async def get_trace(form: _Form = "wtrace") -> Response:
         kept = traffic()
         last = kept.flush()
-        return _trace(kept, form, kept.trace(), (record for _, record in kept.records(last=last)), one_at_a_time)
+        return _trace(kept, form, kept.trace(), (record for _, _, record in kept.records(last=last)), one_at_a_time)
 
     @made.post("/recordings", summary="Start a recording", status_code=201)
     async def start_recording(given: NewRecording | None = None) -> RecordingInfo:

@@ -9,12 +9,11 @@ from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
-from segstore.server.control_api.latest import Kept, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, not_kept, shown
 from segstore.server.control_api.routes import NUMBER
 from segstore.server.control_api.routes.resending import Resending
-from segstore.server.traffic import Traffic
+from segstore.server.traffic import History, RecordedRequest, Traffic
 from segstore.wire.trace import MOST_TEXT, FilterError
 
 _NEIGHBOURS = 10
@@ -22,13 +21,12 @@ _NEIGHBOURS = 10
 
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
-    latest = None if controlled.traffic is None else Latest(controlled.traffic, controlled.faults)
     resending = Resending()
 
-    def kept() -> Latest:
-        if latest is None:
+    def kept() -> History:
+        if controlled.history is None:
             raise not_kept()
-        return latest
+        return controlled.history
 
     @made.get("/requests", tags=["requests"], summary="The latest requests, newest first")
     async def list_requests(
@@ -46,7 +44,7 @@ def router(controlled: Controlled) -> APIRouter:
         traffic = found.traffic
         numbers = _numbers(controlled)
         infos = [_info(each, traffic, numbers) for each in requests]
-        return LatestRequests(last=traffic.last, forgotten=traffic.first - 1, requests=infos)
+        return LatestRequests(last=traffic.last_request, forgotten=traffic.first_request - 1, requests=infos)
 
     @made.get(f"/requests/{NUMBER}", tags=["requests"], summary="A request and its reply in detail")
     async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
@@ -70,37 +68,37 @@ def router(controlled: Controlled) -> APIRouter:
         request, _ = await found.about(number, 0)
         if request is None:
             raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
-        facts = found.traffic.peers.get(request.connection, {})
+        facts = found.traffic.peers.get(request.request.connection, {})
         at = _number(_numbers(controlled), facts.get("store", ""))
         store = next((each for each in controlled.stores if each.number == at), None)
         if store is None:  # a request of the controller, or of a store that listens elsewhere now
-            store = next((controlled.store_of(each) for each in request.segments), None) or controlled.stores[0]
+            store = next((controlled.store_of(each) for each in request.request.segments), None) or controlled.stores[0]
         return await resending.send(request, store, found.traffic, admin=facts.get("port") == "admin")
 
     return made
 
 
-def _info(kept: Kept, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
-    latency_ns = kept.latency_ns
-    peer = traffic.peers.get(kept.connection, {})
+def _info(recorded: RecordedRequest, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
+    request, reply = recorded.request, recorded.reply
+    peer = traffic.peers.get(request.connection, {})
     return RequestInfo(
-        number=kept.number,
+        number=recorded.number,
         store=_number(numbers, peer.get("store", "")),
-        connection=kept.connection,
+        connection=request.connection,
         role=peer.get("role", ""),
-        kind=kept.kind,
-        type=shown(kept.request.name),
-        segments=[shown(each) for each in kept.segments],
-        streams=[shown(each) for each in kept.request.streams],
-        request_id=None if kept.request_id is None else str(kept.request_id),
-        writer_id=kept.writer_id,
-        size=kept.size,
-        received_ms=kept.request.record.ts_ns // 1_000_000,
-        stage=kept.stage,
-        reply=None if kept.reply is None else shown(kept.reply.outcome),
-        failure=kept.failure,
-        latency_ms=None if latency_ns is None else latency_ns / 1e6,
-        faults=[shown(each) for each in kept.faults],
+        kind=request.kind,
+        type=shown(request.name),
+        segments=[shown(each) for each in request.segments],
+        streams=[shown(each) for each in request.streams],
+        request_id=None if request.request_id is None else str(request.request_id),
+        writer_id=request.writer_id,
+        size=recorded.size,
+        received_ms=request.record.ts_ns // 1_000_000,
+        stage=recorded.stage,
+        reply=None if reply is None else shown(reply.outcome),
+        failure=request.failure,
+        latency_ms=None if request.latency_ns is None else request.latency_ns / 1e6,
+        faults=[shown(each) for each in recorded.faults],
     )
 
 

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from segstore.server.control_api.fronts import Store
-    from segstore.server.control_api.latest import Kept
-    from segstore.server.traffic import Traffic
+    from segstore.server.traffic import RecordedRequest, Traffic
 
 _PATIENCE_S: Final = 5.0
 _MOST_AT_ONCE: Final = 4
@@ -56,12 +55,12 @@ class Resending:
     def __init__(self) -> None:
         self._sending = 0
 
-    async def send(self, kept: Kept, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
+    async def send(self, recorded: RecordedRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
         """Sends a request to a store, and returns what came until it was answered or the connection was closed.
 
         traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.
         """
-        frames = list(_frames(kept))
+        frames = list(_frames(recorded))
         where = store.admin_address if admin else store.address
         if where is None or store.hub.closing:
             raise ApiProblem(409, f"store {store.number} does not listen: it is stopped", "path.number")
@@ -154,20 +153,21 @@ async def _read(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         return
 
 
-def _frames(kept: Kept) -> Iterator[bytes]:
+def _frames(recorded: RecordedRequest) -> Iterator[bytes]:
     """The frames that a connection with this request alone has. Raises ApiProblem."""
-    if kept.kind != "frame":
-        what = "a controller call" if kept.call is not None else "what is no frame"
+    request = recorded.request
+    if request.kind != "frame":
+        what = "a controller call" if request.call is not None else "what is no frame"
         raise ApiProblem(409, f"{what} cannot be sent again", "path.number")
-    command = kept.command
+    command = request.command
     if not isinstance(command, Hello):
         yield encode(HELLO)
     if isinstance(command, _APPENDS):
-        if not kept.segments:
+        if not request.segments:
             raise ApiProblem(409, "the segment of its writer is no longer known", "path.number")
-        yield encode(SetupAppend(0, command.writer_id, kept.segments[0], ""))
-    if kept.block is not None:
-        yield kept.block.record.data
+        yield encode(SetupAppend(0, command.writer_id, request.segments[0], ""))
+    if request.block is not None:
+        yield request.block.record.data
     elif isinstance(command, AppendBlockEnd) and len(command.data) != command.size_of_whole_events:
         raise ApiProblem(409, "the frame with its events is no longer kept", "path.number")
-    yield kept.request.record.data
+    yield request.record.data

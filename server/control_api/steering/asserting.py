@@ -1,9 +1,8 @@
 """Routes that keep requests, wait for them and verify their number, and wait for what a fault rule holds.
 
 They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start to its end,
-`segstore serve` until `DELETE /v1/requests/keep`, and a tap, which forwards appends undecoded, only from `POST
-/v1/requests/keep`. Where it is not kept, waits and verifications are refused: they would count only the requests that
-come from then on.
+`segstore serve` until `DELETE /v1/requests/keep`, and a tap only from `POST /v1/requests/keep`. Where it is not kept,
+waits and verifications are refused: they would count only the requests that come from then on.
 Invariants: a wait ends by its deadline, before the listener's, or with its connection; at most `_MOST_WAITS` wait at a
 time.
 """
@@ -69,7 +68,7 @@ def _faults(controlled: Controlled) -> Faults:
 
 def _observer(controlled: Controlled) -> Observer:
     observer = _faults(controlled).observer
-    if observer is None:
+    if observer is None or observer.kept_from is None:
         raise ApiProblem(
             409,
             "requests are not kept here yet: POST /v1/requests/keep, or `segstore ctl keep`, before the test",
@@ -79,27 +78,32 @@ def _observer(controlled: Controlled) -> Observer:
 
 
 def _keeping(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
-    asked_for = None
-    if controlled.faults is not None and controlled.faults.observer is None and controlled.tap is None:
-        asked_for = controlled.faults.observer = Observer()
+    faults, history, own = controlled.faults, controlled.history, None
+    if faults is not None and faults.observer is None and (history is not None or controlled.tap is None):
+        own = faults.observer = Observer(history=history, kept_from=None if controlled.tap is not None else 0)
 
     @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
     async def keep_requests() -> Kept:
-        nonlocal asked_for
+        nonlocal own
         there = _faults(controlled)
         if there.observer is None:
-            asked_for = there.observer = Observer()
-        return Kept(last=there.observer.mark())
+            own = there.observer = Observer()
+        if there.observer.kept_from is None:
+            there.observer.kept_from = there.observer.last
+        return Kept(last=there.observer.last)
 
     @made.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
     async def stop_keeping_requests() -> Response:
-        nonlocal asked_for
+        nonlocal own
         there = _faults(controlled)
-        if there.observer is not asked_for:
+        if there.observer is not own:
             raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
         if waits.count:
             raise ApiProblem(409, f"waits in progress: {waits.count}; end them first", "path")
-        asked_for = there.observer = None
+        if own is not None and own.history is not None:
+            own.kept_from = None
+        else:
+            own = there.observer = None
         return Response(status_code=204)
 
     @made.delete("/requests", tags=["requests"], summary="Forget the requests so far", status_code=204)
@@ -117,10 +121,11 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         timeout_s: _Timeout = 5.0,
         since: _Since = 0,
     ) -> Matched:
+        observer = _observer(controlled)
         with waits.one():
             try:
-                found = await _observer(controlled).wait_for(
-                    match, count=count, stage=stage, timeout_s=timeout_s, since=since
+                found = await observer.wait_for(
+                    match, count=count, stage=stage, timeout_s=timeout_s, since=max(since, observer.kept_from or 0)
                 )
             except (FilterError, ValueError) as error:
                 raise _bad_filter(error) from error
@@ -145,6 +150,7 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         if any(low > each for each in high):
             raise ApiProblem(422, f"query: no number is {' and '.join(expected)}", "query")
         observer = _observer(controlled)
+        since = max(since, observer.kept_from or 0)
         found = await _found(observer, match, stage, since)
         count = len(found)
         if count < low or any(count > each for each in high):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 _recorded_number: ContextVar[int] = ContextVar("_recorded_number", default=0)
-"""Of the call that is being served, in the recorded traffic; 0 if it is not recorded."""
+"""That of the request that is being served, from its recorder; 0 if it is not recorded."""
 _OF_TRANSPORT: Final = ("grpc-", ":")
 
 
@@ -62,9 +62,9 @@ class Calls:
                 return await behaviour(request, context)
             self._number += 1
             number, message = self._number, b""
-            _recorded_number.set(number)
             given = as_texts(sent_metadata(context))
             recorder.called(Direction.REQUEST, Call(number, rpc, request, given, context.peer()))
+            _recorded_number.set(recorder.requests)
             status = "OK"
             try:
                 message = await behaviour(request, context)
@@ -113,7 +113,9 @@ class _Ruled:
 
     async def serve(self, request: bytes, behaviour: Behaviour, answered: Callable[[Behaviour], Behaviour]) -> bytes:
         faults, observer = self._faults, self._faults.observer
-        given = Call(faults.next_request(), self._rpc, request, peer=self._context.peer())
+        number = _recorded_number.get()
+        faults.requests = max(faults.requests, number)
+        given = Call(number or faults.next_request(), self._rpc, request, peer=self._context.peer())
         seen = self._seen(given, len(request))
         if observer is not None:
             observer.add(seen)
@@ -222,7 +224,6 @@ class _Ruled:
             direction=direction,
             failure=call.failed,
             call=call,
-            place=_recorded_number.get(),
         )
 
 

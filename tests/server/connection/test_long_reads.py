@@ -42,7 +42,7 @@ async def test_a_flood_of_appends_is_stored_and_recorded_as_it_was_sent(others: 
         (found,) = await peers[0].ask(read(0, 2_048 * 900))
         assert found.data == b"".join(number.to_bytes(4, "big") * 512 for number in range(1, 901))  # type: ignore[attr-defined]
         kept.flush()
-        records = [record for _, record in kept.records()]
+        records = [record for _, _, record in kept.records()]
         trace = b"".join(kept.trace())
         areas = {id(each) for each in mock.server.hub.buffers._areas._areas}
         parts = [each for block in kept._blocks if block.pending is not None for each in block.pending.data]

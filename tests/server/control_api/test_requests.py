@@ -14,7 +14,7 @@ from segstore.server import MockSegmentStore
 from segstore.server.cluster import ClusterSettings, MockCluster
 from segstore.server.control_api import Controlled
 from segstore.traces import TraceFile
-from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, Padding, ReadSegment, SetupAppend
+from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, ReadSegment, SegmentCreated, SetupAppend
 from segstore.wire.commands import (
     NO_VERSION,
     CreateTableSegment,
@@ -34,7 +34,7 @@ from segstore.wire.commands import (
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
 from tests.server.control_api.support import alone, asking, asking_cluster, client_of, done, peer_of, refusal
-from tests.server.support import SEGMENT, WRITER, append, create, set_up
+from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 
 
 def event(data: bytes) -> bytes:
@@ -48,7 +48,7 @@ async def test_requests_come_newest_first_with_what_has_become_of_them() -> None
         peer.send(append(2))
         await mock.faults.wait_held("held")
         answer = (await http.get("/v1/requests")).json()
-        assert (answer["last"], answer["forgotten"]) == (10, 0)  # with four replies and the opening of the connection
+        assert (answer["last"], answer["forgotten"]) == (5, 0)
         numbers = [each["number"] for each in answer["requests"]]
         assert numbers == sorted(numbers, reverse=True)
         held, stored, *_, hello = answer["requests"]
@@ -106,13 +106,13 @@ async def test_calls_are_listed_with_the_scopes_and_streams_that_they_name() -> 
 
 async def test_what_a_client_sends_that_is_no_request_is_found_by_its_type() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
-        query = {"match": "type = PADDING"}
+        query = {"match": "type = SEGMENT_CREATED"}
         status, said, _ = refusal(await http.get("/v1/requests", params=query))
         assert (status, "no request has this type" in said) == (422, True)
-        peer.send(Padding(8))
-        await peer.ask(create())
+        peer.send(SegmentCreated(1, SEGMENT))
+        await until(lambda: not mock.server.hub.connections)
         (found,) = (await http.get("/v1/requests", params=query)).json()["requests"]
-        assert found["type"] == "PADDING"
+        assert found["type"] == "SEGMENT_CREATED"
 
 
 async def test_numbers_of_any_length_are_not_found() -> None:
@@ -251,7 +251,7 @@ async def test_keys_and_values_of_table_commands_are_payloads() -> None:
 async def test_a_request_that_was_discarded_or_is_none_is_not_found() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create())
-        for number in (1, 5, 77, 10**30):  # an opening, a reply, none
+        for number in (3, 77, 10**30):
             status, _, where = refusal(await http.get(f"/v1/requests/{number}"))
             assert (status, where) == (404, "path.number")
 

@@ -141,7 +141,7 @@ async def test_toxics_added_over_http_apply_to_open_connections() -> None:
 async def test_requests_are_waited_for_and_verified() -> None:
     async with tapped(watched=False) as (tap, http), through(tap) as peer:
         assert refusal(await http.get("/v1/requests/verify?exactly=0"))[0] == 409
-        assert await done(http, "POST", "/v1/requests/keep") == {"last": 0}
+        assert await done(http, "POST", "/v1/requests/keep") == {"last": 3}
         await peer.ask(append(1))
         match = "type = APPEND_BLOCK_END"
         found = await done(http, "GET", "/v1/requests/wait", match=match)

@@ -72,8 +72,8 @@ def test_what_does_not_decode_passes() -> None:
 
 
 def test_frames_that_count_as_requests_are_marked_even_if_they_do_not_decode() -> None:
-    others = [BLOCK, encode(Padding(8)), BLOCK[:4] + b"\0\0\0\x02no", UNKNOWN, b"\0\0\0\x09\xff\xff\xff\xff"]
-    requests = [*FRAMES, b"\0\0\0\x09\0\0\0\x02no"]
+    others = [BLOCK, encode(Padding(8)), BLOCK[:4] + b"\0\0\0\x02no", b"\0\0\0\x09\xff\xff\xff\xff"]
+    requests = [*FRAMES, b"\0\0\0\x09\0\0\0\x02no", UNKNOWN]
     found = Frames().feed(b"".join(requests + others))
     assert [each.data for each in found if each.is_request] == requests
     assert [each.data for each in found if not each.is_request] == others

@@ -10,6 +10,8 @@
 #define AHEAD 64
 #define FEW 256
 #define MANY_BYTES 4096 /* copies from this size bypass the cache */
+#define IS_LOOKED_AT(mark) ((mark) & 1) /* marks of segstore.wire.trace.framing.marked */
+#define IS_REQUEST(mark) ((mark) < 2)
 #define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
 
 /* Frames that one stream has completed at a time. They are copied, because they may lie anywhere. */
@@ -23,6 +25,7 @@ typedef struct {
     int64_t most; /* bytes of a frame behind its header */
     const char *looked_at;
     Py_ssize_t at, count, room; /* the position behind the frames that were found, and how many; room: for sizes */
+    Py_ssize_t requests;        /* how many of them are requests, if they come from a client */
     int32_t *sizes;             /* of the frames; `few`, or owned */
     int32_t few[FEW];
 } Search;
@@ -41,7 +44,7 @@ search_init(Search *search, const Py_buffer *data, int64_t most, const char *loo
     search->bytes = data->buf;
     search->most = most;
     search->looked_at = looked_at;
-    search->at = search->count = 0;
+    search->at = search->count = search->requests = 0;
     search->room = FEW;
     search->sizes = search->few;
 }
@@ -78,8 +81,8 @@ find_frames(Search *search, Py_ssize_t stop)
     Py_ssize_t at = search->at, before = at, count = search->count;
     while (stop - at >= HEADER_BYTES) {
         int64_t length = load32(bytes + at + 4);
-        if (length < 0 || length > search->most || length > stop - at - HEADER_BYTES ||
-            search->looked_at[bytes[at + 3]])
+        char mark = search->looked_at[bytes[at + 3]];
+        if (length < 0 || length > search->most || length > stop - at - HEADER_BYTES || IS_LOOKED_AT(mark))
             break;
         Py_ssize_t end = at + HEADER_BYTES + (Py_ssize_t)length, ahead = AHEAD * (end - before);
         if (ahead < stop - end)
@@ -88,6 +91,7 @@ find_frames(Search *search, Py_ssize_t stop)
         if (count == search->room && make_room(search) < 0)
             return -1;
         search->sizes[count++] = (int32_t)(end - at);
+        search->requests += IS_REQUEST(mark);
         before = at;
         at = end;
     }
@@ -110,8 +114,8 @@ whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
         search_init(&search, &data, most, PyBytes_AS_STRING(args[3]));
         search.at = (Py_ssize_t)at;
         if (find_frames(&search, data.len) == 0)
-            made = Py_BuildValue("ny#", search.at, (char *)search.sizes,
-                                 search.count * (Py_ssize_t)sizeof(*search.sizes));
+            made = Py_BuildValue("ny#n", search.at, (char *)search.sizes,
+                                 search.count * (Py_ssize_t)sizeof(*search.sizes), search.requests);
         search_clear(&search);
     }
     PyBuffer_Release(&data);
@@ -194,7 +198,7 @@ frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 enum { WRITER, RECORDS_TYPE, NUMBERS };
 enum {
     DUE_NS, HELD, LOOKED_AT, MAX_BODY, MEMORY_BYTES, PART_START, PART_STOP, RECORDS, TAKEN_BYTES, USED, VIEW, WAITS,
-    BLOCK_BYTES, FLUSH_AFTER_NS,
+    BLOCK_BYTES, FLUSH_AFTER_NS, REQUESTS,
     PARTS, FIRST_NS, FRAMES_START, LAST_NS, OVERHEAD, RUNS, RECORDED_BYTES, SIZES, TIMES
 };
 #define MOST_OVERHEAD 2 /* _MOST_OVERHEAD of segstore.wire.trace.writer */
@@ -202,7 +206,7 @@ enum {
 
 /* What adding changes of the writer and its records. */
 typedef struct {
-    int64_t due_ns, part_start, part_stop, size, used, first_ns, last_ns, overhead, recorded, frames_start;
+    int64_t due_ns, part_start, part_stop, size, used, first_ns, last_ns, overhead, recorded, frames_start, requests;
 } Counts;
 
 /* Bytes of one direction, what the writer has, and what is found. The writer and its memory are borrowed. */
@@ -269,7 +273,8 @@ find_writer(const Shortcut *self, Recorded *to)
         {writer, MEMORY_BYTES, &to->memory_bytes}, {writer, PART_START, &to->was.part_start},
         {writer, PART_STOP, &to->was.part_stop}, {writer, TAKEN_BYTES, &to->was.size},
         {writer, USED, &to->was.used}, {writer, FLUSH_AFTER_NS, &to->flush_after_ns},
-        {writer, BLOCK_BYTES, &to->block_bytes}, {records, OVERHEAD, &to->was.overhead},
+        {writer, BLOCK_BYTES, &to->block_bytes}, {writer, REQUESTS, &to->was.requests},
+        {records, OVERHEAD, &to->was.overhead},
         {records, RECORDED_BYTES, &to->was.recorded}, {records, FRAMES_START, &to->was.frames_start},
         {records, FIRST_NS, &to->was.first_ns}, {records, LAST_NS, &to->was.last_ns},
     };
@@ -309,7 +314,7 @@ find_start(Recorded *to)
     int64_t length = load32(frame + 4), missing = HEADER_BYTES + length - to->of_half;
     to->first = (Py_ssize_t)missing;
     return length >= 0 && length <= to->max_body && missing > 0 && missing <= to->data.len &&
-           (to->of_data == NULL || missing < LASTING_BYTES) && !to->search.looked_at[frame[3]];
+           (to->of_data == NULL || missing < LASTING_BYTES) && !IS_LOOKED_AT(to->search.looked_at[frame[3]]);
 }
 
 /* Finds frames, and copies the bytes if there is memory for them; 0, or -1 with an exception. The bytes of each step
@@ -462,7 +467,7 @@ change(const Shortcut *self, const Recorded *to)
         {PART_STOP, to->was.part_stop, to->now.part_stop}, {OVERHEAD, to->was.overhead, to->now.overhead},
         {RECORDED_BYTES, to->was.recorded, to->now.recorded},
         {FRAMES_START, to->was.frames_start, to->now.frames_start}, {FIRST_NS, to->was.first_ns, to->now.first_ns},
-        {LAST_NS, to->was.last_ns, to->now.last_ns},
+        {LAST_NS, to->was.last_ns, to->now.last_ns}, {REQUESTS, to->was.requests, to->now.requests},
     };
     enum { COUNT = sizeof(counts) / sizeof(*counts) };
     PyObject *numbers[COUNT] = {NULL}; /* of those that have changed */
@@ -499,6 +504,10 @@ record(const Shortcut *self, Recorded *to)
         status = add_run(to, to->search.count, to->search.sizes);
     if (status == 0)
         status = add_data(to);
+    if ((to->stream & 1) == 0) /* from a client */
+        to->now.requests += to->search.requests +
+                            (to->half != NULL &&
+                             IS_REQUEST(to->search.looked_at[(unsigned char)PyByteArray_AS_STRING(to->half)[3]]));
     to->now.size += to->data.len;
     to->now.recorded += to->of_half + to->search.at;
     to->now.overhead += PyByteArray_GET_SIZE(to->runs) - runs + PyByteArray_GET_SIZE(to->sizes) - sizes;

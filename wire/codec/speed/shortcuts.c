@@ -110,7 +110,7 @@ static const What whats[] = {
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, "", NULL, NULL, 0},
     {"whole_frames", whole_frames, 4, 0, 0, "", NULL, NULL, 0},
     {"frames_into", frames_into, 6, 0, 0, "", NULL, NULL, 0},
-    {"add", record_bytes, 6, 3, 23, "", NULL, NULL, 0, {[14] = 1, 1, 1, 1, 1, 1, 1, 1, 1}, 1},
+    {"add", record_bytes, 6, 3, 24, "", NULL, NULL, 0, {[15] = 1, 1, 1, 1, 1, 1, 1, 1, 1}, 1},
     {"write_and_sync", write_and_sync, 3, 0, 0, "", NULL, NULL, 0},
 };
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from segstore.server.faults import Observer
+from segstore.server.traffic import History
 from tests.server.control_api.support import asking, done, peer_of, refusal
 from tests.server.control_api.test_tap import tapped, through
 from tests.server.support import SEGMENT, append, create, read, set_up
+from tests.server.traffic.test_history import traffic_of
 
 
 async def test_decisions_are_listed_in_order_in_pages_and_by_rule() -> None:
@@ -66,11 +69,11 @@ async def test_rules_without_effect_are_listed_with_the_nearest_requests() -> No
         assert len((await done(http, "GET", "/v1/unmatched"))["unmatched"]) == 1
 
 
-async def test_without_a_log_of_requests_the_nearest_are_those_of_the_latest_traffic(
+async def test_where_appends_pass_together_the_nearest_are_those_of_the_latest_traffic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
-        mock.faults.observer = None  # as `segstore serve` has it
+        mock.faults.observer = Observer(history=History(traffic_of(mock), mock.faults))  # as `segstore serve` has it
         mock.faults.add(f'type = APPEND_BLOCK_END and segment = "{SEGMENT}2"', do="WrongHost", name="never")
         await peer.ask(create(), set_up(), append(3, b"data"))
         (listed,) = (await done(http, "GET", "/v1/requests", match="type = APPEND_BLOCK_END"))["requests"]

@@ -8,6 +8,9 @@ import grpc
 import httpx
 import pytest
 
+from segstore.server.clock import LoopClock
+from segstore.server.cluster import Cluster, ClusterSettings
+from segstore.server.config import StoreSettings
 from segstore.server.control_api import Controlled
 from segstore.server.faults import Faults, Seen
 from segstore.wire.controller_api import METHODS, messages
@@ -154,6 +157,45 @@ async def test_after_the_end_of_keeping_appends_are_not_looked_at_any_more() -> 
             assert "POST /v1/requests/keep" in refusal(await http.get(f"/v1/requests/{path}"))[1]
         await done(http, "DELETE", "/v1/requests/keep")
         assert await done(http, "POST", "/v1/requests/keep") == {"last": 0}
+
+
+async def test_appends_are_numbered_counted_and_waited_for_though_they_pass_the_rules_together() -> None:
+    settings = ClusterSettings(store=StoreSettings(port=0), http_port=0)
+    async with Cluster(settings, faults=Faults(LoopClock())) as server:
+        assert server.address is not None
+        assert server.rules is not None
+        async with (
+            Peer(*await asyncio.open_connection(*server.address)) as peer,
+            httpx.AsyncClient(base_url=f"http://{server.http_address}", trust_env=False, timeout=60) as http,
+        ):
+
+            async def verify(match: str, **bounds: int) -> int:
+                count: int = (await done(http, "GET", "/v1/requests/verify", match=match, **bounds))["count"]
+                return count
+
+            await peer.ask(HELLO, create(), set_up(), *map(append, range(5)))
+            waiting = asyncio.create_task(done(http, "GET", "/v1/requests/wait", match=APPENDS, count=7, timeout_s=50))
+            (connection,) = server.stores[0].hub.connections
+            observer, lane = server.rules.observer, connection._lane
+            assert observer is not None
+            assert lane is not None
+            await until(lambda: bool(observer._waiters))
+            assert not lane._lane.passes_appends, "a wait is notified"
+            await peer.ask(append(5), append(6))
+            assert (await waiting)["number"] == 10
+            assert lane._lane.passes_appends
+            await peer.ask(append(7), append(8))
+            assert [each.number for each in observer.requests(APPENDS)] == [9, 10], "the others passed together"
+            assert await verify(APPENDS, exactly=9) == 9
+            assert await verify(f'{APPENDS} and data ~ "data"', since=10, exactly=2) == 2
+            server.rules.add(APPENDS, nth=2, do="close after", name="lost ack")
+            peer.send(append(9), append(10))
+            await until(lambda: len(server.rules.decisions) == 1)  # type: ignore[union-attr]  # there are rules
+            assert [each.request for each in server.rules.decisions] == [14]
+            (lost,) = (await done(http, "GET", "/v1/requests", after=13))["requests"]
+            assert (lost["number"], lost["faults"], lost["stage"]) == (14, ["lost ack: close after"], "applied")
+            for which in ({"stage": "applied", "since": 13}, {"stage": "replied", "since": 12}):
+                assert (await done(http, "GET", "/v1/requests/wait", match=APPENDS, **which))["number"] in (13, 14)
 
 
 async def test_waits_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

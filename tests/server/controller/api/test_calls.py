@@ -25,6 +25,7 @@ class Recorded:
     """Keeps calls; the connections of stores are not its business."""
 
     def __init__(self) -> None:
+        self.requests = 0
         self.calls: list[tuple[Direction, Call]] = []
         self.answered = asyncio.Event()
 

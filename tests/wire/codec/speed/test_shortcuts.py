@@ -202,7 +202,7 @@ def test_the_sizes_of_frames_are_found_however_many_there_are() -> None:
     for call in pairs()["whole_frames"]:
         for count in (1, 20, 400):
             sizes = array("i", range(9, 17)).tobytes() * count
-            assert call(RECORDED * count, 0, 100, marked({9})) == (len(RECORDED) * count, sizes * 20)
+            assert call(RECORDED * count, 0, 100, marked({9})) == (len(RECORDED) * count, sizes * 20, 7 * 20 * count)
 
 
 def test_frames_are_written_into_their_rows_of_the_columns() -> None:

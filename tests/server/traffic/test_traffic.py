@@ -29,7 +29,7 @@ def traffic(max_bytes: int = MIB) -> Traffic:
 
 def kinds(kept: Traffic) -> list[tuple[int, RecordKind]]:
     kept.flush()
-    return [(number, each.kind) for number, each in kept.records()]
+    return [(number, each.kind) for number, _, each in kept.records()]
 
 
 def test_records_are_read_while_more_is_recorded_and_keep_their_numbers() -> None:
@@ -42,8 +42,8 @@ def test_records_are_read_while_more_is_recorded_and_keep_their_numbers() -> Non
     assert kinds(kept) == [(1, RecordKind.OPEN), (2, RecordKind.FRAME), (3, RecordKind.FRAME)]
     kept.closed(number, Direction.REPLY, reason="why")
     assert kept.flush() == 4
-    assert [each for each, _ in kept.records(2, 3)] == [2, 3]
-    assert [each for each, _ in kept.records(4)] == [4]
+    assert [each for each, _, _ in kept.records(2, 3)] == [2, 3]
+    assert [each for each, _, _ in kept.records(4)] == [4]
     assert list(kept.records(5)) == []
 
 
@@ -95,7 +95,7 @@ def test_cleared_traffic_is_empty_and_numbers_continue() -> None:
     assert (kept.first, kept.last, list(kept.records())) == (2, 1, [])
     kept.received(number, encode(KeepAlive())[3:])
     assert kept.flush() == 2
-    assert [(each, record.data) for each, record in kept.records()] == [(2, encode(KeepAlive()))]
+    assert [(*each, record.data) for *each, record in kept.records()] == [(2, 1, encode(KeepAlive()))]
 
 
 def test_memory_of_discarded_records_is_used_again_without_changing_what_is_read() -> None:
@@ -110,15 +110,15 @@ def test_memory_of_discarded_records_is_used_again_without_changing_what_is_read
         if each == 100:
             kept.flush()
             reading = kept.records()
-            first, _ = next(reading)
+            first, *_ = next(reading)
     assert reading is not None
     kept.flush()
     assert kept.first > first
     frames_of = dict(enumerate((frame for each in sent for frame in split(each)), 2))
-    for found, record in (*reading, *kept.records()):
+    for found, _, record in (*reading, *kept.records()):
         assert record.data == frames_of[found]
     assert kept.last == 1 + 3 * 400
-    assert [each for each, _ in kept.records()] == list(range(kept.first, kept.last + 1))
+    assert [each for each, _, _ in kept.records()] == list(range(kept.first, kept.last + 1))
 
 
 def test_reads_that_are_larger_than_a_block_fill_one_block_after_the_other() -> None:
@@ -129,7 +129,7 @@ def test_reads_that_are_larger_than_a_block_fill_one_block_after_the_other() -> 
         kept.received(number, b"".join(frames))
         kept.sent(number, [encode(KeepAlive()) * 500])
     assert kept.flush() == 1 + 10 * (700 + 500)
-    found = [each for _, each in kept.records() if each.direction is Direction.REQUEST]
+    found = [each for _, _, each in kept.records() if each.direction is Direction.REQUEST]
     assert all(each.kind is RecordKind.FRAME for each in found)
     wanted = frames * 10
     assert [each.data for each in found] == wanted[len(wanted) - len(found) :]
@@ -174,17 +174,17 @@ def test_long_reads_stay_where_they_are_and_the_memory_of_discarded_ones_is_used
         if each == 30:
             kept.flush()
             reading = kept.records()
-            first, _ = next(reading)
+            first, *_ = next(reading)
     assert reading is not None
     kept.flush()
     assert kept.first > first
     assert 12 * MIB < kept._bytes <= KEPT_BYTES
     assert len(reads.areas) <= 10, "of 2 MiB"
-    own = [record for _, record in (*reading, *kept.records()) if record.direction is Direction.REQUEST]
+    own = [record for _, _, record in (*reading, *kept.records()) if record.direction is Direction.REQUEST]
     assert {each.kind for each in own} == {RecordKind.FRAME}
     wanted = {bytes(each): None for each in sent}
     assert all(each.data in wanted for each in own)
-    newest = [each.data for _, each in kept.records() if each.direction is Direction.REQUEST]
+    newest = [each.data for _, _, each in kept.records() if each.direction is Direction.REQUEST]
     assert newest == sent[-len(newest) :]
     assert sum(map(len, newest)) > 10 * MIB
     assert reads.in_place() > 10 * MIB
@@ -201,7 +201,7 @@ def test_frames_of_several_reads_stay_where_they_are_in_memory_that_is_bounded()
             reads.read(one, frames[0][at : at + 700_000])
             reads.read(other, frames[1][at : at + 700_000])
     kept.flush()
-    found = [each.data for _, each in kept.records() if len(each.data) > 1_000]
+    found = [each.data for _, _, each in kept.records() if len(each.data) > 1_000]
     assert sorted(found) == sorted(sent[-len(found) :])
     assert sum(map(len, found)) > 9 * MIB
     assert reads.in_place() > 0.95 * sum(map(len, found))
@@ -219,7 +219,7 @@ def test_incomplete_frames_of_many_connections_are_copied_so_that_they_pin_littl
     for number, frame in sent.items():
         kept.received(number, frame[100_000:])
     kept.flush()
-    found = {each.connection: each.data for _, each in kept.records() if each.kind is RecordKind.FRAME}
+    found = {each.connection: each.data for _, _, each in kept.records() if each.kind is RecordKind.FRAME}
     assert found
     assert all(sent[number] == data for number, data in found.items() if len(data) < 300_000)
     assert list(found)[-1] == number
@@ -231,7 +231,7 @@ def test_small_frames_in_long_reads_stay_where_they_are() -> None:
     for _ in range(40):
         reads.read(number, frame * 900)
     kept.flush()
-    assert sum(len(each.data) for _, each in kept.records()) > 11 * MIB
+    assert sum(len(each.data) for _, _, each in kept.records()) > 11 * MIB
     assert reads.in_place() > 11 * MIB
 
 
@@ -245,7 +245,7 @@ def test_lent_reads_that_are_kept_too_take_no_memory_of_their_own() -> None:
         del lent
         reads.buffers.give_back()
     kept.flush()
-    assert sum(len(each.data) for _, each in kept.records()) > 10 * MIB
+    assert sum(len(each.data) for _, _, each in kept.records()) > 10 * MIB
 
 
 def test_pieces_between_tokens_are_copied_and_cost_little_memory() -> None:
@@ -269,13 +269,13 @@ def test_incomplete_frames_beyond_the_bound_are_recorded_as_the_bytes_that_they_
         sent[number] = b"\0\0\0\2\0\x10\0\0" + bytes((each,)) * 80_000
         kept.received(number, sent[number])
     kept.flush()
-    found = {each.connection: each.data for _, each in kept.records() if each.kind is RecordKind.BYTES}
+    found = {each.connection: each.data for _, _, each in kept.records() if each.kind is RecordKind.BYTES}
     assert len(found) > 9
     other = kept.opened()
     for _ in range(20):
         kept.received(other, encode(append(1, b"\xff" * 20_000)))
     kept.flush()
-    again = {each.connection: each.data for _, each in kept.records() if each.kind is RecordKind.BYTES}
+    again = {each.connection: each.data for _, _, each in kept.records() if each.kind is RecordKind.BYTES}
     assert again
     assert all(data == sent[connection] for connection, data in (*found.items(), *again.items()))
 
@@ -325,7 +325,7 @@ def test_few_bytes_are_copied_if_little_may_be_kept() -> None:
         reads.read(number, frame)
     kept.flush()
     assert reads.in_place() == 0
-    assert [each.data for _, each in kept.records(2)] == split(frame) * 3
+    assert [each.data for _, _, each in kept.records(2)] == split(frame) * 3
 
 
 def test_tokens_are_overwritten_in_the_records_of_long_reads_and_not_in_what_was_read() -> None:
@@ -336,7 +336,7 @@ def test_tokens_are_overwritten_in_the_records_of_long_reads_and_not_in_what_was
     reads.read(number, data)
     assert reads.buffers.view[: len(data)] == data
     assert b"secret" not in b"".join(kept.trace())
-    found = [each.data for _, each in kept.records(2)]
+    found = [each.data for _, _, each in kept.records(2)]
     assert [len(each) for each in found] == [len(each) for frame in frames for each in split(frame)]
     assert found[-1] == frames[-1]
 
@@ -385,7 +385,7 @@ def test_frames_that_come_in_many_small_pieces_take_no_more_memory_than_was_set(
             kept.sent(number, [encode(KeepAlive())])
         assert tracemalloc.get_traced_memory()[0] < 2 * MIB + 2 * MIB + MIB, "records, incomplete frames, a block"
     kept.flush()
-    requests = [each for _, each in kept.records() if each.direction is Direction.REQUEST and each.data]
+    requests = [each for _, _, each in kept.records() if each.direction is Direction.REQUEST and each.data]
     assert {each.kind for each in requests} <= {RecordKind.BYTES, RecordKind.FRAME, RecordKind.OPEN}
     assert RecordKind.BYTES in {each.kind for each in requests}, "the longest are no frames then"
 
@@ -442,7 +442,7 @@ def test_a_writers_segment_is_known_after_its_set_up_was_discarded() -> None:
     kept.flush()
     assert kept.first > 2
     exchanges = Exchanges(writers=kept.writers)
-    assert {exchanges.see(each).segments for _, each in kept.records()} == {(SEGMENT,)}
+    assert {exchanges.see(each).segments for _, _, each in kept.records()} == {(SEGMENT,)}
 
 
 def test_tokens_are_overwritten_in_frames_of_all_sizes() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
-from segstore.server.traffic import Traffic
+from segstore.server.faults import Observer
+from segstore.server.traffic import History, Traffic
 from segstore.tap import Tap
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, Hello, KeepAlive, Padding, encode
 from tests.looped import looped
@@ -131,7 +132,7 @@ async def test_a_fault_is_shown_at_its_frame_while_others_wait_behind_it() -> No
 async def test_faults_are_shown_at_their_frames_after_older_records_were_discarded(observed: bool) -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         if not observed:  # appends pass the rules together
-            mock.faults.observer = None
+            mock.faults.observer = Observer(history=History(traffic_of(mock), mock.faults))
         await peer.ask(create(), set_up())
         peer.send(*map(append, range(1, 1_001)))
         mock.faults.add("type = READ_SEGMENT", nth=2, do="WrongHost", name="lost")

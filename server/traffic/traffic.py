@@ -5,8 +5,8 @@ memory that is used again when its records are discarded. Nothing is decoded, an
 `records` and `trace` read what is kept, at any time.
 
 Invariants: whole records, with the memory that they are in, take at most `max_bytes`, and incomplete frames at most as
-much again; no record has a delegation token. A record's number counts all records since the start, so it stays the same
-until the record is discarded.
+much again; no record has a delegation token. Records are numbered since the start, and so are requests, on arrival and
+by themselves: rules, the log of requests and the HTTP API name a request by this number.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ from segstore.server.areas import HUGE_BYTES, Areas
 from segstore.server.recording import TraceRecorder
 from segstore.wire import MAX_FRAME_BYTES, WIRE_VERSION, WireError, decode
 from segstore.wire.commands import SetupAppend
-from segstore.wire.trace import SECRET_CODES, Direction, Metadata, TraceWriter, make_mark, redact
+from segstore.wire.trace import (
+    SECRET_CODES,
+    Direction,
+    Metadata,
+    RecordKind,
+    TraceWriter,
+    is_request,
+    make_mark,
+    redact,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from segstore.wire.trace import Pending, Record
+    from segstore.wire.trace import Columns, Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCKS: Final = 16
@@ -49,15 +58,17 @@ class _Block:
 
     Attributes:
         first: the number of the first one.
+        first_request: the number of the first request in it, or behind it.
         pending: the records; None once they are discarded.
         areas: sizes of the areas of memory that their data is in, by the identity of these.
         own_bytes: what they take beside that memory.
     """
 
-    __slots__ = ("areas", "first", "own_bytes", "pending")
+    __slots__ = ("areas", "first", "first_request", "own_bytes", "pending")
 
-    def __init__(self, first: int, pending: Pending) -> None:
+    def __init__(self, first: int, first_request: int, pending: Pending) -> None:
         self.first = first
+        self.first_request = first_request
         self.pending: Pending | None = pending
         self.areas: dict[int, int] = {}
         self.own_bytes = _PART_BYTES * (len(pending.rows) + len(pending.data)) + sum(each.size for each in pending.rows)
@@ -69,6 +80,15 @@ class _Block:
 
 
 _first = attrgetter("first")
+_first_request = attrgetter("first_request")
+
+
+def _is_request(columns: Columns, index: int) -> bool:
+    """Whether a record has the next number of a request."""
+    kind = columns.kind[index]
+    if columns.direction[index] != Direction.REQUEST or kind in (RecordKind.OPEN, RecordKind.CLOSE):
+        return False
+    return kind != RecordKind.FRAME or is_request(columns.data[(columns.end[index - 1] if index else 0) + 3])
 
 
 class Traffic(TraceRecorder):
@@ -77,8 +97,7 @@ class Traffic(TraceRecorder):
     Attributes:
         max_bytes: the most that records take.
         started_ns: time of its start, in ns since 1970.
-        discarded_ns: time of the newest record that was discarded, in ns since 1970; 0 if none was.
-        last: number of the last record that `flush` has made readable; 0 if there is none.
+        last, last_request: numbers of the last record and request that `flush` has made readable; 0 if there is none.
         peers: facts about connections, by number: those that are open, and the last 1,000 that were closed, with the
             reason as `ended`.
         writers: the segment that each writer was last set up for, by the bytes of its id, for the last 10,000.
@@ -110,8 +129,7 @@ class Traffic(TraceRecorder):
         super().__init__(writer, clock, holds_reads=holds_reads)
         self.max_bytes = max_bytes
         self.started_ns = clock()
-        self.discarded_ns = 0
-        self.last = 0
+        self.last = self.last_request = 0
         self.peers: dict[int, Mapping[str, str]] = {}
         self.writers: dict[bytes, str] = {}
         self._taker: Callable[[Pending], None] | None = None
@@ -140,13 +158,14 @@ class Traffic(TraceRecorder):
         pending = self._writer.take_pending()
         if pending is None:
             return
-        block = _Block(self.last + 1, pending)
+        block = _Block(self.last + 1, self.last_request + 1, pending)
         self._blocks.append(block)
         self._bytes += block.own_bytes
         for area, size in block.areas.items():
             users = self._users[area] = self._users.get(area, 0) + 1
             self._bytes += size if users == 1 else 0
         self.last += pending.records
+        self.last_request = self.requests
         if self._taker is not None:
             self._taker(pending)
         while self._bytes > self.max_bytes:
@@ -159,8 +178,6 @@ class Traffic(TraceRecorder):
             if self._users[area] == 0:
                 del self._users[area]
                 self._bytes -= size
-        if block.pending is not None:
-            self.discarded_ns = max(self.discarded_ns, block.pending.last_ts_ns)
         block.pending = None
 
     def _redacted(self, frame: bytes, whole: bool) -> bytes:
@@ -205,9 +222,14 @@ class Traffic(TraceRecorder):
         """Number of the oldest record kept; one more than `last` if none is."""
         return self._blocks[0].first if self._blocks else self.last + 1
 
-    def records(self, first: int = 1, last: int | None = None) -> Iterator[tuple[int, Record]]:
-        """Yields the records kept from number `first` to `last`, with their numbers. May continue after others were
-        discarded."""
+    @property
+    def first_request(self) -> int:
+        """Number of the oldest request kept; one more than `last_request` if none is."""
+        return self._blocks[0].first_request if self._blocks else self.last_request + 1
+
+    def records(self, first: int = 1, last: int | None = None) -> Iterator[tuple[int, int, Record]]:
+        """Yields the records kept from number `first` to `last`, after this number and that of the request, 0 if it is
+        none. May continue after others were discarded."""
         blocks = tuple(self._blocks)
         last = self.last if last is None else last
         for block in blocks[max(0, bisect_right(blocks, first, key=_first) - 1) :]:
@@ -215,9 +237,22 @@ class Traffic(TraceRecorder):
                 return
             if block.pending is None:
                 continue
-            columns = block.pending.columns()
-            for index in range(max(0, first - block.first), min(len(columns), last + 1 - block.first)):
-                yield block.first + index, columns[index]
+            columns, request = block.pending.columns(), block.first_request
+            start = max(0, first - block.first)
+            request += sum(_is_request(columns, index) for index in range(start))
+            for index in range(start, min(len(columns), last + 1 - block.first)):
+                is_next = _is_request(columns, index)
+                yield block.first + index, request if is_next else 0, columns[index]
+                request += is_next
+
+    def place_of(self, request: int) -> int:
+        """Returns the number of the record of a request; 0 if it is not kept."""
+        blocks = tuple(self._blocks)
+        at = bisect_right(blocks, request, key=_first_request) - 1
+        if at < 0:
+            return 0
+        last = blocks[at + 1].first - 1 if at + 1 < len(blocks) else self.last
+        return next((place for place, number, _ in self.records(blocks[at].first, last) if number == request), 0)
 
     def trace(self) -> Iterator[bytes]:
         """Returns the pieces of a capture of everything kept. Each is built when it is reached, so that slow readers
