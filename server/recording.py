@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from segstore.wire.trace import Direction
@@ -57,6 +58,54 @@ class Recorder(Protocol):
     def called(self, direction: Direction, call: Call) -> None:
         """Called with the request of a controller call when it arrives, and with its answer when it is sent."""
         ...
+
+
+class RecordedConnection:
+    """One connection as its recorder knows it.
+
+    Attributes:
+        number: of the connection.
+        is_numbering: whether the numbers of requests are taken with `take_numbers`.
+    """
+
+    __slots__ = ("_arrived", "_recorder", "is_numbering", "number")
+
+    def __init__(self, recorder: Recorder, **facts: str) -> None:
+        self.number = recorder.opened(**facts)
+        self.is_numbering = False
+        self._recorder = recorder
+        self._arrived: deque[tuple[int, int]] = deque()
+        """The first and the last number of the requests that a read has completed."""
+
+    def received(self, data: Buffer, *, lasting: bool = False) -> bool:
+        """As `Recorder.received`."""
+        recorder = self._recorder
+        before = recorder.requests
+        is_held = recorder.received(self.number, data, lasting=lasting)
+        if self.is_numbering and recorder.requests > before:
+            self._arrived.append((before + 1, recorder.requests))
+        return is_held
+
+    def take_numbers(self, most: int) -> tuple[int, int]:
+        """Returns the number of the next request that has arrived, and how many, at most `most`, are numbered from it
+        on; 0 if none is numbered."""
+        if not self._arrived:
+            return 0, 0
+        first, last = self._arrived[0]
+        count = min(most, last + 1 - first)
+        if first + count > last:
+            self._arrived.popleft()
+        else:
+            self._arrived[0] = first + count, last
+        return first, count
+
+    def sent(self, parts: Sequence[Buffer]) -> None:
+        """As `Recorder.sent`."""
+        self._recorder.sent(self.number, parts)
+
+    def closed(self, by: Direction, reason: str) -> None:
+        """As `Recorder.closed`. reason: "" for none."""
+        self._recorder.closed(self.number, by, **({"reason": reason} if reason else {}))
 
 
 class TraceRecorder(ABC):

@@ -31,6 +31,7 @@ from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
 from segstore.server.faults import Lane, Send
 from segstore.server.net import end_by_reset
+from segstore.server.recording import RecordedConnection
 from segstore.wire import WireError
 from segstore.wire.trace import Direction
 
@@ -76,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         "_number",
         "_output",
         "_problem",
-        "_recorder",
+        "_recorded",
         "_state",
         "admin",
         "bytes_in",
@@ -106,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self.bytes_in = self.bytes_out = 0
         self.waits = Waits(self._loop.time())
         self.transport: asyncio.Transport | None = None
-        self._recorder = hub.recorder
+        self._recorded: RecordedConnection | None = None
         self._number = 0
         self._problem = ""
         self.held_bytes = 0
@@ -121,14 +122,14 @@ class Connection(asyncio.BufferedProtocol):
         self._take(ConnectionEvent.MADE)
         self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
-        faults, lane, number = hub.faults, None, None
-        if self._recorder is not None:
-            store = _address(transport.get_extra_info("sockname"))
-            number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
-            self._number = number
+        faults, lane, recorded = hub.faults, None, None
+        if hub.recorder is not None:
+            store, port = _address(transport.get_extra_info("sockname")), {"port": "admin"} if self.admin else {}
+            recorded = self._recorded = RecordedConnection(hub.recorder, peer=peer, store=store, **port)
+            self._number = recorded.number
         if faults is not None:
             lane = Lane(
-                faults, store=hub.number, encode=hub.service.encode, on_effects=self._lane_continues, number=number
+                faults, store=hub.number, encode=hub.service.encode, on_effects=self._lane_continues, recorded=recorded
             )
             self._number = lane.number
         self._execution = execution = Execution(
@@ -142,9 +143,7 @@ class Connection(asyncio.BufferedProtocol):
             reset=self._reset,
         )
         self.session, self.received, self._lane = execution.session, execution.received, execution.lane
-        self._output = Output(
-            transport, self._held, self._recorder, self._number, hub.limits.connection_outstanding_bytes
-        )
+        self._output = Output(transport, self._held, recorded, hub.limits.connection_outstanding_bytes)
         self._counters.connections += 1
         why = "" if hub.gate is None else hub.gate.failure
         why = why or ("the store shuts down" if hub.closing else hub.admit(self))
@@ -193,10 +192,9 @@ class Connection(asyncio.BufferedProtocol):
                 return True
         finally:
             hub.leave()
-        if self._recorder is not None:
-            why = session.why or self._problem or (str(self._lost_by) if self._lost_by is not None else "")
-            ours = bool(session.why or self._problem)
-            self._recorder.closed(self._number, Direction(ours), **({"reason": why} if why else {}))
+        if self._recorded is not None:
+            why = session.why or self._problem
+            self._recorded.closed(Direction(bool(why)), why or ("" if self._lost_by is None else str(self._lost_by)))
         self._drop()
         self._lane = self._execution.lane = None  # it refers to this: without a cycle both are freed at once
         self._take(ConnectionEvent.FINISHED)
@@ -224,12 +222,9 @@ class Connection(asyncio.BufferedProtocol):
         hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
         self._counters.bytes_in += nbytes
         self.bytes_in += nbytes
-        if (recorder := self._recorder) is not None:
-            data, is_long, before = self._buffers.view[:nbytes], nbytes >= LONG_BYTES, recorder.requests
-            if recorder.received(self._number, data, lasting=is_long):
-                self._buffers.held_bytes = nbytes
-            if lane is not None:
-                lane.arrived(before, recorder.requests)
+        recorded = self._recorded
+        if recorded is not None and recorded.received(self._buffers.view[:nbytes], lasting=nbytes >= LONG_BYTES):
+            self._buffers.held_bytes = nbytes
         if session.ending is not _NOT_YET:
             return
         if not received.read(nbytes):

@@ -134,10 +134,6 @@ class LaneHost:
         session.nothing_in_flight()
         self._lane.nothing_in_flight()
 
-    def arrived(self, before: int, last: int) -> None:
-        """As `Lane.arrived`."""
-        self._lane.arrived(before, last)
-
     def drop_waiting(self) -> bool:
         """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""
         was_blocked = self._lane.is_blocked

@@ -12,10 +12,7 @@ Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import msgspec
 
 from segstore.server.auth import AccessLevel, TokenError
 from segstore.server.config import LimitSettings
@@ -88,37 +85,12 @@ if TYPE_CHECKING:
 _PAGE_ITEMS: Final = 1024
 """Maximum number of items on a page of a table. A peer that asks for more continues with the page's token."""
 
-Perform = Callable[[SegmentStore, Any, int], Command]
 C = TypeVar("C", bound=Command)
-
-
-class Request(msgspec.Struct, frozen=True):
-    """The handler of one type of request.
-
-    operation: the reference's name for it, used in OperationUnsupported.
-    perform: (store, command, now in ms) → reply; raises StoreError.
-    segment: the segment that a refusal names.
-    access: the (segment, level) pairs that the token must grant, in the order in which they are checked.
-    offset: the offset in a refusal.
-    afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if there can be
-        none.
-    check_size: (command, limits) → None; raises IllegalArgument for more items than one request may name. None for
-        requests that name one segment or key.
-    """
-
-    operation: str
-    perform: Perform
-    segment: Callable[[Any], str]
-    access: Callable[[Any], Iterable[tuple[str, AccessLevel]]]
-    offset: Callable[[Any], int]
-    afterwards: Callable[[Any, Command], StoreError | None] | None = None
-    check_size: Callable[[Any, LimitSettings], None] | None = None
+Perform = Callable[[SegmentStore, C, int], Command]
 
 
 HANDLERS: Final[dict[type[Command], Callable[[Session, Any], None]]] = {}
 """Handlers of all commands that a store takes, appends apart."""
-ADMIN_ONLY: Final[set[type[Command]]] = set()
-"""Commands that are served on the admin port only."""
 H = TypeVar("H", bound=Callable[[Any, Any], None])
 
 
@@ -130,26 +102,6 @@ def handles(kind: type[Command]) -> Callable[[H], H]:
         return handler
 
     return register
-
-
-def _execute(request: Request, session: Session, command: Any) -> None:
-    service, segment, request_id = session.service, request.segment(command), command.request_id
-    service.counters.requests += 1
-    refuse = partial(service.refuse, session, request_id=request_id, segment=segment, operation=request.operation)
-    try:
-        if request.check_size is not None:
-            request.check_size(command, service.settings.limits)
-        if service.checks_tokens:
-            for resource, level in request.access(command):
-                service.authorize(resource, command.delegation_token, level)
-        reply = request.perform(service.store, command, service.now_ms())
-    except (StoreError, TokenError) as error:
-        refuse(error, offset=request.offset(command))
-        return
-    session.reply(reply)
-    failed = None if request.afterwards is None else request.afterwards(command, reply)
-    if failed is not None:
-        refuse(failed, offset=request.offset(command))
 
 
 def _no_offset(_: Command) -> int:
@@ -166,26 +118,50 @@ def _request(
     admin_only: bool = False,
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
     check_size: Callable[[C, LimitSettings], None] | None = None,
-) -> Callable[[Callable[[SegmentStore, C, int], Command]], Callable[[SegmentStore, C, int], Command]]:
-    """Registers a handler. segment: the command's attribute that names the segment, which needs READ by default; "" if
-    there is none.
+) -> Callable[[Perform[C]], Perform[C]]:
+    """Registers a handler that applies a command to the store: (store, command, now in ms) → reply; raises StoreError.
+
+    Args:
+        operation: the reference's name for it, used in OperationUnsupported.
+        segment: the command's attribute that names the segment for refusals; "" if there is none.
+        access: the (segment, level) pairs that the token must grant, in the order in which they are checked; by default
+            READ for the segment.
+        offset: the offset in a refusal.
+        admin_only: whether it is served on the admin port only.
+        afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if there can
+            be none.
+        check_size: (command, limits) → None; raises IllegalArgument for more items than one request may name. None for
+            requests that name one segment or key.
     """
 
-    def name(command: C) -> str:
-        named: str = getattr(command, segment) if segment else ""
-        return named
+    def register(perform: Perform[C]) -> Perform[C]:
+        @handles(kind)
+        def handle(session: Session, command: Any) -> None:
+            service = session.service
+            if admin_only and not session.admin:
+                service.not_served(session, command)
+                return
+            service.counters.requests += 1
+            name = getattr(command, segment) if segment else ""
+            about = {"request_id": command.request_id, "segment": name, "operation": operation}
+            try:
+                if check_size is not None:
+                    check_size(command, service.settings.limits)
+                if service.checks_tokens:
+                    for resource, level in ((name, AccessLevel.READ),) if access is None else access(command):
+                        service.authorize(resource, command.delegation_token, level)
+                reply = perform(service.store, command, service.now_ms())
+            except (StoreError, TokenError) as error:
+                service.refuse(session, error, offset=offset(command), **about)
+                return
+            session.reply(reply)
+            failed = None if afterwards is None else afterwards(command, reply)
+            if failed is not None:
+                service.refuse(session, failed, offset=offset(command), **about)
 
-    def read(command: C) -> Iterable[tuple[str, AccessLevel]]:
-        return ((name(command), AccessLevel.READ),)
-
-    def enter(perform: Callable[[SegmentStore, C, int], Command]) -> Callable[[SegmentStore, C, int], Command]:
-        request = Request(operation, perform, name, access or read, offset, afterwards, check_size)
-        HANDLERS[kind] = partial(_execute, request)
-        if admin_only:
-            ADMIN_ONLY.add(kind)
         return perform
 
-    return enter
+    return register
 
 
 def _check_count(segment: str, count: int, limits: LimitSettings) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from segstore.server.durable import Gate, Gated
-    from segstore.server.recording import Recorder
+    from segstore.server.recording import RecordedConnection
     from segstore.wire import Buffer
 
 SMALL_BYTES: Final = 16 * 1024
@@ -78,21 +78,19 @@ class Output:
         is_full: whether the peer has too many replies to read.
     """
 
-    __slots__ = ("_high_bytes", "_number", "_recorder", "_shrunk", "_transport", "_unread_bytes", "held", "is_full")
+    __slots__ = ("_high_bytes", "_recorded", "_shrunk", "_transport", "_unread_bytes", "held", "is_full")
 
     def __init__(
         self,
         transport: asyncio.Transport,
         held: HeldReplies | None,
-        recorder: Recorder | None,
-        number: int,
+        recorded: RecordedConnection | None,
         high_bytes: int,
     ) -> None:
-        """number: of the connection, in a recording. high_bytes: size of the replies that may wait for the peer."""
+        """recorded: records what is written. high_bytes: size of the replies that may wait for the peer."""
         self.held = held
         self.is_full = False
-        self._recorder = recorder
-        self._number = number
+        self._recorded = recorded
         self._high_bytes = high_bytes
         self._shrunk = False
         self._unread_bytes = 0
@@ -115,8 +113,8 @@ class Output:
         """Writes replies in order. large: whether there may be large ones among them, which are not joined."""
         if len(out) > 1:
             out = gathered(out, SMALL_BYTES) if large else [b"".join(out)]
-        if self._recorder is not None:
-            self._recorder.sent(self._number, out)
+        if self._recorded is not None:
+            self._recorded.sent(out)
         if len(out) == 1:
             self._transport.write(out[0])
         else:

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial as bound
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from segstore.server.auth import AccessLevel, DelegationToken, TokenError, Token
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
-from segstore.server.connection.requests import ADMIN_ONLY, HANDLERS, handles
+from segstore.server.connection.requests import HANDLERS, handles
 from segstore.server.connection.states import Ending
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.fair_queue import FairQueue, Job
@@ -248,12 +248,12 @@ class StoreService:
 
     def handle(self, session: Asker, command: Command) -> None:
         """Executes any command except appends."""
-        handler = HANDLERS.get(type(command))
-        if handler is None or (type(command) in ADMIN_ONLY and not session.admin):
-            self.counters.requests += 1
-            session.end(f"{command.type_name} is not served on this port")
-        else:
-            handler(session, command)  # type: ignore[arg-type]  # a session
+        handler: Callable[[Any, Command], None] = HANDLERS.get(type(command), self.not_served)
+        handler(session, command)
+
+    def not_served(self, session: Asker, command: Command) -> None:
+        self.counters.requests += 1
+        session.end(f"{command.type_name} is not served on this port")
 
     @property
     def checks_tokens(self) -> bool:

@@ -59,6 +59,7 @@ from segstore.wire.owned import owned
 if TYPE_CHECKING:
     from segstore.server.faults.faults import Faults
     from segstore.server.faults.rules import Action
+    from segstore.server.recording import RecordedConnection
     from segstore.wire import Command
 
 _NO_WAIT: Final = Wait()
@@ -122,13 +123,16 @@ class Lane:
         encode: Callable[[Command], bytes],
         on_effects: Callable[[list[Effect]], object],
         remote: bool = False,
-        number: int | None = None,
+        recorded: RecordedConnection | None = None,
     ) -> None:
         """store: its number in the cluster. encode: of the replies that rules send. on_effects: called with effects,
         maybe none, when a wait has ended. remote: the store knows nothing of refused writers, so the lane ends the
-        connection if one whose set-up was refused appends. number: that of the connection in a recording; by default
-        `faults` numbers it, and its requests."""
-        self.number = faults.next_connection() if number is None else number
+        connection if one whose set-up was refused appends. recorded: numbers the connection and its requests; if None,
+        `faults` numbers them."""
+        self.number = faults.next_connection() if recorded is None else recorded.number
+        if recorded is not None:
+            recorded.is_numbering = True
+        self._recorded = recorded
         self.is_blocked = False
         self.is_deaf = False
         self.requests_bytes = 0
@@ -140,9 +144,6 @@ class Lane:
         self._waits = FaultWaits(faults)
         self._outgoing = OutgoingReplies(faults, store, self._waits, self._reply_is_ready)
         self._pending = PendingRequests()
-        self._arrived: deque[tuple[int, int]] = deque()
-        """Numbers that a recorder has given to requests that have not come here yet: the first and the last of each
-        read."""
         self._waiting = 0
         self._has_ended = False
         self._numbers_are_wrong = False
@@ -186,22 +187,12 @@ class Lane:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def arrived(self, before: int, last: int) -> None:
-        """Requests have arrived, which a recorder has numbered from `before` + 1 to `last`. They come here in order."""
-        if last > before:
-            self._arrived.append((before + 1, last))
-            self._faults.requests = last
-
     def _take_numbers(self, most: int = 1) -> tuple[int, int]:
         """Returns the number of the next request, and how many requests, at most `most`, are numbered from it on."""
-        if not self._arrived:
+        first, count = (0, 0) if self._recorded is None else self._recorded.take_numbers(most)
+        if not count:
             return self._faults.next_request(most), most
-        first, last = self._arrived[0]
-        count = min(most, last + 1 - first)
-        if first + count > last:
-            self._arrived.popleft()
-        else:
-            self._arrived[0] = first + count, last
+        self._faults.requests = max(self._faults.requests, first + count - 1)
         return first, count
 
     def appends_passed(self, count: int) -> None:

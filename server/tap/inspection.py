@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from segstore.server.fair_queue import FairQueue
     from segstore.server.faults import Effect, Faults, Seen
+    from segstore.server.recording import RecordedConnection
     from segstore.server.tap.side import Side
     from segstore.wire import Command
 
@@ -72,18 +73,25 @@ class Inspected(Protocol):
 class Inspection:
     """The lane of one link, with the decoders that feed it.
 
-    store: number of the store. queue: gives the links with rules their turns. number: that of the link in a recording;
-    by default `faults` numbers it.
+    store: number of the store. queue: gives the links with rules their turns. recorded: as for `Lane`.
     """
 
     def __init__(
-        self, link: Inspected, faults: Faults, *, store: int, queue: FairQueue, number: int | None = None
+        self,
+        link: Inspected,
+        faults: Faults,
+        *,
+        store: int,
+        queue: FairQueue,
+        recorded: RecordedConnection | None = None,
     ) -> None:
         self._link = link
         self._queue = queue
         self._toxics = faults.toxics
         self._store = store
-        self._lane = Lane(faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True, number=number)
+        self._lane = Lane(
+            faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True, recorded=recorded
+        )
         self._requests, self._replies = Frames(), Frames()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
@@ -248,11 +256,6 @@ class Inspection:
             self._forward_end()
         if lane.is_drained:
             self._drained()
-
-    def arrived(self, before: int, last: int) -> None:
-        """As `Lane.arrived`."""
-        if not self._lane.is_deaf:
-            self._lane.arrived(before, last)
 
     @staticmethod
     def _hold(side: Side, is_held: bool) -> None:

@@ -21,6 +21,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from segstore.server.recording import RecordedConnection
 from segstore.server.tap.inspection import Inspection
 from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkEvent, LinkState, after
@@ -42,11 +43,11 @@ def _peer(name: Any) -> str:
     return str(Endpoint(*name[:2])) if isinstance(name, tuple) else str(name)
 
 
-def _received(recorder: Recorder, number: int, data: bytes) -> None:
+def _received(recorded: RecordedConnection, data: bytes) -> None:
     if len(data) < LASTING_BYTES:
-        recorder.received(number, data)
+        recorded.received(data)
     else:
-        recorder.received(number, memoryview(data), lasting=True)
+        recorded.received(memoryview(data), lasting=True)
 
 
 class Door:
@@ -154,6 +155,7 @@ class Link:
         self._why = ""
         self._connecting: asyncio.Task[None] | None = None
         self._inspection: Inspection | None = None
+        self._recorded: RecordedConnection | None = None
 
     @property
     def bytes_in(self) -> int:
@@ -191,12 +193,13 @@ class Link:
         log.debug("connection from %s to the store at %s opened", self.peer, self._door.store)
         recorder, rules = self._tap.recorder, self._tap.rules
         if recorder is not None:
-            number = self.number = recorder.opened(peer=self.peer, store=str(self._door.store))
-            client.note = partial(_received, recorder, number)
-            self.store.note = lambda data: recorder.sent(number, (data,))
+            recorded = self._recorded = RecordedConnection(recorder, peer=self.peer, store=str(self._door.store))
+            self.number = recorded.number
+            client.note = partial(_received, recorded)
+            self.store.note = lambda data: recorded.sent((data,))
         if rules is not None:
             door, queue = self._door, self._tap.queue
-            self._inspection = Inspection(self, rules, store=door.number, queue=queue, number=self.number)
+            self._inspection = Inspection(self, rules, store=door.number, queue=queue, recorded=self._recorded)
             self.number = self._inspection.number
             self._inspection.connect(client)
         client.hold(_NO_STORE)
@@ -237,10 +240,8 @@ class Link:
         if self._inspection is None:
             side.forward(data)
             return
-        if side is self.client and side.note is not None and (recorder := self._tap.recorder) is not None:
-            before = recorder.requests
+        if side is self.client and side.note is not None:
             side.note(data)
-            self._inspection.arrived(before, recorder.requests)
         self._inspection.take(side, data)
 
     def hold(self, size: int) -> None:
@@ -337,9 +338,8 @@ class Link:
             return
         self._move(LinkEvent.GONE)
         log.debug("connection from %s ended: %d bytes in, %d bytes out", self.peer, self.bytes_in, self.bytes_out)
-        if self._tap.recorder is not None:
-            reason = {"reason": self._why} if self._why else {}
-            self._tap.recorder.closed(self.number or 0, self._by or Direction.REQUEST, **reason)
+        if self._recorded is not None:
+            self._recorded.closed(self._by or Direction.REQUEST, self._why)
         self._door.remove(self)
         self._tap.over(self)
         # Without these cycles, what it holds is freed now and not by the next garbage collection, which may be far off.

@@ -66,7 +66,7 @@ class Transport:
 
 
 def output(transport: Transport, held: HeldReplies | None = None) -> Output:
-    return Output(transport, held, None, 0, 1_000)  # type: ignore[arg-type]  # all that it uses
+    return Output(transport, held, None, 1_000)  # type: ignore[arg-type]  # all that it uses
 
 
 def test_replies_wait_for_what_was_executed_before_them() -> None:

@@ -103,31 +103,6 @@ async def test_a_fault_is_shown_at_its_frame_among_others_that_look_the_same() -
         assert await faults_of(http, "type = READ_SEGMENT") == [[], [], ["lost: error WRONG_HOST"], []]
 
 
-async def test_a_fault_of_the_request_behind_a_hello_is_shown_at_that_request() -> None:
-    async with asking() as (mock, http):
-        mock.faults.add("type = READ_SEGMENT", do={"delay_ms": 1}, name="slow")
-        mock.faults.add("type = KEEP_ALIVE", do="hold", name="held")
-        async with await Peer.connect(mock) as peer:
-            await peer.ask(HELLO)
-            await peer.ask(read(length=1))
-            assert await faults_of(http, "") == [[], ["slow: delay"]]
-        async with await Peer.connect(mock) as peer:
-            peer.send(HELLO, KeepAlive())
-            await mock.faults.wait_held("held")
-            assert await faults_of(http, "type = KEEP_ALIVE") == [["held: hold"]]
-            mock.faults.clear()
-
-
-async def test_a_fault_is_shown_at_its_frame_while_others_wait_behind_it() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), set_up(), append(1))
-        mock.faults.add("type = KEEP_ALIVE", nth=2, do="hold", name="held")
-        peer.send(*[KeepAlive()] * 4)
-        await mock.faults.wait_held("held")
-        assert await faults_of(http, "type = KEEP_ALIVE") == [[], ["held: hold"], [], []]
-        mock.faults.clear()
-
-
 @looped("observed", [True, False])
 async def test_faults_are_shown_at_their_frames_after_older_records_were_discarded(observed: bool) -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:

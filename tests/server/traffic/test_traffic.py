@@ -13,7 +13,7 @@ from segstore.server import areas
 from segstore.server.connection.receiving import LONG_BYTES, ReceiveBuffers
 from segstore.server.recording import WITH_ROLE, together
 from segstore.server.traffic import KEPT_BYTES, Traffic
-from segstore.wire import KeepAlive, SetupAppend, encode
+from segstore.wire import AppendBlock, KeepAlive, Padding, SetupAppend, encode
 from segstore.wire.trace import Direction, Exchanges, Record, RecordKind, read_records
 from tests.looped import looped
 from tests.server.support import SEGMENT, WRITER, append, set_up
@@ -45,6 +45,24 @@ def test_records_are_read_while_more_is_recorded_and_keep_their_numbers() -> Non
     assert [each for each, _, _ in kept.records(2, 3)] == [2, 3]
     assert [each for each, _, _ in kept.records(4)] == [4]
     assert list(kept.records(5)) == []
+
+
+@looped("step", [1, 7, 1_000])
+def test_requests_are_numbered_over_all_connections_in_the_order_in_which_they_are_complete(step: int) -> None:
+    kept = traffic()
+    one, other = kept.opened(), kept.opened()
+    data = b"".join(map(encode, (set_up(), AppendBlock(WRITER, b"data"), append(1), Padding(8), append(2))))
+    kept.received(other, encode(KeepAlive()))
+    kept.sent(other, [encode(KeepAlive())])
+    for at in range(0, len(data), step):
+        kept.received(one, data[at : at + step])
+        kept.flush()
+    kept.received(other, encode(KeepAlive()))
+    kept.flush()
+    found = [(request, each.connection, each.data[3]) for _, request, each in kept.records() if request]
+    assert found == [(1, other, 100), (2, one, 1), (3, one, 4), (4, one, 4), (5, other, 100)]
+    assert [kept.place_of(request) for request in range(1, 7)] == [3, 5, 7, 9, 10, 0]
+    assert (kept.requests, kept.last_request, kept.first_request) == (5, 5, 1)
 
 
 def test_the_oldest_records_are_discarded_and_the_trace_has_the_others() -> None:
