@@ -58,11 +58,6 @@ class LaneHost:
         self._seen: list[Seen] = []
 
     @property
-    def number(self) -> int:
-        """Of the connection, over all stores that share the rules."""
-        return self._lane.number
-
-    @property
     def held_bytes(self) -> int:
         """Size of all requests and replies that are held."""
         return self._lane.requests_bytes + self._lane.replies_bytes + self.out_bytes

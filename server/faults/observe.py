@@ -457,24 +457,20 @@ class Observer(Observed):
             if waiter.stage is stage:
                 waiter.take(seen)
 
-    async def latest(
-        self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000
-    ) -> list[Seen]:
-        """Returns the last `limit` requests that match, newest first.
+    async def find(self, match: str | Filter, stage: StageName | Stage = "received", since: int = 0) -> list[Seen]:
+        """Returns the matching requests with a number above `since` that have reached a stage, newest first.
 
-        after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
         Raises FilterError; ValueError for a filter that no request can match.
         """
+        wanted = stage_of(stage)
         parsed = _parsed(match)
         holds = _of_requests(match if parsed is None else parsed)
         slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
         async with self._looking:  # one slice per tick, however many callers there are
-            requests, _ = await self.since(after)
-            for looked_at, each in enumerate(requests[:look_at], 1):
-                if len(found) == limit:
-                    break
-                if holds(each):
+            requests, _ = await self.since(since)
+            for looked_at, each in enumerate(requests, 1):
+                if each.reached(wanted) and holds(each):
                     found.append(each)
                 if looked_at % slice_length == 0:
                     await asyncio.sleep(0)

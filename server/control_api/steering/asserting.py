@@ -19,7 +19,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
-from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Seen, Stage, StageName, line_of
+from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Seen, StageName, line_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import MOST_TEXT, FilterError
 
@@ -151,7 +151,10 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
             raise ApiProblem(422, f"query: no number is {' and '.join(expected)}", "query")
         observer = _observer(controlled)
         since = max(since, observer.kept_from or 0)
-        found = await _found(observer, match, stage, since)
+        try:
+            found = await observer.find(match, stage, since)
+        except (FilterError, ValueError) as error:
+            raise _bad_filter(error) from error
         count = len(found)
         if count < low or any(count > each for each in high):
             noun, verb = "request" if expected[-1].endswith(" 1") else "requests", "was" if count == 1 else "were"
@@ -182,15 +185,6 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
             except NoSuchRule as error:
                 raise ApiProblem(404, f"the rule was removed during the wait: {error}", "path.name") from error
         return Held(held=there.held(name))
-
-
-async def _found(observer: Observer, match: str, stage: StageName, since: int) -> list[Seen]:
-    """Returns the requests that match and have reached the stage, newest first. Raises ApiProblem for a bad filter."""
-    try:
-        found = await observer.latest(match, limit=_MOST_KEPT, after=since, look_at=_MOST_KEPT)
-    except (FilterError, ValueError) as error:
-        raise _bad_filter(error) from error
-    return [each for each in found if each.reached(Stage(stage))]
 
 
 def _bad_filter(error: FilterError | ValueError) -> ApiProblem:

@@ -52,16 +52,14 @@ def test_metadata_of_calls_counts() -> None:
     assert [each.number for each in observer.requests("rpc = createScope")] == [6]
 
 
-async def test_the_latest_requests_come_newest_first_and_at_most_look_at_are_examined() -> None:
+async def test_requests_are_found_newest_first() -> None:
     observer = Observer()
     for number in range(1, 21):
         observer.add(seen(number, segment=f"a/b/{number % 2}"))
-    assert [each.number for each in await observer.latest(limit=3)] == [20, 19, 18]
-    assert [each.number for each in await observer.latest("segment = a/b/1", limit=3)] == [19, 17, 15]
-    assert [each.number for each in await observer.latest(limit=10, after=18)] == [20, 19]
-    assert [each.number for each in await observer.latest("segment = a/b/1", limit=10, look_at=4)] == [19, 17]
+    assert [each.number for each in await observer.find("segment = a/b/1", since=14)] == [19, 17, 15]
+    assert await observer.find("", "replied") == []
     with pytest.raises(FilterError):
-        await observer.latest("nonsense", limit=1)
+        await observer.find("nonsense")
 
 
 async def test_a_search_of_requests_yields_more_often_with_a_longer_filter() -> None:
@@ -77,12 +75,12 @@ async def test_a_search_of_requests_yields_more_often_with_a_longer_filter() -> 
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    await observer.latest("segment = x", limit=1)
+    await observer.find("segment = x")
     assert ticks == 0
-    await observer.latest(" or ".join(["segment = x"] * 500), limit=1)
+    await observer.find(" or ".join(["segment = x"] * 500))
     assert ticks >= 9
     before = ticks
-    await asyncio.gather(*(observer.latest(" or ".join(["segment = x"] * 500), limit=1) for _ in range(5)))
+    await asyncio.gather(*(observer.find(" or ".join(["segment = x"] * 500)) for _ in range(5)))
     counting.cancel()
     assert ticks >= before + 5 * 9  # they take turns
     with pytest.raises(asyncio.CancelledError):
@@ -227,7 +225,7 @@ async def test_a_filter_that_no_request_can_match_is_refused(match: str, said: s
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         await observer.wait_for(match)
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        await observer.latest(match, limit=1)
+        await observer.find(match)
 
 
 @looped(
