@@ -344,11 +344,11 @@ def test_both_engines_give_the_same_of_damaged_compressed_and_captured_traces(
 
     traces = tmp_path / "traces"
     traces.mkdir()
-    write_traffic(traces / "busy.wtrace", 200_000, writers=6, connections=3)
+    write_traffic(traces / "busy.wtrace", 30_000, writers=6, connections=3)
     busy = bytearray((traces / "busy.wtrace").read_bytes())
     (traces / "busy.wtrace.gz").write_bytes(gzip.compress(busy))
     (traces / "cut.wtrace.zst").write_bytes(zstd(busy)[:-1000])
-    for at in range(500, len(busy), 40_000):
+    for at in range(500, len(busy), 10_000):
         busy[at] ^= 1
     (traces / "damaged.wtrace").write_bytes(busy)
     (traces / "not.jsonl").write_text("{}\n")

@@ -185,7 +185,7 @@ steps = st.lists(
 
 @looped("held", [False, True])
 @given(steps)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: list[Any]) -> None:
     async def run() -> None:
         sides = [Side(kind, HeldGate() if held else None) for kind in (Connection, OneByOne)]

@@ -139,8 +139,7 @@ async def test_a_call_has_a_status_from_its_end() -> None:
         assert [each.status for each in mock.requests("status != OK and failure")] == ["CANCELLED", "UNAVAILABLE"]
 
 
-@looped("do", ["hold", "drop", "hold after"])
-@looped("through_tap", [False, True])
+@looped(("do", "through_tap"), [("hold", False), ("drop", True), ("hold after", True)])
 async def test_a_call_that_a_stop_interrupts_has_the_status_that_its_client_sees(do: str, through_tap: bool) -> None:
     recorded = Recorded()
     async with MockCluster() as mock:
