@@ -205,12 +205,6 @@ class SnapshotList(BaseModel):
     snapshots: list[NewSnapshot]
 
 
-class Restored(BaseModel):
-    """The number of connections that a restore or a reset has closed."""
-
-    connections: int = Field(description="Number of connections that were cut.")
-
-
 class RequestLogEnd(BaseModel):
     """The log of requests."""
 
