@@ -29,9 +29,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.pipeline.storage import File, Storage
-from segstore.pipeline.trace.files import Piece, plan, sizes_of
+from segstore.pipeline.trace.files import FileRange, plan, sizes_of
 from segstore.pipeline.trace.filter import Chosen
-from segstore.pipeline.trace.options import TraceOptions, read_options
+from segstore.pipeline.trace.options import TraceReaderOptions, read_options
 from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _add_progress(shared: Any, number: int, taken: int) -> None:
     shared[number] += taken
 
 
-def _read(advance: Advance, pieces: list[Piece], options: TraceOptions, out: Path) -> None:
+def _read(advance: Advance, pieces: list[FileRange], options: TraceReaderOptions, out: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     from segstore.pipeline.trace.batches import arrow_schema, read_rows

@@ -45,7 +45,7 @@ _SHOWN_OPTIONS: Final = frozenset(
 )
 
 
-class StoreError(OSError):
+class StorageError(OSError):
     """A store has failed, or refuses."""
 
 
@@ -130,14 +130,16 @@ class RemoteFile:
         while (start := offset + len(data)) < (end := min(offset + length, self.size)):
             try:
                 more: bytes = self._system.ask("cat_file", self._name, start=start, end=end)
-            except StoreError:
+            except StorageError:
                 if not self._has_shrunk():
                     raise
                 continue
             if len(more) > end - start:
-                raise StoreError(f"the store sent {len(more)} bytes for a range of {end - start}: copy the file first")
+                raise StorageError(
+                    f"the store sent {len(more)} bytes for a range of {end - start}: copy the file first"
+                )
             if not more and not self._has_shrunk():
-                raise StoreError(f"the store sent nothing of the {end - start} bytes at {start}")
+                raise StorageError(f"the store sent nothing of the {end - start} bytes at {start}")
             data += more
         return data
 
@@ -203,8 +205,8 @@ class Storage:
         system, name = self._system(url)
         try:
             found = system.files(name, is_folder=url.endswith("/"))
-        except StoreError as error:
-            raise StoreError(f"{url}: {error}") from None
+        except StorageError as error:
+            raise StorageError(f"{url}: {error}") from None
         # Names lack the scheme, and for some stores the host. The prefix of the given URL is kept.
         prefix = url.rstrip("/").removesuffix(name) if url.rstrip("/").endswith(name) else None
         urls = {system.url(each) if prefix is None else prefix + each: info for each, info in found.items()}
@@ -239,7 +241,7 @@ class Storage:
             raise ValueError(f"{url}: a package for {parts.scheme} is not installed: {error}") from error
         except Exception as error:  # noqa: BLE001 — each file system has its own errors
             said = _shown(error, self.options)
-            raise StoreError(
+            raise StorageError(
                 f"{url}: {parts.scheme} cannot be opened: {said}; what it needs is in fsspec's documentation"
             ) from None
         return _System(system, parts.scheme, self.options), name
@@ -286,14 +288,14 @@ class _System:
                 expired = _may_have_expired(error)
                 if _is_refusal(error) and not expired:
                     reason = f"the store refuses access ({said}): renew the credentials, or pass others as its options"
-                    raise StoreError(reason) from None
+                    raise StorageError(reason) from None
             if expired:
                 refusals += 1
                 if refusals > 1:
-                    raise StoreError(self._expiry(said))
+                    raise StorageError(self._expiry(said))
                 continue
             if failures == len(WAITS_S):
-                raise StoreError(f"the store failed {failures + 1} times ({said}): try again when it answers")
+                raise StorageError(f"the store failed {failures + 1} times ({said}): try again when it answers")
             time.sleep(WAITS_S[failures])
             failures += 1
 
@@ -319,7 +321,7 @@ class _System:
         self._system.invalidate_cache(name)
         size: int | None = self.ask("info", name)["size"]
         if size is None:
-            raise StoreError("the store does not report the size of the file: copy the file first")
+            raise StorageError("the store does not report the size of the file: copy the file first")
         return size
 
     def files(self, name: str, *, is_folder: bool) -> dict[str, _Found]:

@@ -24,7 +24,7 @@ _MOST_CONTROLLER: Final = (1 << 31) - 2
 _AGAIN_S: Final = 60.0
 
 
-class Shares(NamedTuple):
+class DescriptorShares(NamedTuple):
     """Maximum number of descriptors for each use.
 
     stores: connections of all stores. handshakes: connections of one store port whose TLS handshake is in progress.
@@ -37,14 +37,14 @@ class Shares(NamedTuple):
     http: int
 
 
-def shares(containers: int = 0) -> Shares:
+def shares(containers: int = 0) -> DescriptorShares:
     """Divides this process's current limit. containers: number of containers whose files it may open."""
     soft = _limit()
     files = min(soft // 2, _OTHER_FILES + _FILES_OF_A_CONTAINER * containers)
     small = max(1, min(soft // _SMALL_SHARE, _MOST_SMALL))
     controller = max(1, min(soft // _SMALL_SHARE, _MOST_CONTROLLER))
     stores = max(1, soft - files - controller - 2 * small)
-    return Shares(stores, small, controller, max(1, small // 2))
+    return DescriptorShares(stores, small, controller, max(1, small // 2))
 
 
 class Limit:

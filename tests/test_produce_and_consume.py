@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from segstore.cli import main
-from segstore.cli.pravega.formats import Place, as_json, formatter, unescaped
+from segstore.cli.pravega.formats import EventPlace, as_json, formatter, unescaped
 from segstore.client import StreamCut
 from segstore.client.sync import connect
 from tests.looped import looped
@@ -437,7 +437,7 @@ def test_an_unreachable_controller_is_named_in_one_sentence() -> None:
 
 
 def test_formats_and_escapes() -> None:
-    event = Place("ü".encode(), "a/s", 3, 1, 40)
+    event = EventPlace("ü".encode(), "a/s", 3, 1, 40)
     assert formatter(r"%t/%p.%e@%o %S%%\t%s\x0a")(event) == "a/s/3.1@40 2%\tü\n".encode()
     assert formatter("%R")(event) == b"\0\0\0\2"
     assert unescaped(r"\n\r\t\0\\\xff") == b"\n\r\t\0\\\xff"

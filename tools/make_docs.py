@@ -34,13 +34,13 @@ def fixed(code: str) -> str:
     return {"?": "bool", "16s": "UUID"}.get(code) or INTEGERS[code]
 
 
-def rows(nodes: tuple[low.Node, ...], prefix: str = "") -> Iterator[Row]:
+def rows(nodes: tuple[low.SchemaNode, ...], prefix: str = "") -> Iterator[Row]:
     """Field, type and remark of each node, in wire order; what is inside another has a path."""
     for node in nodes:
         yield from row(node, prefix + node.name)
 
 
-def row(node: low.Node, field: str) -> Iterator[Row]:
+def row(node: low.SchemaNode, field: str) -> Iterator[Row]:
     match node:
         case low.Fixed(format=code):
             yield field, fixed(code), ""

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.client.connection.outbox import WRITER_SLOTS, WRITERS, Counters
+from segstore.client.connection.outbox import WRITER_SLOTS, WRITERS, EventCounters
 from segstore.wire import DataAppended
 from segstore.wire.codec import frame_layout, or_in_c
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Ack = tuple[bytes, int, int, int, int]
 event number, the request id, the segment's length."""
 
 
-ACKNOWLEDGED: Final = (*WRITERS, asyncio.Future, asyncio.InvalidStateError, Rows)
+ACKNOWLEDGED: Final = (*WRITERS, asyncio.Future, asyncio.InvalidStateError, FrameRows)
 """Classes whose attributes C uses, in its order."""
 ACK_LAYOUT: Final[dict[str, Any]] = {
     "slots": (*WRITER_SLOTS, "frames", "unpack"),
@@ -35,7 +35,7 @@ ACK_LAYOUT: Final[dict[str, Any]] = {
 
 
 @or_in_c(*ACKNOWLEDGED, **ACK_LAYOUT)
-def acknowledge(acks: Rows, flows: Mapping[int, Flow], counters: Counters) -> None:
+def acknowledge(acks: FrameRows, flows: Mapping[int, Flow], counters: EventCounters) -> None:
     """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other.
 
     acks: frames of DataAppended, as a decoder returns them; the caller keeps the bytes unchanged until this returns.

@@ -57,7 +57,7 @@ class Pending(msgspec.Struct, gc=False):
     done: asyncio.Future[None] | Then
 
 
-class Append(msgspec.Struct):
+class InFlightAppend(msgspec.Struct):
     """An append of one or more items: events `first` to `last`, last sent at loop time `sent_s`."""
 
     first: int
@@ -120,8 +120,8 @@ class InFlight:
         self.newest = self.queued
         self._later: list[list[Pending]] = []
         """The lists behind `queued`, once there are many items."""
-        self.oldest: Append | None = None
-        self._behind: deque[Append] = deque()
+        self.oldest: InFlightAppend | None = None
+        self._behind: deque[InFlightAppend] = deque()
         """The appends in flight except the oldest. Unused by the many writers that have one."""
         self._last_taken = 0
         self._sent_before = 0
@@ -143,7 +143,7 @@ class InFlight:
         return sum(map(len, (self.queued, *self._later))) + sum(len(append.items) for append in self.sent)
 
     @property
-    def sent(self) -> Iterator[Append]:
+    def sent(self) -> Iterator[InFlightAppend]:
         """The appends in flight, in order."""
         if self.oldest is not None:
             yield self.oldest
@@ -252,7 +252,7 @@ def add_behind(
     return done
 
 
-def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
+def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[InFlightAppend, list[Buffer]]:
     """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
 
     Takes at least one item, whatever its size. Raises IndexError if nothing is queued.
@@ -262,7 +262,7 @@ def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0)
         queue.queued = queue._later.pop(0)
     first = queue._last_taken + 1
     queue._last_taken += events
-    append = Append(first, queue._last_taken, items, size, now_s)
+    append = InFlightAppend(first, queue._last_taken, items, size, now_s)
     if queue.oldest is None:
         queue.oldest = append
     else:

@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.in_flight import Append, InFlight, Pending
+from segstore.client.connection.in_flight import InFlight, InFlightAppend, Pending
 from segstore.client.connection.polling import AckPolling
 from segstore.client.errors import Closed
 from segstore.wire import Buffer, Command, FrameTooLarge
@@ -82,7 +82,7 @@ class Sender(ABC):
         """Ends the flow because its turn raised."""
 
 
-class Counters(msgspec.Struct):
+class EventCounters(msgspec.Struct):
     """Event counters since the pool was created."""
 
     connections_opened: int = 0
@@ -134,7 +134,7 @@ class Outbox:
         "turns",
     )
 
-    def __init__(self, settings: ClientSettings, counters: Counters, timers: Timers) -> None:
+    def __init__(self, settings: ClientSettings, counters: EventCounters, timers: Timers) -> None:
         self.bytes_in_flight = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -307,7 +307,7 @@ class Appends:
         self._request_id = request_id
         self._frame_events = frame_events
 
-    def send(self, append: Append, pieces: list[Buffer]) -> None:
+    def send(self, append: InFlightAppend, pieces: list[Buffer]) -> None:
         """Queues an append with the data of its items, to be written at the end of the turn.
 
         Raises Closed, FrameTooLarge.
@@ -350,7 +350,7 @@ class Appends:
                 outbox.schedule()
 
 
-WRITERS: Final = (Sender, Appends, Outbox, InFlight, Append, Pending, deque)
+WRITERS: Final = (Sender, Appends, Outbox, InFlight, InFlightAppend, Pending, deque)
 """Classes of what a writer has in memory for each append."""
 WRITER_SLOTS: Final = (
     *("asked", "bytes_in_flight", "closed", "appends", "turn"),

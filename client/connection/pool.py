@@ -24,7 +24,7 @@ import msgspec
 from segstore.client.config import ClientSettings, PoolPolicy
 from segstore.client.connection.in_flight import Budget
 from segstore.client.connection.nodes import SetupHistory
-from segstore.client.connection.outbox import Counters, Timer, Timers
+from segstore.client.connection.outbox import EventCounters, Timer, Timers
 from segstore.client.connection.transport import RECEIVE_BYTES, Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.lifecycle import ClosedAfter
@@ -36,7 +36,7 @@ _CLOSE_S: Final = 2.0
 _YIELD_BYTES: Final = 1024 * 1024
 
 
-class Candidate(Protocol):
+class PooledConnection(Protocol):
     """The properties of a connection that `choose` considers."""
 
     @property
@@ -50,7 +50,7 @@ class Candidate(Protocol):
     def usable(self) -> bool: ...
 
 
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=PooledConnection)
 
 
 def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_flows") -> C | None:
@@ -173,7 +173,7 @@ class ConnectionPool(ClosedAfter):
         default; tests pass their own.
         """
         self.settings = settings or ClientSettings()
-        self.counters = Counters()
+        self.counters = EventCounters()
         self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES, self.settings.max_event_bytes)
         self._tls = tls
         self.random: Final = random or Random()

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection.acknowledgements import acknowledge
-from segstore.client.connection.outbox import Counters, Outbox, Sender, Timer, Timers
+from segstore.client.connection.outbox import EventCounters, Outbox, Sender, Timer, Timers
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -36,7 +36,7 @@ from segstore.client.errors import (
 )
 from segstore.wire import AuthTokenCheckFailed, Command, DataAppended, FrameDecoder, Hello, KeepAlive, WireError
 from segstore.wire.codec import FrameMemory
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.protocol import HELLO, compatible
 from segstore.wire.request_id import FLOWS_DISABLED, next_sequence, pack
 
@@ -83,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         settings: ClientSettings,
         buffer: bytearray,
         memory: FrameMemory,
-        counters: Counters,
+        counters: EventCounters,
         timers: Timers,
         on_end: Callable[[Connection], None],
     ) -> None:
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         owner = flows.get(FLOWS_DISABLED)
         for reply in replies:
             kind: type[Any] = type(reply)
-            if kind is Rows and self.state is _READY:  # the most frequent reply
+            if kind is FrameRows and self.state is _READY:  # the most frequent reply
                 acknowledge(reply, flows, self._counters)
                 continue
             if kind is not DataAppended or self.state is not _READY:
@@ -192,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
                     continue
                 if kind is KeepAlive:
                     continue
-                if kind is Rows:
+                if kind is FrameRows:
                     kind = DataAppended
                 if not (kind.is_reply or kind.is_failure) or self.state is not _READY:
                     self.end(ProtocolViolation(f"{self.name} sends {kind.type_name}", endpoint=self.name))

@@ -39,7 +39,7 @@ from segstore.wire.reader_groups import GroupConfig
 from segstore.wire.schema import encode_mutf8
 
 if TYPE_CHECKING:
-    from segstore.client.controller.channels import Answer, ControllerChannels
+    from segstore.client.controller.channels import ControllerChannels, NodeResponse
 
 T = TypeVar("T")
 
@@ -546,7 +546,7 @@ def _identifier(message: Any) -> UUID:
     return UUID(int=(message.highBits & _MASK) << 64 | (message.lowBits & _MASK))
 
 
-def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str) -> None:
+def _ended(answer: NodeResponse, scope: str, stream: str, transaction: UUID, how: str) -> None:
     status = _status(answer.message)
     facts: dict[str, Any] = {"endpoint": str(answer.node), "stream": f"{scope}/{stream}", "status": status}
     if status == "STREAM_NOT_FOUND":
@@ -566,7 +566,7 @@ def _status(message: Any, field: str = "status") -> str:
     return str(number) if known is None else str(known.name)
 
 
-def _valid(answer: Answer, what: str, read: Callable[[Any], T]) -> T:
+def _valid(answer: NodeResponse, what: str, read: Callable[[Any], T]) -> T:
     """Returns what `read` makes of an answer; its ValueError becomes a ProtocolViolation."""
     try:
         return read(answer.message)
@@ -576,7 +576,7 @@ def _valid(answer: Answer, what: str, read: Callable[[Any], T]) -> T:
         ) from problem
 
 
-def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
+def _succeeded(answer: NodeResponse, what: str, success: str = "SUCCESS") -> Any:
     """Returns the message if its status is success, else raises. what: "scope a", "stream a/b" or "table a/b"."""
     status = _status(answer.message)
     if status == success:
@@ -597,12 +597,12 @@ def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
     raise RequestRejected(said, **facts)
 
 
-def _group_config(answer: Answer, scope: str, group: str) -> GroupConfig:
+def _group_config(answer: NodeResponse, scope: str, group: str) -> GroupConfig:
     config = _succeeded(answer, f"reader group {scope}/{group}").config
     return _valid(answer, f"configuration of reader group {scope}/{group}", lambda _: group_from_message(config))
 
 
-def _created(answer: Answer, exists: str, what: str) -> bool:
+def _created(answer: NodeResponse, exists: str, what: str) -> bool:
     if _status(answer.message) == exists:
         return False
     _succeeded(answer, what)

@@ -30,12 +30,12 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from segstore.client.connection import (
-    Append,
     Appends,
     BadAck,
     ConnectionPool,
     Flow,
     InFlight,
+    InFlightAppend,
     Locations,
     OtherWriter,
     Pending,
@@ -242,7 +242,7 @@ class WriterMachine:
         else:
             self._ask_turn()
 
-    def _send_again(self, append: Append) -> None:
+    def _send_again(self, append: InFlightAppend) -> None:
         appends = self._appends
         assert appends is not None
         append.sent_s = self._loop.time()

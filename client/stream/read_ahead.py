@@ -27,7 +27,7 @@ class Placed(Protocol):
     def offset(self) -> int: ...
 
 
-class Observer(Protocol):
+class ReadObserver(Protocol):
     """Is notified when the user of a buffer waits, and of each read whose events are returned, once."""
 
     def waits(self) -> None: ...
@@ -60,7 +60,7 @@ class ReadAhead(Generic[K, E, M]):
 
     __slots__ = ("_limit", "_observer", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
 
-    def __init__(self, limit_bytes: int, observer: Observer | None = None) -> None:
+    def __init__(self, limit_bytes: int, observer: ReadObserver | None = None) -> None:
         self.current: list[E] = []
         self.held_bytes = 0
         self.error: ClientError | None = None

@@ -24,7 +24,7 @@ from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLU
 from segstore.pipeline.report.connection import ROWS_AT_ONCE, TAIL_COLUMNS, Found, Life, SetUp, tail_broken
 from segstore.pipeline.report.exchange import to_row
 from segstore.pipeline.trace.batches import arrow_schema, joined, packed, unpacked
-from segstore.pipeline.trace.columns import Column, ColumnType, select
+from segstore.pipeline.trace.columns import ColumnType, TraceColumn, select
 
 _TABLES: Final = {
     "uncovered": EXCHANGE_COLUMNS,
@@ -40,8 +40,8 @@ _TYPES: Final[dict[str, ColumnType]] = {
 }
 
 
-def _columns(names: Iterable[str]) -> tuple[Column, ...]:
-    return tuple(Column(name, _TYPES.get(name, "long"), "") for name in names)
+def _columns(names: Iterable[str]) -> tuple[TraceColumn, ...]:
+    return tuple(TraceColumn(name, _TYPES.get(name, "long"), "") for name in names)
 
 
 WRITTEN: Final = pa.schema(

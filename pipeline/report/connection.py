@@ -26,7 +26,7 @@ from segstore.pipeline.report.analysis_rules import (
     Rule,
 )
 from segstore.pipeline.report.exchange import Request, Row
-from segstore.pipeline.report.pending import Pending
+from segstore.pipeline.report.pending import UnfinishedRequests
 
 ROWS_AT_ONCE: Final = 10_000
 _DATA_AT: Final = 24
@@ -108,7 +108,7 @@ class Life:
         self._closed: str | None = None  # the direction of the first close
         self._directions: set[str] = set()
         self._last: Row | None = None
-        self._pending = Pending()
+        self._pending = UnfinishedRequests()
         self._count = 0
         self._epochs: dict[str, _Epoch] = {}
         self._flows: dict[int, _Tenure] = {}

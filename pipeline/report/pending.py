@@ -38,7 +38,7 @@ CREATE INDEX failing ON old (queue) WHERE ack IS NULL AND failure IS NULL;
 _SELECT: Final = "SELECT number, request, reply, ack, failure FROM old"
 
 
-class Pending:
+class UnfinishedRequests:
     """Unfinished requests. held: how many are in memory at most."""
 
     def __init__(self, held: int = HELD) -> None:

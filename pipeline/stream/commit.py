@@ -32,7 +32,7 @@ from segstore.pipeline.stream.plan import ByteRange, DataLost
 from segstore.pipeline.stream.registry import Recorded, Registry
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments, gather_bounded
-from segstore.pipeline.stream.write import Outs, Part, TaskResult
+from segstore.pipeline.stream.write import Outs, TargetPart, TaskResult
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class TargetSealed(RuntimeError):
         self.segment = segment
 
 
-class Committer:
+class BatchCommitter:
     """Commits one batch of one query.
 
     Attributes:
@@ -84,10 +84,10 @@ class Committer:
         await self._registry.committed(self._query, layout.epoch)
         await self._clean()
 
-    async def _place(self, parts: list[Part]) -> Layout:
+    async def _place(self, parts: list[TargetPart]) -> Layout:
         for _ in range(_MOST_ATTEMPTS):
             layout = await layout_of(self._segments, self._registry, self._query, self._batch)
-            placed: dict[int, list[Part]] = {}
+            placed: dict[int, list[TargetPart]] = {}
             for part in parts:
                 for each in [part] if part.target in layout.segments else await self._reroute(part, layout):
                     placed.setdefault(each.target, []).append(each)
@@ -103,7 +103,7 @@ class Committer:
 
     # --- one target -------------------------------------------------------------------------------------------------
 
-    async def _into(self, target: str, parts: list[Part]) -> list[Part]:
+    async def _into(self, target: str, parts: list[TargetPart]) -> list[TargetPart]:
         """Merges the parts into the target, unless it has them; returns what is left if it is sealed or gone."""
         try:
             was = await self._has(target)
@@ -138,7 +138,7 @@ class Committer:
     async def _has(self, target: str) -> int:
         return await self._segments.attribute(target, self._marker)
 
-    async def _fold(self, target: str, parts: Sequence[Part], whole: Part) -> None:
+    async def _fold(self, target: str, parts: Sequence[TargetPart], whole: TargetPart) -> None:
         """Merges all parts into the first, whose length then shows whether each was merged once. Raises WriteLost."""
         for part in parts[1:]:
             await self._segments.merge(whole.segment, part.segment)
@@ -154,7 +154,7 @@ class Committer:
 
     # --- sealed targets ---------------------------------------------------------------------------------------------
 
-    async def _reroute(self, part: Part, layout: Layout) -> list[Part]:
+    async def _reroute(self, part: TargetPart, layout: Layout) -> list[TargetPart]:
         """Rewrites a part's rows to segments for their current targets, except rows already in the stream."""
         if part.positions is None:
             raise TargetSealed(
@@ -180,7 +180,7 @@ class Committer:
                         await out.send()
             return await outs.finish()
 
-    async def _events(self, part: Part) -> AsyncIterator[list[FramedEvent]]:
+    async def _events(self, part: TargetPart) -> AsyncIterator[list[FramedEvent]]:
         whole = ByteRange(part.target, part.segment, 0, part.size)
         try:
             async for events in events_of(self._segments, self._options._replace(fail_on_data_loss=True), whole):
@@ -199,7 +199,7 @@ class Committer:
         )
 
 
-def _together(parts: Sequence[Part]) -> Part:
+def _together(parts: Sequence[TargetPart]) -> TargetPart:
     """Returns the part that results from merging the parts of one target."""
     first = parts[0]
     size, events = sum(each.size for each in parts), sum(each.events for each in parts)

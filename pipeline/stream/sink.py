@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from segstore.pipeline.stream.commit import Committer, abandon, end, sweep
+from segstore.pipeline.stream.commit import BatchCommitter, abandon, end, sweep
 from segstore.pipeline.stream.options import StreamOptions, read_stream_options
 from segstore.pipeline.stream.segments import Segments, opened, opened_for
 from segstore.pipeline.stream.write import BadRow, Rows, TaskResult, write_rows
@@ -102,7 +102,7 @@ class StreamWriter(Shipped, spark.DataSourceArrowWriter):
 
     async def _commit(self, results: list[TaskResult]) -> None:
         async with _committing(self.options, "the commit of a batch write") as segments:
-            await Committer(segments, self.options, self.query, 0).commit(results)
+            await BatchCommitter(segments, self.options, self.query, 0).commit(results)
             await end(segments, self.query)
 
     def abort(self, messages: list[spark.WriterCommitMessage | None]) -> None:
@@ -131,7 +131,7 @@ class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
     async def _commit(self, results: list[TaskResult], batch: int) -> None:
         async with _committing(self.options, f"the commit of batch {batch}") as segments:
-            await Committer(segments, self.options, results[0].query, batch).commit(results)
+            await BatchCommitter(segments, self.options, results[0].query, batch).commit(results)
 
     def abort(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
         results = _results(messages)

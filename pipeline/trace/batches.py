@@ -16,11 +16,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, Column, select
-from segstore.pipeline.trace.files import Chunk, Located, Piece, Skipped
+from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, TraceColumn, select
+from segstore.pipeline.trace.files import FileRange, Located, RecordChunk, Skipped
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen
-from segstore.pipeline.trace.options import TraceOptions
+from segstore.pipeline.trace.options import TraceReaderOptions
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker, storable
 from segstore.wire.trace import Columns
@@ -48,13 +48,13 @@ _TYPES: Final = {
 }
 
 
-def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+def arrow_schema(columns: tuple[TraceColumn, ...]) -> pa.Schema:
     """Returns the schema of the batches."""
     return pa.schema([pa.field(column.name, _TYPES[column.type]) for column in columns])
 
 
 def read_rows(
-    pieces: Iterable[Piece], options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
+    pieces: Iterable[FileRange], options: TraceReaderOptions, columns: tuple[TraceColumn, ...], chosen: Chosen
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:
     """Yields the rows of pieces, as batches, packed or, depending on the options, one by one. Raises BadTrace.
 
@@ -64,7 +64,7 @@ def read_rows(
     rows = RowMaker(made, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
     takes = None if options.fail_fast else chosen.takes_block
 
-    def found(piece: Piece) -> Iterator[Chunk | Skipped]:
+    def found(piece: FileRange) -> Iterator[RecordChunk | Skipped]:
         return read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
 
     if not options.vectorised:
@@ -87,9 +87,9 @@ class BatchMaker:
         self._one = RowMaker(in_order(tuple(numbered)), tokens=rows.tokens, fail_fast=rows.fail_fast)
         self._filler = make_filler(self._one, rows.chosen)
 
-    def batches(self, found: Chunk | Skipped) -> Iterator[pa.RecordBatch]:
+    def batches(self, found: RecordChunk | Skipped) -> Iterator[pa.RecordBatch]:
         """Yields the batches of a reader's result. Raises BadTrace if skipping is disabled."""
-        if self._filler is not None and isinstance(found, Chunk) and found.columns is not None:
+        if self._filler is not None and isinstance(found, RecordChunk) and found.columns is not None:
             yield from self._filled(found, found.columns)
             return
         rows = self._rows.rows(found)
@@ -97,7 +97,7 @@ class BatchMaker:
             columns = zip(zip(*part, strict=True), self.schema.types, strict=True)
             yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=self.schema)
 
-    def _filled(self, chunk: Chunk, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def _filled(self, chunk: RecordChunk, columns: Columns) -> Iterator[pa.RecordBatch]:
         def row(number: int) -> Row:
             return self._one.row(chunk.path, Located(chunk.block_of(number), number, columns[number]))
 

@@ -1,6 +1,6 @@
 """Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
-A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
+A `FileRange` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
 each damage is in exactly one of them. A packet capture is divided by connection instead: each piece is the whole file
 and one part of its connections. Planning reads headers only. There are three ways to cut a capture:
 
@@ -62,7 +62,7 @@ _MARK_WITHIN: Final = MAX_BLOCK_BYTES + _WINDOW
 """On a store, the mark is looked for up to here: behind a damaged first block of any size."""
 
 
-class Piece(NamedTuple):
+class FileRange(NamedTuple):
     """A range of a file for one reader: everything that starts from `start` to before `stop`.
 
     mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
@@ -100,14 +100,14 @@ class Skipped(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A record and its place: the offset of its block, line or packet, and its number there or in its `Chunk`."""
+    """A record and its place: the offset of its block, line or packet, and its number there or in its `RecordChunk`."""
 
     block: int
     number: int
     record: Record
 
 
-class Chunk:
+class RecordChunk:
     """Records of one file that were read together.
 
     columns: for a capture, the records of the block at offset `block`; for packets, those that `packets` lead to; else
@@ -262,14 +262,14 @@ def sizes_of(paths: Iterable[str], storage: Storage = LOCAL) -> dict[str, int]:
 
 def plan(
     paths: Iterable[str] | Mapping[str, tuple[int, int]], piece_bytes: int = PIECE_BYTES, storage: Storage = LOCAL
-) -> list[Piece]:
+) -> list[FileRange]:
     """Splits files into pieces of about `piece_bytes` each; a longer block is a piece of its own.
 
     paths: files, or for each file the range to split, which starts and stops at blocks or lines.
     """
     parts = paths if isinstance(paths, Mapping) else dict.fromkeys(paths, (0, None))
 
-    def cut(path: str) -> list[Piece]:
+    def cut(path: str) -> list[FileRange]:
         return pieces_of(path, piece_bytes, *parts[path], storage=storage)
 
     planned = concurrently(cut, parts, at_once=any(map(is_remote, parts)))
@@ -278,7 +278,7 @@ def plan(
 
 def pieces_of(
     path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: int | None = None, *, storage: Storage = LOCAL
-) -> list[Piece]:
+) -> list[FileRange]:
     """Splits one file, or a range that starts and stops at blocks or lines, into pieces.
 
     A file that cannot be opened is a single piece with the reason.
@@ -287,10 +287,10 @@ def pieces_of(
         with storage.open(path) as file:
             return cut(path, file, start, file.size if stop is None else stop, piece_bytes, storage)
     except OSError as error:
-        return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=unreadable(error))]
+        return [FileRange(path, form_of(path, b""), start, start if stop is None else stop, reason=unreadable(error))]
 
 
-def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage = LOCAL) -> list[Piece]:
+def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage = LOCAL) -> list[FileRange]:
     """Splits a range of an open file into pieces. Raises OSError."""
     form = form_of(path, file.read_at(0, _HEAD_BYTES))
     if form == "capture":
@@ -301,14 +301,14 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
         # A power of two gives all parts as many groups. Each part reads the whole file: too much for a store.
         most = 1 if file.remote else GROUPS
         parts = min(most, 1 << (max(stop - start - 1, 0) // piece_bytes).bit_length())
-        return [Piece(path, form, start, stop, part=part, parts=parts) for part in range(parts)]
+        return [FileRange(path, form, start, stop, part=part, parts=parts) for part in range(parts)]
     grown = "the compressed file has grown since it was read; follow uncompressed files" if start else ""
-    return [Piece(path, form, start, stop, reason=grown)]
+    return [FileRange(path, form, start, stop, reason=grown)]
 
 
-def packed(pieces: Iterable[Piece], most_bytes: int) -> list[list[Piece]]:
+def packed(pieces: Iterable[FileRange], most_bytes: int) -> list[list[FileRange]]:
     """Groups pieces, in order, for tasks of about `most_bytes` each: many small files share a task."""
-    groups: list[list[Piece]] = []
+    groups: list[list[FileRange]] = []
     room = 0
     for piece in pieces:
         cost = piece.size + _OPEN_BYTES
@@ -325,44 +325,44 @@ def unreadable(error: OSError) -> str:
     return f"the file cannot be read: {error.strerror or error}"
 
 
-def _cut_blocks(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage) -> list[Piece]:
+def _cut_blocks(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage) -> list[FileRange]:
     searched = min(stop, _MARK_WITHIN) if file.remote else stop
     mark = mark_in(file, searched)
     if mark is None:
         where = "it" if searched == stop else f"its first {searched} bytes; if later blocks matter, copy the file first"
-        return [Piece(path, "capture", start, stop, reason=f"there is no whole block of a capture in {where}")]
+        return [FileRange(path, "capture", start, stop, reason=f"there is no whole block of a capture in {where}")]
     if file.remote and stop - start <= piece_bytes:
-        return [Piece(path, "capture", start, stop, mark)]
+        return [FileRange(path, "capture", start, stop, mark)]
     index = read_index(path, file, mark, storage) if stop - start > piece_bytes else None
     if file.remote and index is None:
         return _cut_bytes(path, file, start, stop, piece_bytes, mark)
-    pieces: list[Piece] = []
+    pieces: list[FileRange] = []
     records = 0
     for at, header in headers(file, start, stop, mark, index):
         if header is not None:
             if at > start and at + header.size - start > piece_bytes:
-                pieces.append(Piece(path, "capture", start, at, mark, records))
+                pieces.append(FileRange(path, "capture", start, at, mark, records))
                 start, records = at, 0
             records += header.records
-    return [*pieces, Piece(path, "capture", start, stop, mark, records)]
+    return [*pieces, FileRange(path, "capture", start, stop, mark, records)]
 
 
-def _cut_bytes(path: str, file: File, start: int, stop: int, piece_bytes: int, mark: bytes) -> list[Piece]:
+def _cut_bytes(path: str, file: File, start: int, stop: int, piece_bytes: int, mark: bytes) -> list[FileRange]:
     first = next((at for at, header in headers(file, start, stop, mark) if header is not None), None)
     if first is None:
-        return [Piece(path, "capture", start, stop, mark)]
-    damaged = [Piece(path, "capture", start, first, mark)] if first > start else []
+        return [FileRange(path, "capture", start, stop, mark)]
+    damaged = [FileRange(path, "capture", start, first, mark)] if first > start else []
     cuts = [*range(first, stop, piece_bytes), stop]
-    return damaged + [Piece(path, "capture", *each, mark, end=stop) for each in pairwise(cuts)]
+    return damaged + [FileRange(path, "capture", *each, mark, end=stop) for each in pairwise(cuts)]
 
 
-def _cut_lines(path: str, file: File, start: int, stop: int, piece_bytes: int) -> list[Piece]:
+def _cut_lines(path: str, file: File, start: int, stop: int, piece_bytes: int) -> list[FileRange]:
     if start == stop:
-        return [Piece(path, "fixture", start, stop, reason="the file is empty")]
-    pieces: list[Piece] = []
+        return [FileRange(path, "fixture", start, stop, reason="the file is empty")]
+    pieces: list[FileRange] = []
     while start < stop:
         end = stop if start + piece_bytes >= stop else _after_newline(file, start + piece_bytes - 1, stop)
-        pieces.append(Piece(path, "fixture", start, end))
+        pieces.append(FileRange(path, "fixture", start, end))
         start = end
     return pieces
 

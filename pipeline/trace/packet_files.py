@@ -68,7 +68,7 @@ class Packet(NamedTuple):
     is_cut: bool = False
 
 
-class Segment(NamedTuple):
+class TcpSegment(NamedTuple):
     """A TCP segment. source, target: an address of 4 or 16 bytes, and a port. data: a view of the packet's."""
 
     source: tuple[bytes, int]
@@ -207,7 +207,7 @@ def _comment(options: memoryview, order: str) -> bytes:
 # --- packets --------------------------------------------------------------------------------------------------------
 
 
-def tcp_in(link: int, packet: memoryview) -> Segment | None:
+def tcp_in(link: int, packet: memoryview) -> TcpSegment | None:
     """The TCP segment of a packet; None for other packets, fragments and truncated packets."""
     try:
         return _network(link, packet)
@@ -222,7 +222,7 @@ def call_in(link: int, packet: memoryview) -> bytes | None:
     return bytes(packet[_TAGS_BYTES:])
 
 
-def _network(link: int, packet: memoryview) -> Segment | None:
+def _network(link: int, packet: memoryview) -> TcpSegment | None:
     if link in _RAW or link in (_NULL, _LOOP):
         at = 0 if link in _RAW else 4
         kind = _IP6 if packet[at] >> 4 == 6 else _IP
@@ -235,7 +235,7 @@ def _network(link: int, packet: memoryview) -> Segment | None:
     return _ip(packet, at) if kind == _IP else _ip6(packet, at) if kind == _IP6 else None
 
 
-def _ip(packet: memoryview, at: int) -> Segment | None:
+def _ip(packet: memoryview, at: int) -> TcpSegment | None:
     first, size, fragment, protocol, source, target = struct.unpack_from(">BxHxxHxBxx4s4s", packet, at)
     header = (first & 15) * 4
     if protocol != _TCP or fragment & 0x3FFF or header < 20:
@@ -244,7 +244,7 @@ def _ip(packet: memoryview, at: int) -> Segment | None:
     return _segment(packet[: at + size] if size else packet, at + header, source, target)
 
 
-def _ip6(packet: memoryview, at: int) -> Segment | None:
+def _ip6(packet: memoryview, at: int) -> TcpSegment | None:
     size, kind, source, target = struct.unpack_from(">xxxxHBx16s16s", packet, at)
     at += 40
     if size:
@@ -264,9 +264,9 @@ def _ip6(packet: memoryview, at: int) -> Segment | None:
     return _segment(packet, at, source, target)
 
 
-def _segment(packet: memoryview, at: int, source: bytes, target: bytes) -> Segment | None:
+def _segment(packet: memoryview, at: int, source: bytes, target: bytes) -> TcpSegment | None:
     source_port, target_port, sequence, header, flags = struct.unpack_from(">HHIxxxxBB6x", packet, at)
     data = at + (header >> 4) * 4
     if data < at + 20 or data > len(packet):
         return None
-    return Segment((source, source_port), (target, target_port), sequence, flags, packet[data:])
+    return TcpSegment((source, source_port), (target, target_port), sequence, flags, packet[data:])

@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from segstore.pipeline.storage import File
-from segstore.pipeline.trace.files import GROUPS, Chunk, Piece, Skipped
+from segstore.pipeline.trace.files import GROUPS, FileRange, RecordChunk, Skipped
 from segstore.pipeline.trace.packet_files import (
     ACK,
     FIN,
@@ -44,7 +44,7 @@ from segstore.pipeline.trace.packet_files import (
     SYN,
     BadPackets,
     Packet,
-    Segment,
+    TcpSegment,
     call_in,
     packets_of,
     tcp_in,
@@ -85,7 +85,7 @@ _End = tuple[bytes, int]
 _Key = tuple[_End, _End]
 
 
-class Side:
+class TcpDirection:
     """One direction of a connection: bytes in order.
 
     is_cut: whether the capture has only the beginning of some of its packets.
@@ -179,7 +179,7 @@ class _Connection:
         self.number = packet.at
         self.comment = packet.comment
         self.closing = b""
-        self.sides = (Side(), Side())
+        self.sides = (TcpDirection(), TcpDirection())
         self.known = False
         self.other = False
         self.early: list[tuple[int, int, bytes]] = []
@@ -197,10 +197,12 @@ class _Connection:
         self.comment = self.closing = b""
         self.early.clear()
         self.early_bytes = 0
-        self.sides = (Side(), Side())
+        self.sides = (TcpDirection(), TcpDirection())
 
 
-def read_packets(piece: Piece, file: File, ports: tuple[int, ...], groups: int = GROUPS) -> Iterator[Chunk | Skipped]:
+def read_packets(
+    piece: FileRange, file: File, ports: tuple[int, ...], groups: int = GROUPS
+) -> Iterator[RecordChunk | Skipped]:
     """Yields the records of a part of a capture's connections, and what is skipped; each group in order.
 
     ports: the stores' ports; empty for all connections that start with a Hello. groups: 1 gives the records of all
@@ -273,13 +275,13 @@ class Reassembly:
         self.packets: list[int] = []
         self.times: list[int] = []
 
-    def _begin(self, packet: Packet) -> Iterator[Chunk]:
+    def _begin(self, packet: Packet) -> Iterator[RecordChunk]:
         """Begins the next packet of the group; yields records of earlier ones, so that all of one are in one chunk."""
         if self.due or len(self.times) >= PIECES_AT_ONCE:
             yield from self._chunk(self.writer.take())
         self.at, self.now = packet.at, packet.ts_ns
 
-    def take(self, packet: Packet, key: _Key, found: Segment) -> Iterator[Chunk | Skipped]:
+    def take(self, packet: Packet, key: _Key, found: TcpSegment) -> Iterator[RecordChunk | Skipped]:
         """Takes the next packet of the group; yields records of earlier packets, and what is skipped."""
         yield from self._begin(packet)
         if found.flags & (SYN | ACK) == SYN and key in self.connections:
@@ -309,7 +311,7 @@ class Reassembly:
         if found.flags & RST:
             yield from self._end(key)
 
-    def take_call(self, packet: Packet, line: bytes) -> Iterator[Chunk | Skipped]:
+    def take_call(self, packet: Packet, line: bytes) -> Iterator[RecordChunk | Skipped]:
         """Takes a controller call, as a line of a fixture, as the next packet of the group."""
         yield from self._begin(packet)
         try:
@@ -323,7 +325,7 @@ class Reassembly:
         else:
             self.due = self.writer.called(self._moment(self.now), record.direction, call) or self.due
 
-    def finish(self, now: int) -> Iterator[Chunk | Skipped]:
+    def finish(self, now: int) -> Iterator[RecordChunk | Skipped]:
         """Ends all connections at the end of the capture; yields what is left."""
         self.now = now
         for key, connection in list(self.connections.items()):
@@ -413,14 +415,14 @@ class Reassembly:
             is_due = self.writer.closed(self._moment(self.now), connection.number, by, **_facts_in(connection.closing))
             self.due = is_due or self.due
 
-    def _chunk(self, block: bytes) -> Iterator[Chunk]:
+    def _chunk(self, block: bytes) -> Iterator[RecordChunk]:
         if block:
             header = read_header(block, 0)
             columns = Columns(read_body(block, 0, header), header.records)
             moments = columns.ts_ns.tolist()
             columns.ts_ns = memoryview(array("q", map(self.times.__getitem__, moments)))
             packets = array("q", map(self.packets.__getitem__, moments))
-            yield Chunk(self.path, packets[0], columns, packets=packets)
+            yield RecordChunk(self.path, packets[0], columns, packets=packets)
         self.due = False
         self._clear()
 

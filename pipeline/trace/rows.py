@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from segstore.pipeline.trace.columns import Column, field_nodes, select, source_of
-from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_traces, plan
+from segstore.pipeline.trace.columns import TraceColumn, field_nodes, select, source_of
+from segstore.pipeline.trace.files import Located, RecordChunk, Skipped, find_traces, plan
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.codec import HEADER_BYTES, decode
@@ -105,7 +105,7 @@ class RowMaker:
 
     def __init__(
         self,
-        columns: tuple[Column, ...],
+        columns: tuple[TraceColumn, ...],
         *,
         tokens: bool = False,
         fail_fast: bool = False,
@@ -120,7 +120,7 @@ class RowMaker:
         self._of_record = [(at, _OF_RECORD[name]) for name, at in self._at.items() if name in _OF_RECORD]
         self._plans: dict[type[Command], list[tuple[int, Callable[[Any], Any]]]] = {}
 
-    def rows(self, found: Chunk | Skipped) -> Iterator[Row]:
+    def rows(self, found: RecordChunk | Skipped) -> Iterator[Row]:
         """Yields the rows of a reader's result. Raises BadTrace if skipping is disabled."""
         if isinstance(found, Skipped):
             row = self.skipped(found)
@@ -335,7 +335,7 @@ def origin_of(cls: type[Command], column: str) -> Origin | None:
     return None if field is None else Origin(half or _conversion(field_nodes(cls)[field]), field)
 
 
-def _conversion(node: low.Node) -> str:
+def _conversion(node: low.SchemaNode) -> str:
     match node:
         case low.Text():
             return "text"

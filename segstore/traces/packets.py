@@ -22,7 +22,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from segstore.pipeline.storage import File
-from segstore.pipeline.trace.files import Piece, Skipped
+from segstore.pipeline.trace.files import FileRange, Skipped
 from segstore.pipeline.trace.packet_files import ACK, CALL_START, FIN, RAW_IP, SYN, UPPER_PDU
 from segstore.pipeline.trace.packets import HELLO_START, read_packets
 from segstore.wire.endpoint import Endpoint
@@ -48,7 +48,7 @@ def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Recor
     `damages`. Raises OSError.
     """
     numbers: dict[int, int] = {}
-    for found in read_packets(Piece(path, "packets", 0, file.size), file, (), groups=1):
+    for found in read_packets(FileRange(path, "packets", 0, file.size), file, (), groups=1):
         if isinstance(found, Skipped):
             damages.append(Damage(found.offset, found.size, False, found.reason))
             continue

@@ -43,11 +43,11 @@ def _command(cls: type[Command]) -> dict[str, Any]:
     }
 
 
-def _node(node: low.Node) -> dict[str, Any]:
+def _node(node: low.SchemaNode) -> dict[str, Any]:
     return {"name": node.name, **_form(node)}
 
 
-def _form(node: low.Node) -> dict[str, Any]:
+def _form(node: low.SchemaNode) -> dict[str, Any]:
     match node:
         case low.Fixed():
             return {"is": "fixed", "format": node.format}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Operations,
         SegmentOfStream,
         StreamDetails,
-        StreamState,
+        StreamInfo,
         StreamSummary,
         TableDetails,
         TableSummary,
@@ -83,19 +83,19 @@ class WithContents(ABC):
         """The segments that a stream has and had, by epoch."""
         return await self._all("list_stream_segments", "segments", *_two(stream))
 
-    async def create_stream(self, scope: str, stream: str, segments: int = 1) -> StreamState:
+    async def create_stream(self, scope: str, stream: str, segments: int = 1) -> StreamInfo:
         """Creates a stream, and its scope if needed."""
         return await self._ask("create_stream", scope, stream, segments=segments)
 
-    async def seal_stream(self, stream: str) -> StreamState:
+    async def seal_stream(self, stream: str) -> StreamInfo:
         """Seals a stream."""
         return await self._ask("seal_stream", *_two(stream))
 
-    async def scale_stream(self, stream: str, segments: int) -> StreamState:
+    async def scale_stream(self, stream: str, segments: int) -> StreamInfo:
         """Replaces all open segments of a stream by others with equal key ranges."""
         return await self._ask("scale_stream", *_two(stream), segments=segments)
 
-    async def truncate_stream(self, stream: str, cut: Mapping[int, int]) -> StreamState:
+    async def truncate_stream(self, stream: str, cut: Mapping[int, int]) -> StreamInfo:
         """Removes the events before a cut: segment id → offset."""
         position = ",".join(f"{segment}:{offset}" for segment, offset in cut.items())
         return await self._ask("truncate_stream", *_two(stream), position=position)

@@ -180,9 +180,11 @@ class Cluster(ClusterNode):
     async def _serve_rest_api(self, executor: Executor, calls: Calls) -> None:
         if self.settings.rest_port is None:
             return
-        from segstore.server.rest import Status, answered  # a web library
+        from segstore.server.rest import HealthStatus, answered  # a web library
 
-        health = dict.fromkeys(("GRPCServer", "eventProcessor", "retentionService", "watermarkingService"), Status.UP)
+        health = dict.fromkeys(
+            ("GRPCServer", "eventProcessor", "retentionService", "watermarkingService"), HealthStatus.UP
+        )
         await self._start_rest_api(self._authority, partial(answered, executor, calls=calls), lambda: health)
 
     def _journal(self, operation: op.Operation) -> None:

@@ -1,6 +1,6 @@
 """The base class of one process of a cluster: its segment stores, controller and control API, run together.
 
-Subclasses decide how containers are owned: `Cluster` for stores that share them in one process, `ClusterProcess`
+Subclasses decide how containers are owned: `ClusterControl` for stores that share them in one process, `ClusterProcess`
 for one store that shares them with other processes.
 """
 
@@ -23,14 +23,14 @@ from segstore.server.node import SegmentStoreServer, WithSnapshots
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.control_api import Cluster, ControlApi, Controlled
-    from segstore.server.rest import Answer, Asked, RestApi, Status
+    from segstore.server.control_api import ClusterControl, ControlApi, Controlled
+    from segstore.server.rest import HealthStatus, RestApi, RestRequest, RestResponse
 
 
 class Ownership(TypedDict, total=False):
     """How containers are owned: the arguments of `Controlled` that differ between subclasses of `ClusterNode`."""
 
-    cluster: Cluster | None
+    cluster: ClusterControl | None
     why_no_cluster: str
     owner_elsewhere: Callable[[int], Endpoint | None]
 
@@ -159,8 +159,8 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
     async def _start_rest_api(
         self,
         authority: Authority | None,
-        ask: Callable[[Asked, str | None, str], Awaitable[Answer]],
-        health: Callable[[], Mapping[str, Status]],
+        ask: Callable[[RestRequest, str | None, str], Awaitable[RestResponse]],
+        health: Callable[[], Mapping[str, HealthStatus]],
     ) -> None:
         """Serves the REST API if it has a port. ask, health: as in `Answering`. Raises CannotListen."""
         settings = self.settings

@@ -276,21 +276,23 @@ class ClusterProcess(ClusterNode):
     async def _serve_rest_api(self, front: ForwardingServer | None) -> None:
         if front is None or self.settings.rest_port is None:
             return
-        from segstore.server.rest import Status, answered_by_leader  # a web library
+        from segstore.server.rest import HealthStatus, answered_by_leader  # a web library
 
         def executor() -> Executor | None:
             here = self._leader_here
             leading = None if here is None else here.leading
             return None if leading is None or front.local is None else leading.calls.executor
 
-        def health() -> dict[str, Status]:
-            led = Status.NEW if executor() is None and self._leader() is None else Status.UP
+        def health() -> dict[str, HealthStatus]:
+            led = HealthStatus.NEW if executor() is None and self._leader() is None else HealthStatus.UP
             session = self.ownership.session
             connected = session is not None and session.state is SessionState.CONNECTED
             return {
-                "GRPCServer": Status.UP,
+                "GRPCServer": HealthStatus.UP,
                 **dict.fromkeys(("eventProcessor", "retentionService", "watermarkingService"), led),
-                **dict.fromkeys(("clusterListener", "segmentContainerMonitor"), Status.UP if connected else Status.NEW),
+                **dict.fromkeys(
+                    ("clusterListener", "segmentContainerMonitor"), HealthStatus.UP if connected else HealthStatus.NEW
+                ),
             }
 
         timeout_s = self.settings.controller.rest_timeout_ms / 1000

@@ -28,7 +28,7 @@ from segstore.server.connection.executing import Execution
 from segstore.server.connection.receiving import CROWDED_BYTES, LONG_BYTES
 from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
-from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
+from segstore.server.connection.states import ConnectionEvent, ConnectionState, SessionEnding, after
 from segstore.server.faults import Lane, Send
 from segstore.server.net import end_by_reset
 from segstore.wire import WireError
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NOT_YET = Ending.NOT_YET
-_DROPPED = Ending.DROPPED
+_NOT_YET = SessionEnding.NOT_YET
+_DROPPED = SessionEnding.DROPPED
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 
 
@@ -262,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take(ConnectionEvent.PEER_ENDED)
             self.waits.received(self._loop.time(), frames=False, partial=False)  # what is incomplete stays so
         else:
-            self.end("", Ending.FLUSHED)
+            self.end("", SessionEnding.FLUSHED)
         if self._state not in (ConnectionState.HALF_CLOSED, ConnectionState.DRAINING):
             return False
         self._hub.peer_ended(self)
@@ -394,7 +394,7 @@ class Connection(asyncio.BufferedProtocol):
         left = not received.finish()
         if not left and self._state is ConnectionState.HALF_CLOSED:
             if not self._has_requests():
-                self.end("", Ending.FLUSHED)
+                self.end("", SessionEnding.FLUSHED)
             return False
         self.look_up()
         if self.is_paused():
@@ -490,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is ConnectionState.CLOSING:
             return
         self.received.drop()
-        if lane is not None and session.ending is Ending.FLUSHED and not (lane.is_drained or self._hub.closing):
+        if lane is not None and session.ending is SessionEnding.FLUSHED and not (lane.is_drained or self._hub.closing):
             self._take(ConnectionEvent.ENDED)
             self.waits.received(self._loop.time(), frames=False, partial=False)  # what was incomplete is dropped
             return  # each reply that may leave comes here again
@@ -554,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.end(why)
 
-    def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
+    def end(self, why: str, ending: SessionEnding = SessionEnding.DROPPED) -> None:
         """Ends the connection from outside."""
         self.session.end(why, ending)
         self.flush()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.connection.receiving import Received
 from segstore.server.connection.session import WRITE_ABOVE_BYTES, Session
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.faults import End, Execute, Finish, Forget, Send
 from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, one_by_one
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from segstore.wire import Buffer
     from segstore.wire.blocks import Run
 
-_NOT_YET: Final = Ending.NOT_YET
+_NOT_YET: Final = SessionEnding.NOT_YET
 _SLICE_ITEMS: Final = 4096
 """Maximum number of requests executed in a slice, however fast they are."""
 _HEAVY: Final = 3
@@ -171,7 +171,7 @@ class LaneHost:
                 case End(why, reset=True):
                     self._reset(why)
                 case End(why):
-                    session.end(why, Ending.FLUSHED)
+                    session.end(why, SessionEnding.FLUSHED)
 
     def _execute(self, session: Session, request: Execute) -> None:
         waiting = len(session.reads)

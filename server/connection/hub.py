@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from segstore.server.connection.receiving import ReceiveBuffers
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.descriptors import Limit, shares
 from segstore.server.fair_queue import Job
 
@@ -59,7 +59,7 @@ class Member(Job, Protocol):
 
     def flush(self) -> None: ...
 
-    def end(self, why: str, ending: Ending) -> None: ...
+    def end(self, why: str, ending: SessionEnding) -> None: ...
 
     def cut(self, why: str, level: int = ...) -> None: ...
 
@@ -295,7 +295,7 @@ class ConnectionHub(Generic[C]):
             return
         try:
             for connection in tuple(self.connections):
-                connection.end("the store shuts down", Ending.FLUSHED)
+                connection.end("the store shuts down", SessionEnding.FLUSHED)
             async with asyncio.timeout(drain_s):
                 await self._all_closed.wait()
         except TimeoutError:

@@ -85,7 +85,7 @@ Perform = Callable[[SegmentStore, Any, int], Command]
 C = TypeVar("C", bound=Command)
 
 
-class Request(msgspec.Struct, frozen=True):
+class RequestHandler(msgspec.Struct, frozen=True):
     """The handler of one type of request.
 
     operation: the reference's name for it, used in OperationUnsupported.
@@ -108,10 +108,10 @@ class Request(msgspec.Struct, frozen=True):
     check_size: Callable[[Any, LimitSettings], None] | None = None
 
 
-REQUESTS: dict[type[Command], Request] = {}
+REQUESTS: dict[type[Command], RequestHandler] = {}
 """Served on both ports."""
 
-ADMIN_REQUESTS: dict[type[Command], Request] = {}
+ADMIN_REQUESTS: dict[type[Command], RequestHandler] = {}
 """Served on the admin port only."""
 
 
@@ -126,7 +126,7 @@ def _request(
     segment: str = "segment",
     access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
     offset: Callable[[C], int] = _no_offset,
-    table: dict[type[Command], Request] = REQUESTS,
+    table: dict[type[Command], RequestHandler] = REQUESTS,
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
     check_size: Callable[[C, LimitSettings], None] | None = None,
 ) -> Callable[[Callable[[SegmentStore, C, int], Command]], Callable[[SegmentStore, C, int], Command]]:
@@ -140,7 +140,7 @@ def _request(
         return ((name(command), AccessLevel.READ),)
 
     def enter(perform: Callable[[SegmentStore, C, int], Command]) -> Callable[[SegmentStore, C, int], Command]:
-        table[kind] = Request(operation, perform, name, access or read, offset, afterwards, check_size)
+        table[kind] = RequestHandler(operation, perform, name, access or read, offset, afterwards, check_size)
         return perform
 
     return enter
@@ -377,7 +377,7 @@ def _flush(store: SegmentStore, c: FlushToStorage, _: int) -> Command:
     return StorageFlushed(c.request_id)
 
 
-ADMIN_REQUESTS[FlushToStorage] = Request("flushToStorage", _flush, lambda _: "", _no_segment, _no_offset)
+ADMIN_REQUESTS[FlushToStorage] = RequestHandler("flushToStorage", _flush, lambda _: "", _no_segment, _no_offset)
 
 
 @_request(ListStorageChunks, "ListStorageChunks", table=ADMIN_REQUESTS)

@@ -22,7 +22,7 @@ from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import ADMIN_REQUESTS, REQUESTS
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.fair_queue import FairQueue, Job
 from segstore.server.store import (
@@ -91,7 +91,7 @@ class Asker(Protocol):
     @property
     def crowded(self) -> bool: ...
 
-    def end(self, why: str, ending: Ending = Ending.DROPPED) -> None: ...
+    def end(self, why: str, ending: SessionEnding = SessionEnding.DROPPED) -> None: ...
 
     def reply(self, command: Command) -> None: ...
 
@@ -234,7 +234,7 @@ class StoreService:
         """Closes the connection of a request that failed with an unexpected error."""
         if isinstance(error, WireError):
             # In a wire version without a command for the reply, such an error closed the connection.
-            ending = Ending.FLUSHED if isinstance(error, UnknownCommand) else Ending.DROPPED
+            ending = SessionEnding.FLUSHED if isinstance(error, UnknownCommand) else SessionEnding.DROPPED
             session.end(f"a reply cannot be written: {error}", ending)
             return
         self.counters.internal_errors += 1
@@ -283,7 +283,7 @@ class StoreService:
             with_trace=self.traces(session),
         )
         if reply is None:
-            session.end(f"{operation} on {segment!r} failed: {error}", Ending.FLUSHED)
+            session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)
         else:
             session.reply(reply)
 

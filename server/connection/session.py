@@ -21,7 +21,7 @@ from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
 from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
 from segstore.wire import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """Size of `out` above which it is written before more is executed."""
 
-_NOT_YET: Final = Ending.NOT_YET
+_NOT_YET: Final = SessionEnding.NOT_YET
 _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
 
@@ -266,7 +266,7 @@ class Session:
         else:
             special(self, command)
 
-    def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
+    def end(self, why: str, ending: SessionEnding = SessionEnding.DROPPED) -> None:
         """Ends the connection; the first call counts."""
         if self.ending is _NOT_YET:
             self.ending = ending
@@ -358,7 +358,7 @@ class Session:
                 f"it speaks wire versions {command.low_version} to {command.high_version}, "
                 f"this store {ours.low_version} to {ours.high_version}",
                 # The reference's admin port closes before its queued replies, including its Hello, are written.
-                Ending.DROPPED if self.admin else Ending.FLUSHED,
+                SessionEnding.DROPPED if self.admin else SessionEnding.FLUSHED,
             )
 
     def _keep_alive(self, command: KeepAlive) -> None:
@@ -422,7 +422,7 @@ class Session:
     def _expire(self, key: tuple[str, bytes]) -> None:
         del self._expiries[key]
         if key in self._writers:
-            self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
+            self.end(f"the token of a writer of {key[0]!r} expired", SessionEnding.FLUSHED)
 
     def _without_writer(self, segment: str, writer_id: UUID, number: int, request_id: int) -> None:
         """An append without a writer that may send it: it fails like the one before it that it came with, or ends the
@@ -465,11 +465,11 @@ class Session:
             with_trace=self._service.traces(self),
         )
         if reply is None:
-            self.end(f"{operation} failed: {error}", Ending.FLUSHED)
+            self.end(f"{operation} failed: {error}", SessionEnding.FLUSHED)
             return
         self.reply(reply)
         if isinstance(error, (BadAttribute, TokenExpired)):
-            self.end(f"{operation} failed: {error}", Ending.FLUSHED)
+            self.end(f"{operation} failed: {error}", SessionEnding.FLUSHED)
 
     def _create_transient(self, command: CreateTransientSegment) -> None:
         self.has_asked = True

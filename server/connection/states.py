@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class Ending(Enum):
+class SessionEnding(Enum):
     """How a session ends."""
 
     NOT_YET = auto()

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from segstore.server.config import settings_of, unknown_name
 from segstore.server.control_api import contents, page, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
-from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, check_keys, install, place
+from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, ProblemDetails, check_keys, install, place
 from segstore.server.control_api.routes import (
     about,
     bodies,
@@ -64,7 +64,7 @@ _ERRORS: Final[dict[int, type[Exception]]] = {404: LookupError, 422: ValueError}
 """What a refusal is in this process; others are RuntimeError."""
 _ABOUT: Final = """Inspects and controls a running segment store, a tap before one, or a replay of a trace.
 
-Every error response is a `Problem`: one sentence, and the place in the request."""
+Every error response is a `ProblemDetails`: one sentence, and the place in the request."""
 
 _REFUSALS: Final = {
     "400": "The request is not HTTP, has no valid Host header, or its body is not JSON.",
@@ -80,7 +80,7 @@ _REFUSALS: Final = {
     "503": "The server cannot store data any more, or too many requests are in progress.",
 }
 """What each status means that is no success. Routes add those of their own."""
-_PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
 _TOKEN: Final = {"type": "http", "scheme": "bearer", "description": "The token of `--http-token-file`."}
 _NOT_SENT: Final = ("Call", "HTTPValidationError", "ValidationError")
 """Models that the library describes and no request or response has."""
@@ -211,7 +211,7 @@ def _describe_responses(description: dict[str, Any]) -> None:
     """Describes what successes are, and refusals once for all operations."""
     components = description["components"]
     schemas = components["schemas"]
-    schemas["Problem"] = Problem.model_json_schema()
+    schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
     for name in _NOT_SENT:
         schemas.pop(name, None)
     components["responses"] = {

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import Cluster, Front, Replayed, ReplayFront, Store, StoreFront, Tap
+from segstore.server.control_api.fronts import (
+    ClusterControl,
+    Front,
+    Replayed,
+    ReplayFront,
+    Store,
+    StoreFront,
+    TapFronts,
+)
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
@@ -54,11 +62,11 @@ class Controlled:
     faults: Faults | None = None
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
-    tap: Tap | None = None
+    tap: TapFronts | None = None
     replay: Replayed | None = None
     traffic: Traffic | None = None
     data: Path | None = None
-    cluster: Cluster | None = None
+    cluster: ClusterControl | None = None
     why_no_cluster: str = _ALONE
     owner_elsewhere: Callable[[int], Endpoint | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)

@@ -22,7 +22,7 @@ from segstore.wire.trace import Direction, Exchange, RecordKind, to_line, unpack
 from segstore.wire.validation import unique
 
 if TYPE_CHECKING:
-    from segstore.server.control_api.latest import Kept
+    from segstore.server.control_api.latest import KeptRequest
     from segstore.server.traffic import Traffic
     from segstore.wire import Buffer, Command
 
@@ -39,7 +39,9 @@ _FIXTURE_BYTES: Final = 128 * 1024
 _HEADER: Final = struct.Struct(">ii")
 
 
-def detail_of(info: RequestInfo, kept: Kept, beside: list[tuple[int, Exchange]], traffic: Traffic) -> RequestDetail:
+def detail_of(
+    info: RequestInfo, kept: KeptRequest, beside: list[tuple[int, Exchange]], traffic: Traffic
+) -> RequestDetail:
     """The detail of a request whose `info` is known, with the records beside it."""
     frames = [("request", each) for each in (kept.block, kept.request) if each is not None]
     if kept.reply is not None:
@@ -95,7 +97,7 @@ def _value(value: Any) -> str:
 # --- payloads -----------------------------------------------------------------------------------------------------
 
 
-def _payload(kept: Kept) -> Iterator[Payload]:
+def _payload(kept: KeptRequest) -> Iterator[Payload]:
     for part, each in (("request", kept.request), ("reply", kept.reply)):
         if each is None:
             continue
@@ -121,7 +123,7 @@ def _in_table(command: Any) -> Iterator[tuple[str, Buffer]]:
         yield "key", key.data
 
 
-def _appended(kept: Kept) -> Buffer | None:
+def _appended(kept: KeptRequest) -> Buffer | None:
     """The bytes that a request appends to its segment, as far as they are known; None for others."""
     command: Any = kept.command
     if isinstance(command, ConditionalAppend):
@@ -188,7 +190,7 @@ def readable_form(data: Buffer) -> tuple[str, str]:
 # --- timeline and neighbours --------------------------------------------------------------------------------------
 
 
-def _timeline(kept: Kept) -> list[Moment]:
+def _timeline(kept: KeptRequest) -> list[Moment]:
     received_ns = kept.request.record.ts_ns
     moments: list[tuple[float, str]] = []
     if kept.block is not None and kept.block.record.ts_ns != received_ns:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from segstore.server.connection import Connection, ConnectionHub, Ending, StoreService
+from segstore.server.connection import Connection, ConnectionHub, SessionEnding, StoreService
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Front(Protocol):
         """Returns totals, which only grow, and current values, by name."""
 
 
-class Tap(Protocol):
+class TapFronts(Protocol):
     """A tap. fronts: its ports, one for each store that it knows of. tls: whether they use TLS."""
 
     @property
@@ -100,7 +100,7 @@ class Replayed(Protocol):
     def open_connections(self) -> Sequence[int]: ...
 
 
-class Cluster(Protocol):
+class ClusterControl(Protocol):
     """Several stores in one process, by number. Methods raise RuntimeError for what cannot be done."""
 
     async def move(self, container: int, to: int) -> None: ...
@@ -140,7 +140,7 @@ class _OfStore:
 
     def disconnect(self, why: str, *, drain: bool) -> None:
         if drain:
-            self._connection.end(why, Ending.FLUSHED)
+            self._connection.end(why, SessionEnding.FLUSHED)
         else:
             self._connection.cut(why)
 

@@ -37,7 +37,7 @@ _AROUND: Final = 2_000
 """Records on each side of a request among which its reply and its neighbours are looked for."""
 
 
-class Kept:
+class KeptRequest:
     """A request and its reply: a subject of filters, as `segstore.server.faults.Seen` is.
 
     Attributes:
@@ -162,14 +162,14 @@ class Kept:
         return "given up" if self.given_up else "received"
 
 
-class Pairing:
+class RequestPairing:
     """Makes requests of records, which it takes in order."""
 
     def __init__(self, traffic: Traffic) -> None:
-        self.requests: deque[Kept] = deque()
+        self.requests: deque[KeptRequest] = deque()
         self._started_ns = traffic.started_ns
         self._exchanges = Exchanges(writers=traffic.writers)
-        self._waiting: dict[int, Kept] = {}
+        self._waiting: dict[int, KeptRequest] = {}
 
     def see(self, number: int, record: Record) -> Exchange:
         seen = self._exchanges.see(record)
@@ -184,7 +184,7 @@ class Pairing:
                 if request is not None:
                     request.reply = seen
         elif not isinstance(seen.command, AppendBlock):
-            request = Kept(number, seen, record.ts_ns - self._started_ns)
+            request = KeptRequest(number, seen, record.ts_ns - self._started_ns)
             self._waiting[id(seen)] = request
             self.requests.append(request)
         return seen
@@ -193,7 +193,7 @@ class Pairing:
 def latest_seen(traffic: Traffic) -> list[Seen]:
     """The latest requests, newest first, as an observer has them: those in the last 1,000 records."""
     last = traffic.flush()
-    pairing = Pairing(traffic)
+    pairing = RequestPairing(traffic)
     for number, record in traffic.records(max(traffic.first, last + 1 - _MOST_SEEN), last):
         pairing.see(number, record)
     return [each.as_seen() for each in reversed(pairing.requests)]
@@ -207,9 +207,9 @@ class Latest:
         self._faults = faults
         self._looking = asyncio.Lock()
         self._asked: tuple[Any, ...] = ()
-        self._found: list[Kept] = []
+        self._found: list[KeptRequest] = []
 
-    async def find(self, match: str, *, limit: int, after: int = 0) -> list[Kept]:
+    async def find(self, match: str, *, limit: int, after: int = 0) -> list[KeptRequest]:
         """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
 
         Raises FilterError; ValueError if nothing matches because no request can match.
@@ -227,12 +227,12 @@ class Latest:
                 check_possible(holds, "log")
             return self._found
 
-    async def _find(self, holds: Filter | None, limit: int, after: int, last: int) -> list[Kept]:
+    async def _find(self, holds: Filter | None, limit: int, after: int, last: int) -> list[KeptRequest]:
         lowest = max(self.traffic.first, after + 1, last + 1 - _MOST_RECORDS)
         size = max(_FIRST_LOOK, 8 * limit)
         while True:
             first = max(lowest, last + 1 - size)
-            pairing = Pairing(self.traffic)
+            pairing = RequestPairing(self.traffic)
             for done, (number, record) in enumerate(self.traffic.records(first, last), 1):
                 pairing.see(number, record)
                 if done % _AT_ONCE == 0:
@@ -243,7 +243,7 @@ class Latest:
                 return found
             size *= 4
 
-    async def about(self, number: int, around: int) -> tuple[Kept | None, list[tuple[int, Exchange]]]:
+    async def about(self, number: int, around: int) -> tuple[KeptRequest | None, list[tuple[int, Exchange]]]:
         """Returns a request with its reply, and the records around it on its connection: at most `around` on each side.
 
         None if the record is discarded, or is not that of a request.
@@ -253,7 +253,7 @@ class Latest:
             wanted = next((record for each, record in self.traffic.records(number, number) if each == number), None)
             if wanted is None:
                 return None, []
-            pairing, found = Pairing(self.traffic), None
+            pairing, found = RequestPairing(self.traffic), None
             before, behind = deque[tuple[int, Exchange]](maxlen=around), list[tuple[int, Exchange]]()
             records = self.traffic.records(max(1, number - _AROUND), min(last, number + _AROUND))
             for done, (each, record) in enumerate(records, 1):
@@ -273,7 +273,7 @@ class Latest:
             await self._add_known([found])
             return found, [*before, (number, found.request), *behind]
 
-    async def _add_known(self, requests: list[Kept]) -> None:
+    async def _add_known(self, requests: list[KeptRequest]) -> None:
         """Adds what the fault rules have done to requests, and what a mock has observed about them."""
         faults = self._faults
         if faults is None:
@@ -289,7 +289,7 @@ class Latest:
             if kept := by_place.get((each.connection, each.place)):
                 kept.faults = (*kept.faults, f"{each.rule}: {each.action}")
 
-    async def _by_place(self, requests: list[Kept], faults: Faults) -> dict[tuple[int, int], Kept]:
+    async def _by_place(self, requests: list[KeptRequest], faults: Faults) -> dict[tuple[int, int], KeptRequest]:
         """Returns requests by connection and place, as decisions have them. Those whose place is unknown are missing.
 
         The place of a frame is counted from the last request of its connection that had come when the connection was
@@ -338,10 +338,10 @@ def _is_counted(record: Record) -> bool:
     return is_frame and counts(int.from_bytes(record.data[:4], signed=True))
 
 
-async def _matching(requests: deque[Kept], holds: Filter | None, limit: int) -> list[Kept]:
+async def _matching(requests: deque[KeptRequest], holds: Filter | None, limit: int) -> list[KeptRequest]:
     """Returns the last requests that match, newest first. Examines one slice per loop iteration."""
     slice_length = max(1, MOST_TERMS // (1 if holds is None else holds.terms))
-    found: list[Kept] = []
+    found: list[KeptRequest] = []
     for looked_at, each in enumerate(reversed(requests), 1):
         if holds is None or holds(each):
             found.append(each)

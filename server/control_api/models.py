@@ -27,7 +27,7 @@ class Health(BaseModel):
     controller: bool = Field(description="Whether this process answers controller calls.")
 
 
-class Version(BaseModel):
+class ServerVersion(BaseModel):
     """Versions of the server."""
 
     segstore: str = Field(description="Version of this project.")
@@ -45,7 +45,7 @@ class StoreInfo(BaseModel):
     serving: bool = Field(description="False if it is stopped.")
 
 
-class Served(BaseModel):
+class ServerInfo(BaseModel):
     """The services of this process, and their addresses."""
 
     segstore: str = Field(description="Version of this project.")
@@ -298,13 +298,13 @@ class Connections(BaseModel):
     connections: list[ConnectionInfo] = Field(description="The first `limit` connections.")
 
 
-class Cut(BaseModel):
+class ClosedConnections(BaseModel):
     """The closed connections."""
 
     connections: int = Field(description="Number of connections that were closed.")
 
 
-class Closed(BaseModel):
+class ClosedConnection(BaseModel):
     """The closed connection."""
 
     peer: str

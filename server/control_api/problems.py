@@ -49,7 +49,7 @@ _MARK: Final = object()
 """Stands in a document for the value that is looked for."""
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """An error in a request."""
 
     status: int = Field(description="The HTTP status.")

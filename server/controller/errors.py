@@ -5,7 +5,7 @@
     ├── AlreadyExists          the name is taken
     ├── InvalidName            the name breaks the naming rules
     ├── ScopeNotEmpty          the scope to delete is not empty
-    ├── StreamSealed           the stream is sealed and cannot be changed
+    ├── StreamIsSealed         the stream is sealed and cannot be changed
     ├── StreamNotSealed        only a sealed stream can be deleted
     ├── IllegalState           the request is not possible in the current state
     ├── TooMany                a request asks for or names more segments than allowed
@@ -23,7 +23,7 @@
     ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
     ├── MemoryFull             the memory limit is reached
     ├── RequestsTooLarge       the requests in flight of a connection are too large together
-    ├── Closed                 the controller was closed before it started the call
+    ├── ControllerClosed       the controller was closed before it started the call
     ├── Interrupted            the controller was closed before it finished the call
     └── SegmentStoreFailed     the segment store failed to execute a request
         └── NobodyOwns         the segment's container has no owner at the moment
@@ -81,7 +81,7 @@ class ScopeNotEmpty(ControllerError):
         self.held = held
 
 
-class StreamSealed(ControllerError):
+class StreamIsSealed(ControllerError):
     def __init__(self, stream: str) -> None:
         super().__init__(f"stream {stream} is sealed")
         self.stream = stream
@@ -198,7 +198,7 @@ class MemoryFull(ControllerError):
         self.limit = limit
 
 
-class Closed(ControllerError):
+class ControllerClosed(ControllerError):
     """The controller was closed before it started the call; a retry may succeed."""
 
     def __init__(self) -> None:

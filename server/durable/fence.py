@@ -77,7 +77,7 @@ def epochs_of(folder: Path) -> list[int]:
     return sorted(int(found[1]) for each in names if (found := _NAME.fullmatch(each)))
 
 
-class Epoch:
+class ContainerEpoch:
     """One opening of the container in `folder`, in a folder `path` of its own; `number` is 1 for the first opening."""
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -86,7 +86,7 @@ class Epoch:
         self.path, self._next = (folder / f"epoch-{each:010d}" for each in (number, number + 1))
 
     @classmethod
-    def claim(cls, folder: Path) -> Epoch:
+    def claim(cls, folder: Path) -> ContainerEpoch:
         """Claims the next epoch of a container, durably; all older ones are fenced. Raises `OSError`."""
         while True:
             present = epochs_of(folder)
@@ -119,9 +119,9 @@ class Epoch:
         if self.is_over:
             raise Fenced(self.folder, self.number)
 
-    def older(self) -> list[Epoch]:
+    def older(self) -> list[ContainerEpoch]:
         """Returns earlier openings that have folders, the latest first."""
-        return [Epoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
+        return [ContainerEpoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
 
     def remove_older(self) -> None:
         """Removes the folders of earlier openings, the earliest first. Raises `OSError`."""
@@ -129,12 +129,12 @@ class Epoch:
             shutil.rmtree(each.path)
 
 
-def current(epochs: Sequence[Epoch]) -> Epoch | None:
+def current(epochs: Sequence[ContainerEpoch]) -> ContainerEpoch | None:
     """Returns the epoch that the next opening takes over; None if none was ever in force."""
     return next((each for each in sorted(epochs, reverse=True, key=_number) if DataDirectory.is_one(each.path)), None)
 
 
-def lost(epochs: Sequence[Epoch]) -> Path | None:
+def lost(epochs: Sequence[ContainerEpoch]) -> Path | None:
     """Returns the path of the missing manifest if none of these epochs has one; None if nothing was acknowledged."""
     first = min(epochs, default=None, key=_number)
     if first is None:
@@ -151,14 +151,14 @@ def lost(epochs: Sequence[Epoch]) -> Path | None:
 class FencedDirectory(DataDirectory):
     """The data directory of an epoch. It has no manifest until the first `put`."""
 
-    def __init__(self, epoch: Epoch, files: Files) -> None:
+    def __init__(self, epoch: ContainerEpoch, files: Files) -> None:
         super().__init__(epoch.path, files)
         self.epoch = epoch
         self._is_new = True
 
     @classmethod
     def adopt(
-        cls, epoch: Epoch, *, containers: int, held: tuple[int, ...], cluster: str, files: Files | None = None
+        cls, epoch: ContainerEpoch, *, containers: int, held: tuple[int, ...], cluster: str, files: Files | None = None
     ) -> Self:
         """Creates the directory of a newly claimed epoch from its predecessor's. Raises `DataError`, `Fenced`.
 

@@ -223,7 +223,7 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
 # --- verification -----------------------------------------------------------------------------------------------------
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """Result of a verification: the faults, one sentence each, and counts of what was read.
 
     notes: findings that are no faults, one sentence each.
@@ -236,7 +236,7 @@ class Verified(NamedTuple):
     batches: int = 0
 
 
-def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verified:
+def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verification:
     """Reads and verifies a whole directory. Raises `DataError`.
 
     owner: the expected cluster, its number of containers, and the containers in the directory; None for any.
@@ -244,14 +244,14 @@ def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) ->
     try:
         directory = DataDirectory.look(path)
     except DirectoryDamaged as error:
-        return Verified([str(error)])
+        return Verification([str(error)])
     try:
         return _verify(directory, owner)
     finally:
         directory.close()
 
 
-def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verified:
+def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verification:
     faults: list[str] = []
     notes: list[str] = []
     if owner is not None:
@@ -261,7 +261,7 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
             faults.append(str(error))
     files, segments = _verify_snapshot(directory, faults)
     batch = _verify_journals(directory, faults, notes)
-    return Verified(faults, notes, files + len(directory.manifest.journals), segments, batch)
+    return Verification(faults, notes, files + len(directory.manifest.journals), segments, batch)
 
 
 def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:

@@ -111,7 +111,7 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         raise FaultFileError(source, place.line, place.path, _reason(first), place.column) from error
 
 
-class Place(NamedTuple):
+class DocumentPlace(NamedTuple):
     """A place in a document. line, column: from 1; None if unknown. path: such as `rules[0].do`."""
 
     line: int | None
@@ -125,7 +125,7 @@ class Document(NamedTuple):
     given: Any
     root: Any
 
-    def place(self, location: tuple[int | str, ...]) -> Place:
+    def place(self, location: tuple[int | str, ...]) -> DocumentPlace:
         """Returns the place of a pydantic error location, or of the part nearest to it."""
         node = self.root
         mark = None if node is None else node.start_mark
@@ -144,7 +144,7 @@ class Document(NamedTuple):
                 node = node.value[part]
                 mark = node.start_mark
                 path += f"[{part}]"
-        return Place(*_from_one(mark), path.lstrip("."))
+        return DocumentPlace(*_from_one(mark), path.lstrip("."))
 
 
 def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:

@@ -39,7 +39,7 @@ from segstore.server.faults.decisions import NO_PLAN, Plan, Wait
 from segstore.server.faults.functions import FaultRequest
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
-from segstore.server.faults.pending import Asked, PendingRequests
+from segstore.server.faults.pending import PendingRequests, PlannedReply
 from segstore.server.faults.rules import Call, Close, Drop, Duplicate, Error
 from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
@@ -67,7 +67,7 @@ _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP
 _WriterKey = tuple[str, bytes]
 
 
-class Execute(Asked):
+class Execute(PlannedReply):
     """Execute a request. raw: its frames as they came, if the host gave them."""
 
     item: Command | Append
@@ -307,7 +307,7 @@ class Lane:
         twice = isinstance(action, Duplicate) and action.duplicate == "request"
         return [request] * (2 if twice else 1)
 
-    def _refuse(self, asked: Asked, error: Error, *, ask_rules: bool) -> list[Effect]:
+    def _refuse(self, asked: PlannedReply, error: Error, *, ask_rules: bool) -> list[Effect]:
         """Answers a request in place of the store, behind all that the store has yet to answer."""
         effects: list[Effect] = []
         frame = self._error(asked.seen, error, effects)
@@ -343,7 +343,7 @@ class Lane:
 
     def await_reply(self, request: Execute) -> bool:
         """A request was executed and its reply comes later. Returns False if earlier requests were forgotten for it."""
-        return self._pending.add(request.item, Asked(request.seen, request.plan))
+        return self._pending.add(request.item, PlannedReply(request.seen, request.plan))
 
     def settle(self) -> None:
         """Every request that was received has come here."""
@@ -365,13 +365,15 @@ class Lane:
             for each in seen:
                 observer.replied(each, now_s)
 
-    def reply(self, frames: list[bytes], asked: Asked | None = None, command: Command | None = None) -> list[Effect]:
+    def reply(
+        self, frames: list[bytes], asked: PlannedReply | None = None, command: Command | None = None
+    ) -> list[Effect]:
         """A reply of the store.
 
         frames: whole; none if the request was executed and has no reply. asked: the request that they answer, if the
         host knows; else it is found among those of `await_reply`. command: the first frame decoded, if the host has it.
         """
-        answered: Sequence[Asked] = ()
+        answered: Sequence[PlannedReply] = ()
         if asked is not None:
             answered = (asked,)
         elif len(self._pending):
@@ -415,7 +417,7 @@ class Lane:
             self._answer_instead(effects, all_of_them=True)
         return self._leave(effects)
 
-    def _instead_of(self, asked: Asked) -> Error | None:
+    def _instead_of(self, asked: PlannedReply) -> Error | None:
         """The error that the client receives in place of the store's reply to a request."""
         seen, action = asked.seen, asked.plan.action
         if isinstance(action, Error):
@@ -425,7 +427,7 @@ class Lane:
         number, error = self._hidden.get(_writer_of(seen), (0, None))
         return error if error is not None and seen.event_number >= number else None
 
-    def _replaced(self, frame: bytes, answered: Sequence[Asked], effects: list[Effect]) -> list[bytes]:
+    def _replaced(self, frame: bytes, answered: Sequence[PlannedReply], effects: list[Effect]) -> list[bytes]:
         """The replies in place of one that answers requests some of which a rule refuses: of appends those behind too,
         but not if only a condition did not hold.
         """
@@ -441,7 +443,7 @@ class Lane:
                 start = index + 1
         return frames + self._acknowledged(frame, answered, start, len(answered))
 
-    def _acknowledged(self, frame: bytes, answered: Sequence[Asked], start: int, end: int) -> list[bytes]:
+    def _acknowledged(self, frame: bytes, answered: Sequence[PlannedReply], start: int, end: int) -> list[bytes]:
         """One reply to several appends as a reply to those from `start` to `end`."""
         if start == end:
             return []

@@ -25,7 +25,7 @@ _MANY: Final = 4096
 _MOST_PENDING: Final = 4 * _MANY
 
 
-class Asked(msgspec.Struct):
+class PlannedReply(msgspec.Struct):
     """An executed request and the plan for its reply."""
 
     seen: Seen
@@ -43,7 +43,7 @@ class PendingRequests:
     def __init__(self) -> None:
         self.planned = 0
         self.has_runs = False
-        self._requests: Requests[tuple[int, Asked]] = Requests(_MOST_PENDING)
+        self._requests: Requests[tuple[int, PlannedReply]] = Requests(_MOST_PENDING)
         self._prompt: dict[int, int] = {}
         self._prompt_count = 0
         self._count = 0
@@ -51,7 +51,7 @@ class PendingRequests:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def add(self, item: Command | Append, asked: Asked) -> bool:
+    def add(self, item: Command | Append, asked: PlannedReply) -> bool:
         """Remembers a request; returns False if the others were dropped for it."""
         self._count += 1
         room = self._requests.add(item, (self._count, asked))
@@ -74,13 +74,15 @@ class PendingRequests:
         self._count += 1
         self.has_runs = True
         self._is_prompt(len(appends))
-        self._requests.add_appends(writer, appends, (self._count, Asked(first, NO_PLAN)))
+        self._requests.add_appends(writer, appends, (self._count, PlannedReply(first, NO_PLAN)))
 
     def separate(self) -> None:
         """Remembers the appends that were added together one by one, so that replies are found to answer each."""
         self.has_runs = False
 
-        def each_of(kept: tuple[int, Asked], appends: list[tuple[int, int]]) -> Iterator[tuple[int, Asked]]:
+        def each_of(
+            kept: tuple[int, PlannedReply], appends: list[tuple[int, int]]
+        ) -> Iterator[tuple[int, PlannedReply]]:
             mark, asked = kept
             done = self._prompt[mark] - len(appends)
             for at, (event_number, request_id) in enumerate(appends, 1):
@@ -92,7 +94,7 @@ class PendingRequests:
                     event_number=event_number,
                     request_id=request_id,
                 )
-                yield mark if at == len(appends) else 0, Asked(seen, NO_PLAN)
+                yield mark if at == len(appends) else 0, PlannedReply(seen, NO_PLAN)
 
         self._requests.separate(each_of)
 
@@ -105,7 +107,7 @@ class PendingRequests:
         """Whether the limit of pending requests, without reads, is reached: no more should be executed for now."""
         return self._prompt_count >= _MANY
 
-    def answered_by(self, reply: Command) -> list[Asked]:
+    def answered_by(self, reply: Command) -> list[PlannedReply]:
         """Removes and returns the requests that a reply answers, oldest first; of a run, the first."""
         return self._answered(self._requests.answered(reply))
 
@@ -113,7 +115,7 @@ class PendingRequests:
         """Removes a writer's appends up to an event number."""
         self._answered(self._requests.acknowledged(writer, number))
 
-    def _answered(self, found: list[tuple[int, Asked]]) -> list[Asked]:
+    def _answered(self, found: list[tuple[int, PlannedReply]]) -> list[PlannedReply]:
         for mark, asked in found:
             self._prompt_count -= self._prompt.pop(mark, 0)
             if asked.plan is not NO_PLAN:

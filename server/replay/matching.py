@@ -51,7 +51,7 @@ _REPEATABLE: Final = (Hello, KeepAlive, SetupAppend)
 _NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sources", "source_segment_ids"})
 
 
-class Answer(NamedTuple):
+class TraceAnswer(NamedTuple):
     """The answer to a request. replies: frames, each with its delay (ns) in the trace."""
 
     step: Step
@@ -164,7 +164,7 @@ class Replay:
         lacking = not self._with_hello or (expected and expected[0].connection not in self._with_hello)
         return ScriptedReply(encode(HELLO), 0) if lacking else None
 
-    def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
+    def answer(self, item: Command | Append, expected: deque[Step]) -> TraceAnswer | None:
         """The answer to a request; None if it is not the expected one, or is not in the trace."""
         if self.mode == "match":
             return self._matched(item)
@@ -172,7 +172,7 @@ class Replay:
         if step is None:
             return None
         expected.popleft()
-        return Answer(step, self._replies(step, item), step.closes)
+        return TraceAnswer(step, self._replies(step, item), step.closes)
 
     def _fitting(self, item: Command | Append, steps: Iterable[Step]) -> list[Step]:
         """The steps that a request matches."""
@@ -188,7 +188,7 @@ class Replay:
         translated = partial(self.ids.translate, request=step.item, live=item, known=known)
         return tuple(ScriptedReply(translated(each.frame), each.delay_ns) for each in step.replies)
 
-    def _matched(self, item: Command | Append) -> Answer | None:
+    def _matched(self, item: Command | Append) -> TraceAnswer | None:
         """The answer in the mode "match", whatever has come before."""
         if isinstance(item, Append):
             writer_id, segment = self.ids.traced(item.writer_id), self.ids.names.get(item.segment, item.segment)
@@ -208,14 +208,14 @@ class Replay:
         self._batches.used(step)
         replies = self._replies(step, item, self._batches.known(step))
         if step.cut is None:
-            return Answer(step, replies, step.closes and step.used == 1)
+            return TraceAnswer(step, replies, step.closes and step.used == 1)
         if not step.cut.done and (step.closes or (step.is_lost and not isinstance(item, ReadSegment))):
             return self._cut([step], replies)
         if step.is_lost and isinstance(item, Append):
             return self._stored(item, step)
-        return Answer(step, replies, False)
+        return TraceAnswer(step, replies, False)
 
-    def _batched(self, item: Append, writer_id: UUID, segment: str) -> Answer | None:
+    def _batched(self, item: Append, writer_id: UUID, segment: str) -> TraceAnswer | None:
         """The answer to an append whose events are batched differently in the trace. writer_id, segment: its."""
         batch = self._batches.take(item, writer_id, segment)
         if batch is None:
@@ -230,13 +230,13 @@ class Replay:
             return self._stored(item, batch.last)
         frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
         closes = any(each.closes and each.cut is None for each in batch.finished)
-        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), closes)
+        return TraceAnswer(batch.last, tuple(ScriptedReply(*each) for each in frames), closes)
 
-    def _stored(self, item: Append, step: Step) -> Answer:
+    def _stored(self, item: Append, step: Step) -> TraceAnswer:
         """Acknowledges events that the trace has stored, if their connection was cut before."""
-        return Answer(step, (ScriptedReply(self._batches.acknowledgement(item, step), 0),), False)
+        return TraceAnswer(step, (ScriptedReply(self._batches.acknowledgement(item, step), 0),), False)
 
-    def _cut(self, steps: list[Step], replies: tuple[ScriptedReply, ...] = ()) -> Answer:
+    def _cut(self, steps: list[Step], replies: tuple[ScriptedReply, ...] = ()) -> TraceAnswer:
         """Closes a client's connection in place of those of the trace with which these requests were lost."""
         for cut in {step.cut for step in steps}:
             assert cut is not None
@@ -246,7 +246,7 @@ class Replay:
                     each.used = each.used or 1
                     if not isinstance(each.item, _REPEATABLE) and each in self._by_key[each.key]:
                         self._by_key[each.key].remove(each)
-        return Answer(steps[0], replies, True)
+        return TraceAnswer(steps[0], replies, True)
 
     def near(self, item: Command | Append) -> tuple[NearMiss, ...]:
         """The requests of the trace that are nearest to one that it does not answer."""

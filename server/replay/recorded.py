@@ -22,8 +22,8 @@ import grpc
 
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import (
+    CallsInFlight,
     Handler,
-    InFlight,
     UpstreamController,
     bounds,
     listen,
@@ -52,7 +52,7 @@ class RecordedController(Handler):
     def __init__(self, server: TraceServer, calls: CallReplay, listener: grpc.aio.Server, host: str) -> None:
         self._server = server
         self._calls = calls
-        self._in_flight = InFlight(listener, self)
+        self._in_flight = CallsInFlight(listener, self)
         self._number = 0
         self.endpoint = Endpoint(host, 0)
         upstream = server.upstream_controller

@@ -23,7 +23,7 @@ class ScriptedReply(NamedTuple):
     delay_ns: int
 
 
-class Cut:
+class ConnectionCut:
     """The end of a connection that the store closed while requests had no reply. lost: these requests, in order.
 
     done: whether a client's connection was closed in its place.
@@ -51,7 +51,7 @@ class Step:
         self.replies: list[ScriptedReply] = []
         self.closes = False
         self.used = 0
-        self.cut: Cut | None = None
+        self.cut: ConnectionCut | None = None
 
     @property
     def type_name(self) -> str:
@@ -167,7 +167,7 @@ class _Script:
                 if ended is not None and ended.last is not None and by_store:
                     ended.last.closes = True
                     if lost := list(ended.requests):
-                        cut = ended.last.cut = Cut(lost)
+                        cut = ended.last.cut = ConnectionCut(lost)
                         for each in lost:
                             each.cut = cut
                 continue

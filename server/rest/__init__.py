@@ -5,10 +5,19 @@ that of a cluster. Importing this package imports the web library, so a server d
 """
 
 from segstore.server.rest.app import Answering, make_app
-from segstore.server.rest.asking import Answer, Asked
+from segstore.server.rest.asking import RestRequest, RestResponse
 from segstore.server.rest.forwarding import answered_by_leader
-from segstore.server.rest.health import Status
+from segstore.server.rest.health import HealthStatus
 from segstore.server.rest.operations import answered
 from segstore.server.rest.serving import RestApi
 
-__all__ = ["Answer", "Answering", "Asked", "RestApi", "Status", "answered", "answered_by_leader", "make_app"]
+__all__ = [
+    "Answering",
+    "HealthStatus",
+    "RestApi",
+    "RestRequest",
+    "RestResponse",
+    "answered",
+    "answered_by_leader",
+    "make_app",
+]

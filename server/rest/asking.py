@@ -34,7 +34,7 @@ _OF_CODES: Final = {
 """The status for a gRPC status code; others are 500."""
 
 
-class Asked(msgspec.Struct):
+class RestRequest(msgspec.Struct):
     """A request. operation: a key of `OPERATIONS`. parameters: those of the path and the query, by name."""
 
     operation: str
@@ -42,7 +42,7 @@ class Asked(msgspec.Struct):
     body: bytes
 
 
-class Answer(msgspec.Struct):
+class RestResponse(msgspec.Struct):
     """A response. body: JSON, or nothing. why: one sentence about what was wrong, if anything was."""
 
     status: int
@@ -59,9 +59,9 @@ class Refused(Exception):
         self.why = why
 
 
-def refusal(method: str, error: ControllerError) -> Answer:
+def refusal(method: str, error: ControllerError) -> RestResponse:
     """The answer to a request that failed in the controller as a call of a gRPC method fails."""
-    return Answer(status_of(*answer(method, error)), why=error.message)
+    return RestResponse(status_of(*answer(method, error)), why=error.message)
 
 
 def status_of(value: str | None, code: StatusCode) -> HTTPStatus:

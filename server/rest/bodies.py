@@ -85,7 +85,7 @@ class StreamState(_Body):
     stream_state: Literal["SEALED"] | None = None
 
 
-class Segment(_Body):
+class ScaleSegment(_Body):
     """A segment of an epoch; start is its creation time in milliseconds since 1970."""
 
     number: int
@@ -99,7 +99,7 @@ class ScaleMetadata(_Body):
     """An epoch: its beginning in milliseconds since 1970, its segments, and how many were split and merged for it."""
 
     timestamp: int
-    segments: list[Segment]
+    segments: list[ScaleSegment]
     splits: int
     merges: int
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from segstore.server.durable import (
+    ContainerEpoch,
     DirectoryDamaged,
     DirectoryForeign,
     DirectoryInUse,
-    Epoch,
     current,
     epochs_of,
     lost,
@@ -53,7 +53,7 @@ def verify_cluster(path: Path) -> VerifiedCluster:
 
 
 def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: VerifiedCluster) -> None:
-    epochs = [Epoch(folder, each) for each in epochs_of(folder)]
+    epochs = [ContainerEpoch(folder, each) for each in epochs_of(folder)]
     present = current(epochs)
     if present is None:
         if (missing := lost(epochs)) is not None:
@@ -76,7 +76,7 @@ def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: V
             found.notes.append(f"{folder}: epoch {each.number} is older and was not removed; {_of_older(each)}")
 
 
-def _of_older(epoch: Epoch) -> str:
+def _of_older(epoch: ContainerEpoch) -> str:
     try:
         faults = verify(epoch.path).faults
     except DirectoryInUse:

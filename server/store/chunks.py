@@ -54,7 +54,7 @@ class FileChunk:
 Chunk = Memory | FileChunk
 
 
-class Piece(NamedTuple):
+class ChunkExtent(NamedTuple):
     """The part of a segment in one chunk: ``size`` bytes from offset ``start``, at the beginning of ``chunk``."""
 
     start: int
@@ -271,11 +271,11 @@ class SegmentData:
     def in_files(self) -> bool:
         return any(isinstance(chunk, FileChunk) for chunk in self._chunks)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[ChunkExtent]:
         """Returns the segment's pieces, one for each chunk. The first may begin before ``start_offset``."""
         ends = [*self._starts[1:], self.length]
         return [
-            Piece(start, end - start, chunk)
+            ChunkExtent(start, end - start, chunk)
             for start, end, chunk in zip(self._starts, ends, self._chunks, strict=False)  # no chunk: no start, an end
         ]
 
@@ -283,12 +283,12 @@ class SegmentData:
         """Starts a new chunk with the next write, so that existing chunks never change again."""
         self._tail, self._tail_used, self._tail_size = _NO_TAIL, 0, 0
 
-    def replace(self, stored: Mapping[int, tuple[Piece, FileChunk]]) -> None:
+    def replace(self, stored: Mapping[int, tuple[ChunkExtent, FileChunk]]) -> None:
         """Replaces chunks with file chunks. ``stored``: ``id`` of a chunk → the saved piece and its file chunk.
 
         The tail must not be among them. Adjacent pieces in one file become one chunk.
         """
-        pieces: list[Piece] = []
+        pieces: list[ChunkExtent] = []
         for piece in self.pieces():
             found = stored.get(id(piece.chunk))
             if found is None or found[0].chunk is not piece.chunk:
@@ -296,12 +296,12 @@ class SegmentData:
                 continue
             saved, chunk = found
             # The saved piece may lack a truncated part at the beginning.
-            pieces.append(Piece(piece.start + piece.size - saved.size, saved.size, chunk))
+            pieces.append(ChunkExtent(piece.start + piece.size - saved.size, saved.size, chunk))
             self._pool.give(piece.chunk)
         self._starts, self._chunks = [], []
         self._take_pieces(pieces)
 
-    def restore(self, start_offset: int, length: int, pieces: Iterable[Piece]) -> None:
+    def restore(self, start_offset: int, length: int, pieces: Iterable[ChunkExtent]) -> None:
         """Fills an empty segment with these pieces, none of which is written to."""
         self._forget()
         self._starts, self._chunks = [], []
@@ -309,7 +309,7 @@ class SegmentData:
         self.start_offset = start_offset
         self.length = length
 
-    def _take_pieces(self, pieces: Iterable[Piece]) -> None:
+    def _take_pieces(self, pieces: Iterable[ChunkExtent]) -> None:
         for start, _, chunk in pieces:
             before = self._chunks[-1] if self._chunks else None
             if (

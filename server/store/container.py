@@ -55,8 +55,8 @@ from segstore.server.store.errors import (
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
 from segstore.server.store.operations import AppendItem, OperationJournal
-from segstore.server.store.results import ChunkInfo, ReadResult
-from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, has_field
+from segstore.server.store.results import ReadResult, StoredChunk
+from segstore.server.store.segment import AppendCheck, Kind, Segment, SegmentInfo, has_field
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
     TableSegment,
@@ -221,11 +221,11 @@ class Container(ContainerState):
         """
         self.waiters.add(self.segment(name), offset, token)
 
-    def list_chunks(self, name: str) -> list[ChunkInfo]:
+    def list_chunks(self, name: str) -> list[StoredChunk]:
         """The segment's data as one chunk of storage; none if it holds no data. Raises ``NoSuchSegment``."""
         segment = self.segment(name)
         size = segment.length - segment.start_offset
-        return [ChunkInfo(name, segment.start_offset, size)] if size else []
+        return [StoredChunk(name, segment.start_offset, size)] if size else []
 
     # Changing
 
@@ -285,7 +285,7 @@ class Container(ContainerState):
         if name in self._transients:
             self._transients[name] = now_ms
         if has_field(writer_id):
-            segment.gate |= Gate.CORE_WRITER.value
+            segment.gate |= AppendCheck.CORE_WRITER.value
         self._check_attribute_ids(segment, writer_id)
         value = segment.attribute(writer_id)
         if value is None and not segment.sealed and not is_core(writer_id):

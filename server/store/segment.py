@@ -51,7 +51,7 @@ class Kind(IntFlag):
     TRANSIENT = 0b1000_0000
 
 
-class Gate(IntFlag):
+class AppendCheck(IntFlag):
     """Why an append must look closer."""
 
     SEALED = 1
@@ -98,7 +98,7 @@ class Segment(SegmentData):
         last_modified_ms: time of the last change, Unix milliseconds.
         sealed: takes no more changes but truncation and deletion.
         charged: bytes charged to the pool's account for it, without its chunks.
-        gate: reasons for an append to look closer, see ``Gate``.
+        gate: reasons for an append to look closer, see ``AppendCheck``.
         attributes: all attributes that are not one of the fields below, including each writer's last event number under
             the writer's id. Keys are the bytes of the ids, because peers cannot predict their hashes. A value of -2^63:
             looked up and found absent.
@@ -145,7 +145,9 @@ class Segment(SegmentData):
         self.last_modified_ms = now_ms
         self.mapped = False
         self.sealed = False
-        self.gate = (Gate.TRANSIENT.value if self.is_transient else 0) | (Gate.TABLE.value if self.is_table else 0)
+        self.gate = (AppendCheck.TRANSIENT.value if self.is_transient else 0) | (
+            AppendCheck.TABLE.value if self.is_table else 0
+        )
         self.attributes: dict[bytes, int] = {}
         self.creation_time: int | None = None
         self.event_count: int | None = None
@@ -168,11 +170,11 @@ class Segment(SegmentData):
     @property
     def is_discarded(self) -> bool:
         """Whether it is in no container any more."""
-        return bool(self.gate & Gate.DISCARDED.value)
+        return bool(self.gate & AppendCheck.DISCARDED.value)
 
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""
-        self.gate |= Gate.DISCARDED.value
+        self.gate |= AppendCheck.DISCARDED.value
         self.attributes, self.table, self.index, self.waiters = {}, None, None, None  # a writer may still refer to it
         self.clear()
         self.charge(-self.charged)
@@ -209,12 +211,12 @@ class Segment(SegmentData):
     def watch(self, readers: TailReaders | None) -> None:
         """Set the readers that wait for data; None if there are none."""
         self.waiters = readers
-        self.gate = self.gate & ~Gate.WAITERS.value if readers is None else self.gate | Gate.WAITERS.value
+        self.gate = self.gate & ~AppendCheck.WAITERS.value if readers is None else self.gate | AppendCheck.WAITERS.value
 
     def seal(self) -> None:
         """Take no more changes."""
         self.sealed = True
-        self.gate |= Gate.SEALED.value
+        self.gate |= AppendCheck.SEALED.value
 
     def attribute(self, attribute_id: UUID) -> int | None:
         """An attribute's value, or None if it has never been set or looked up."""

@@ -19,7 +19,7 @@ from segstore.server.store.chunks import Buffer, ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.memory import ATTRIBUTE_BYTES, name_bytes
 from segstore.server.store.operations import Operation, OperationJournal
-from segstore.server.store.segment import Gate, Segment, has_field
+from segstore.server.store.segment import AppendCheck, Segment, has_field
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_segment
@@ -179,7 +179,7 @@ class ContainerState:
     def _apply_append(self, operation: op.Appended) -> None:
         segment, writer_id = self.segments[operation.segment], operation.writer_id
         if writer_id is not None and has_field(writer_id):
-            segment.gate |= Gate.CORE_WRITER.value
+            segment.gate |= AppendCheck.CORE_WRITER.value
         start, writer = segment.length, b"" if writer_id is None else writer_id.bytes
         rows = [(operation.event_number, operation.events, operation.data, 0)]
         segment.append(writer, rows, operation.now_ms, True)
@@ -190,9 +190,9 @@ class ContainerState:
         """What one append from ``start`` on does beside its ``Segment.append``."""
         if segment.table is not None:
             self._update_table(segment, start, segment.read_bytes(start, segment.length - start))
-        if segment.gate & Gate.WAITERS:
+        if segment.gate & AppendCheck.WAITERS:
             self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
-        if segment.gate & Gate.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
+        if segment.gate & AppendCheck.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
             # The number is in the wrong place. The event count was updated after it, so it stands where both are one.
             number = segment.attributes.pop(writer)
             segment.charge(-ATTRIBUTE_BYTES)

@@ -31,7 +31,7 @@ from segstore.server.store.errors import (
 )
 from segstore.server.store.index import locate, truncation_point
 from segstore.server.store.operations import OperationJournal
-from segstore.server.store.results import ChunkInfo, ReadResult
+from segstore.server.store.results import ReadResult, StoredChunk
 from segstore.server.store.segment import Segment, SegmentInfo
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters
@@ -220,7 +220,7 @@ class SegmentStore:
         located = None if segment is None else locate(name, segment, target)
         return self.segment_info(name).length if located is None else located
 
-    def list_chunks(self, name: str) -> list[ChunkInfo]:
+    def list_chunks(self, name: str) -> list[StoredChunk]:
         """What storage would hold of a segment. Raises ``Unmapped`` for one that does not exist here."""
         try:
             return self.container_for(name).list_chunks(name)

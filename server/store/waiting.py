@@ -24,7 +24,7 @@ Token = Hashable
 _SPARE: Final = 16
 
 
-class Watched(Protocol):
+class WatchedSegment(Protocol):
     """A segment. waiters: the readers at its tail, None for none; `watch` sets them."""
 
     waiters: TailReaders | None
@@ -65,8 +65,8 @@ class TailReaders:
 
     __slots__ = ("_arrivals", "_heap", "below", "offsets", "segment")
 
-    def __init__(self, segment: Watched) -> None:
-        self.segment: Watched | None = segment
+    def __init__(self, segment: WatchedSegment) -> None:
+        self.segment: WatchedSegment | None = segment
         self.offsets: dict[Token, tuple[int, int]] = {}
         self.below: int | None = None
         self._heap: list[tuple[int, int, Token]] = []
@@ -119,7 +119,7 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def add(self, segment: Watched, offset: int, token: Token) -> None:
+    def add(self, segment: WatchedSegment, offset: int, token: Token) -> None:
         """Registers ``token`` to wait for the byte at ``offset``. Raises ``ValueError`` if it waits already."""
         if token in self._readers:
             raise ValueError(f"{token!r} waits already")
@@ -155,7 +155,7 @@ class Waiters:
             self.woken.popleft()
         return taken
 
-    def wake(self, segment: Watched, reason: WakeReason, *, below: int | None = None) -> None:
+    def wake(self, segment: WatchedSegment, reason: WakeReason, *, below: int | None = None) -> None:
         """Wakes the readers that wait for an offset below ``below``, or all."""
         readers = segment.waiters
         if readers is None:

@@ -25,8 +25,8 @@ from segstore.server.controller.api import (
     MOST_MESSAGE,
     RAW,
     Calls,
+    CallsInFlight,
     Handler,
-    InFlight,
     channel_to,
     listen,
     new_server,
@@ -67,7 +67,7 @@ class ControllerFront(Handler):
     ) -> None:
         self.port = 0
         self.controller = controller
-        self._in_flight = InFlight(server, self, calls)
+        self._in_flight = CallsInFlight(server, self, calls)
         self._channel = channel
         self._through = through
         self._published_host = published_host

@@ -24,7 +24,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from segstore.server.faults import End, Execute, Finish, Lane, Send
-from segstore.server.tap.frames import FindRuns, Frames
+from segstore.server.tap.frames import FindRuns, FrameSplitter
 from segstore.server.tap.states import LinkState
 from segstore.wire import AppendBlock, AppendBlockEnd, WireError, encode
 from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter
@@ -84,7 +84,7 @@ class Inspection:
         self._toxics = faults.toxics
         self._store = store
         self._lane = Lane(faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True, number=number)
-        self._requests, self._replies = Frames(), Frames()
+        self._requests, self._replies = FrameSplitter(), FrameSplitter()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
         self._backlog: deque[tuple[bytes, Command | Append | list[_Run] | bool]] = deque()
@@ -389,7 +389,7 @@ class Inspection:
 def _one_by_one(raw: bytes, runs: list[_Run]) -> list[tuple[bytes, Append]]:
     """The appends of runs by themselves, each with its frames."""
     segments = (writer.segment for writer, rows in runs for _ in rows)
-    pieces = iter(Frames().feed(raw))
+    pieces = iter(FrameSplitter().feed(raw))
     found = []
     for segment, (head, block, _), (tail, end, _) in zip(segments, pieces, pieces, strict=True):
         assert isinstance(block, AppendBlock)

@@ -109,7 +109,7 @@ class Door:
         return totals, {"connections_open": len(self.connections), "outstanding_bytes": held}
 
 
-class Tap(Protocol):
+class LinkContext(Protocol):
     """Objects shared by all links of a tap; see `TapServer`."""
 
     connect_timeout_s: float
@@ -140,7 +140,7 @@ class Link:
     admin = False
     writers = waiting_reads = None
 
-    def __init__(self, tap: Tap, door: Door) -> None:
+    def __init__(self, tap: LinkContext, door: Door) -> None:
         self._tap = tap
         self._door = door
         self.state = LinkState.CONNECTING

@@ -26,8 +26,8 @@ from segstore.server.toxics.stages import stage_of
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock
-    from segstore.server.toxics.relay import End
-    from segstore.server.toxics.stages import Stage
+    from segstore.server.toxics.relay import RelayedProtocol
+    from segstore.server.toxics.stages import ToxicStage
 
 _TOXIC: TypeAdapter[Toxic] = TypeAdapter(Toxic)
 
@@ -58,7 +58,7 @@ class _Wire:
     def __init__(self, store: int, number: int) -> None:
         self.store = store
         self.number = number
-        self.stages: dict[str, Stage] = {}
+        self.stages: dict[str, ToxicStage] = {}
         self.relay: Relay | None = None
 
 
@@ -69,7 +69,7 @@ class Toxics:
         self._clock = clock
         self._seed = seed
         self._toxics: dict[str, Toxic] = {}
-        self._wires: dict[End, _Wire] = {}
+        self._wires: dict[RelayedProtocol, _Wire] = {}
 
     def add(self, toxic: str | Toxic | dict[str, Any], **fields: Unpack[ToxicOptions]) -> str:
         """Adds a toxic and returns its name.
@@ -121,7 +121,7 @@ class Toxics:
 
     # --- for connections --------------------------------------------------------------------------------------------
 
-    def connect(self, end: End, *, store: int, number: int) -> None:
+    def connect(self, end: RelayedProtocol, *, store: int, number: int) -> None:
         """A connection is made: it is given its toxics. Call it while the transport reports this to the protocol."""
         self._wires[end] = wire = _Wire(store, number)
         for name, toxic in self._toxics.items():
@@ -129,7 +129,7 @@ class Toxics:
         if wire.stages:
             self._insert(end, wire, is_new=True)
 
-    def disconnect(self, end: End) -> None:
+    def disconnect(self, end: RelayedProtocol) -> None:
         """The connection is lost."""
         self._wires.pop(end, None)
 
@@ -143,7 +143,7 @@ class Toxics:
         wire.stages[name] = stage_of(toxic, draws, self._clock.now_s())
         return True
 
-    def _insert(self, end: End, wire: _Wire, *, is_new: bool) -> None:
+    def _insert(self, end: RelayedProtocol, wire: _Wire, *, is_new: bool) -> None:
         if wire.relay is None:
             if end.transport is None or end.transport.is_closing():
                 return

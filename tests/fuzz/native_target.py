@@ -14,7 +14,7 @@ from segstore.client.connection.outbox import run_turns
 from segstore.client.segment import SegmentWriter
 from segstore.client.stream.events import frame_event, split_events
 from segstore.pipeline.trace.columns import ALL_COLUMNS, select
-from segstore.pipeline.trace.files import Chunk, Located
+from segstore.pipeline.trace.files import Located, RecordChunk
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
@@ -35,7 +35,7 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter, acknowledger
 from segstore.wire.codec import codec
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import Direction, Record, RecordKind, TraceWriter
 from segstore.wire.trace.framing import frames_into, marked, numbers, whole_frames
@@ -167,7 +167,7 @@ def _writers(pieces: list[Any], few: int, number: Any, chance: random.Random) ->
             if turn % 4 == few % 4:
                 made.run(run)
                 acks = [made.ack(2 - turn % 2, wrong if turn % 5 == 0 else ""), made.ack(1 + turn % 2)]
-                rows = Rows(odd, rows_of(()).unpack) if few == 8 else rows_of(acks)
+                rows = FrameRows(odd, rows_of(()).unpack) if few == 8 else rows_of(acks)
                 results.append(_outcome(settle, rows, made.flows, made.counters))
         found.append((results, made.state()))
     assert found[0] == found[1]
@@ -297,7 +297,7 @@ def _filled(data: bytes, chance: random.Random) -> None:
     given = columns_of(records)
     count, filled = fill.fill(*given, 0, len(records), lambda number: one.row("", located[number]))
     found = [values_in(buffers, count, column.type) for buffers, column in zip(filled, columns, strict=True)]
-    rows = RowMaker(columns, tokens=one.tokens, chosen=chosen).rows(Chunk("", 0, None, located))
+    rows = RowMaker(columns, tokens=one.tokens, chosen=chosen).rows(RecordChunk("", 0, None, located))
     assert list(zip(*found, strict=True)) == list(rows)
 
 
@@ -314,7 +314,7 @@ def _fed(name: codec.Codec, data: bytes, cut: int, most: int | None, options: di
 
 
 def _in_full(item: Any) -> list[tuple[type, Command]]:
-    if isinstance(item, Rows):
+    if isinstance(item, FrameRows):
         rows = [DataAppended(id_, uuid.UUID(bytes=w), n, p, at) for w, n, p, id_, at in item.fields]
         return [(DataAppended, row) for row in rows]
     return [(type(item), item)]

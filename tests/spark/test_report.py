@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from segstore.cli.commands import main
 from segstore.cli.traces import report as report_cli
-from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
+from segstore.pipeline.replay_plan import PartOutcome, links, links_of, plan, replay
 from segstore.pipeline.report import STEPS
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
 from segstore.pipeline.report.reference import Reference, reference
@@ -401,12 +401,12 @@ def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, t
 class Counting:
     """Replays nothing; says what it was given."""
 
-    def __call__(self, part: int, records: list[Record]) -> Outcome:
+    def __call__(self, part: int, records: list[Record]) -> PartOutcome:
         if part == 1:
             raise ConnectionRefusedError("refused")
         frames = [each for each in records if each.kind is RecordKind.FRAME]
         connections = sorted({str(each.connection) for each in records})
-        return Outcome(part, len(records), len(frames), 0, connections)
+        return PartOutcome(part, len(records), len(frames), 0, connections)
 
 
 @pytest.mark.needs("PySpark 4.1 or newer")

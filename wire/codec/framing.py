@@ -100,8 +100,8 @@ def runs_at(
 ) -> tuple[list[Any], int]:
     """Returns what begins at `start` and is decoded in one step, and where it ends.
 
-    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as `Rows`,
-    which only the extension makes.
+    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as
+    `FrameRows`, which only the extension makes.
     """
     out: list[Any] = []
     loop, limit = _loop(DEFAULT_CODEC, joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
@@ -117,7 +117,7 @@ class FrameDecoder:
     joined: whole appends may come as runs of rows, where `feed` is given records.
     most_elements: the maximum number of elements of a list, such as the keys of a table update; None for as many as a
         frame holds.
-    acks_in_rows: DataAppended that follow each other may come as `Rows`, valid until the next feed.
+    acks_in_rows: DataAppended that follow each other may come as `FrameRows`, valid until the next feed.
     memory: where long frames that are incomplete are held.
 
     Attributes:

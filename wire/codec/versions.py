@@ -35,8 +35,8 @@ from segstore.wire.schema import (
     Command,
     Nested,
     Part,
-    Record,
     Unknown,
+    WireStruct,
     schema,
     types,
 )
@@ -100,7 +100,7 @@ COMMANDS_SINCE: Final[dict[type[Command], int]] = {cls: version for version, som
 COMMANDS_UNTIL: Final[dict[type[Command], int]] = {table.MergeTableSegments: 11, table.SealTableSegment: 11}
 """Command → the last version that knew it. At 17 both are served again, which is this project's deviation."""
 
-FIELDS_SINCE: Final[dict[tuple[type[Record], str], int]] = {
+FIELDS_SINCE: Final[dict[tuple[type[WireStruct], str], int]] = {
     (segment.StreamSegmentInfo, "start_offset"): 2,  # 0ecc70ba02 "Support Segment Truncation in Wire Protocol"
     (append.DataAppended, "previous_event_number"): 3,  # cd1d0af2e2 "DataAppended should have an event range"
     (errors.WrongHost, "server_stack_trace"): 6,
@@ -258,11 +258,11 @@ def form_in(cls: type[Command], version: int) -> Nested | None:
     return None if parts == cls.parts else Nested(cls, parts)
 
 
-def _older(cls: type[Record], parts: tuple[Part, ...], version: int) -> tuple[Part, ...]:
+def _older(cls: type[WireStruct], parts: tuple[Part, ...], version: int) -> tuple[Part, ...]:
     return tuple(Part(part.names, _older_wire(cls, part, version)) for part in parts)
 
 
-def _older_wire(cls: type[Record], part: Part, version: int) -> Any:
+def _older_wire(cls: type[WireStruct], part: Part, version: int) -> Any:
     name, wire = part.names[0], part.wire
     if cls is append.AppendBlockEnd and name == "request_id" and version < 8:
         return _before_8(wire)

@@ -24,7 +24,7 @@ from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.inspect.payloads import payload_text
 from segstore.wire.printable import printable
-from segstore.wire.schema import COMMANDS, Command, Elements, Record, Unknown, decode_mutf8
+from segstore.wire.schema import COMMANDS, Command, Elements, Unknown, WireStruct, decode_mutf8
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ class _Walk:
         self.take(4, field, number, note)
         return number
 
-    def nodes(self, nodes: tuple[low.Node, ...], prefix: str) -> None:
+    def nodes(self, nodes: tuple[low.SchemaNode, ...], prefix: str) -> None:
         for node in nodes:
             self.node(node, prefix + node.name)
 
-    def node(self, node: low.Node, field: str) -> None:
+    def node(self, node: low.SchemaNode, field: str) -> None:
         match node:
             case low.Fixed(format=code):
                 self.fixed(code, field)
@@ -332,7 +332,7 @@ def summary(command: Command, *, full: bool = False) -> str:
     return f"{name} {_fields(command, full)}".rstrip()
 
 
-def _fields(value: Record, full: bool) -> str:
+def _fields(value: WireStruct, full: bool) -> str:
     return " ".join(
         f"{name}={_withheld(each) if name in value.secrets else _short(each, full)}"
         for name in value.__struct_fields__
@@ -350,7 +350,7 @@ def _short(value: Any, full: bool) -> str:
             return f'"{value}"'
         case str():
             return _quoted(value, full)
-        case Record():
+        case WireStruct():
             return "{" + _fields(value, full) + "}"
         case bytes() | bytearray() | memoryview():
             return payload_text(value, full=full)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.codec import EVENT, FIELDS_SINCE, HEADER_BYTES, WIRE_VERSION, encode
 from segstore.wire.protocol import HELLO
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Record
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, WireStruct
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def dissector(*, port: int) -> str:
     )
 
 
-def _nodes(record: type[Record], nodes: Iterable[low.Node], prefix: str, indent: str) -> str:
+def _nodes(record: type[WireStruct], nodes: Iterable[low.SchemaNode], prefix: str, indent: str) -> str:
     deeper = indent + "  "
     rows = "".join(f"{deeper}{_node(record, each, prefix + each.name, deeper)},\n" for each in nodes)
     return f"{{\n{rows}{indent}}}" if rows else "{}"
 
 
-def _node(record: type[Record], node: low.Node, path: str, indent: str) -> str:
+def _node(record: type[WireStruct], node: low.SchemaNode, path: str, indent: str) -> str:
     quoted = _text(path)
     match node:
         case low.Fixed(format=code):

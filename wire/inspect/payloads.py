@@ -135,7 +135,7 @@ def _bounded(values: Iterable[Buffer]) -> Iterator[Buffer]:
 NO_PAYLOAD: Final = Payload()
 
 
-def has_payload(nodes: Iterable[low.Node]) -> bool:
+def has_payload(nodes: Iterable[low.SchemaNode]) -> bool:
     """Whether commands with these fields may have a payload."""
     for node in nodes:
         if node.name == "data" and isinstance(node, low.Data | low.Remainder | low.Sized):

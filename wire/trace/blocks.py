@@ -224,7 +224,7 @@ def _int64(view: memoryview) -> memoryview:
     return view.cast("q")
 
 
-class Rows(NamedTuple):
+class TraceRows(NamedTuple):
     """Consecutive records without their data: int64 of this machine for times, connections, and ends of the data; a
     byte each for directions and kinds.
     """
@@ -287,7 +287,7 @@ class Pending(NamedTuple):
     requires data in one piece, and no compression.
     """
 
-    rows: list[Rows | Frames]
+    rows: list[TraceRows | Frames]
     data: list[Buffer]
     first_ts_ns: int
     last_ts_ns: int

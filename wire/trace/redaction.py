@@ -30,7 +30,7 @@ from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    _Fields = tuple[tuple[low.Node, bool], ...]
+    _Fields = tuple[tuple[low.SchemaNode, bool], ...]
 
 _STAR: Final = b"*"
 _HEADER: Final = struct.Struct(">ii").unpack_from
@@ -148,12 +148,12 @@ def _fields_of(code: int) -> tuple[_Fields, bool]:
     return fields, any(_has_list(node) for node, _ in fields)
 
 
-def _has_list(node: low.Node) -> bool:
+def _has_list(node: low.SchemaNode) -> bool:
     inner = node.nodes if isinstance(node, low.Structure) else (node.inner,) if isinstance(node, low.TailNode) else ()
     return isinstance(node, low.Many) or any(_has_list(each) for each in inner)
 
 
-def _skip(node: low.Node, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
+def _skip(node: low.SchemaNode, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
     """Returns the position where a field ends, and adds where its values are."""
     match node:
         case low.Fixed(format=code):

@@ -26,7 +26,7 @@ from segstore.wire.trace.blocks import (
     Pending,
     Record,
     RecordKind,
-    Rows,
+    TraceRows,
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
@@ -100,7 +100,7 @@ class RecordWriter:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[Rows | Frames] = []
+        self._rows: list[TraceRows | Frames] = []
         self._data: list[Buffer] = []
         self._size = self._overhead = 0
         self._first_ns, self._last_ns = _LAST_NS, _FIRST_NS
@@ -118,7 +118,7 @@ class RecordWriter:
             self._runs, self._sizes = bytearray(), bytearray()
         elif self._ts:
             numbers = self._ts.tobytes(), self._connections.tobytes(), self._ends.tobytes()
-            self._rows.append(Rows(*numbers, bytes(self._directions), bytes(self._kinds)))
+            self._rows.append(TraceRows(*numbers, bytes(self._directions), bytes(self._kinds)))
             self._clear_columns()
         else:
             return

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import click
 
-from segstore.cli.pravega.cluster import NAME, STREAM, Cluster, cluster_options, cut_of
+from segstore.cli.pravega.cluster import NAME, STREAM, ClusterOptions, cluster_options, cut_of
 from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, print_table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MAX_SCALE: Final = 200_000
 class Admin:
     """The cluster of a command, and how its answers are printed."""
 
-    def __init__(self, cluster: Cluster, *, as_json: bool) -> None:
+    def __init__(self, cluster: ClusterOptions, *, as_json: bool) -> None:
         self._cluster = cluster
         self._as_json = as_json
 
@@ -111,7 +111,7 @@ def _must(changed: bool, what: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
 @click.pass_context
-def admin(context: click.Context, as_json: bool, cluster: Cluster) -> None:
+def admin(context: click.Context, as_json: bool, cluster: ClusterOptions) -> None:
     """Manage the scopes, streams, reader groups, key-value tables and transactions of a Pravega cluster.
 
     Names of streams, groups and tables are SCOPE/NAME. The options may also follow the sub-command. `segstore ctl`

@@ -20,7 +20,7 @@ _URI: Final = "tcp://127.0.0.1:9090"
 _SECRETS: Final = ("password", "bearer_token", "control_api_token")
 
 
-class Cluster(NamedTuple):
+class ClusterOptions(NamedTuple):
     """A cluster's controllers, and the settings of its client, as options give them."""
 
     uri: str
@@ -66,8 +66,8 @@ def _property(text: str) -> tuple[str, str]:
 def cluster_options(command: F) -> F:
     """Adds the options of a cluster; the command gets them as `cluster`."""
 
-    def made(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> Cluster:
-        return Cluster(context.params.pop("controller"), context.params.pop("ca"), properties)
+    def made(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> ClusterOptions:
+        return ClusterOptions(context.params.pop("controller"), context.params.pop("ca"), properties)
 
     return click.option(
         "-b",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, cluster_options
+from segstore.cli.pravega.cluster import RATE, STREAM, ClusterOptions, cluster_options
 from segstore.cli.pravega.formats import unescaped
 from segstore.cli.terminal import echo
 
@@ -50,7 +50,7 @@ def produce(
     key: str | None,
     count: int | None,
     rate: float | None,
-    cluster: Cluster,
+    cluster: ClusterOptions,
 ) -> int:
     """Write lines of standard input as events of the stream SCOPE/NAME.
 
@@ -60,12 +60,12 @@ def produce(
     import asyncio
 
     from segstore.cli.pravega.lines import Lines
-    from segstore.cli.pravega.running import Pace, run
+    from segstore.cli.pravega.running import EventPace, run
     from segstore.client import ClientError
 
     async def work(client: Client, interruption: Interruption) -> None:
         lines = Lines(delimiter, key_delimiter, key, client.pool.settings.max_large_event_bytes)
-        pace, left, stored = Pace(rate), count, 0
+        pace, left, stored = EventPace(rate), count, 0
 
         def check(event: asyncio.Future[None]) -> None:
             nonlocal stored

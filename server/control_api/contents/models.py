@@ -11,7 +11,7 @@ from segstore.server.control_api.steering import TransactionState
 Next = Field(description="`after` for the next page; null on the last one.")
 
 
-class Scopes(BaseModel):
+class ScopeList(BaseModel):
     """Names of scopes, sorted."""
 
     scopes: list[str]
@@ -125,7 +125,7 @@ class SegmentTail(BaseModel):
     why: str = Field(description="Why there are none, although the segment has bytes; else empty.")
 
 
-class Tail(BaseModel):
+class StreamTail(BaseModel):
     """The last events of a stream's segments. Events of different segments have no order.
 
     The segments are those of the last epoch that has events, among the last ten.

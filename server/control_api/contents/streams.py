@@ -16,8 +16,8 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Scope, Stream, controller_of, position_text
 from segstore.server.controller import Controller, SegmentStoreFailed
-from segstore.server.controller.state import Segment, history
 from segstore.server.controller.state import Stream as KnownStream
+from segstore.server.controller.state import StreamSegment, history
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.names import split_segment_id
 
@@ -37,9 +37,9 @@ def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
 
     @made.get("/scopes", tags=["scopes"], summary="Names of scopes")
-    async def list_scopes(after: After = "", limit: Limit = 500) -> m.Scopes:
+    async def list_scopes(after: After = "", limit: Limit = 500) -> m.ScopeList:
         names, following = await named(controller_of(controlled).scopes.names, after, limit)
-        return m.Scopes(scopes=names, next=following)
+        return m.ScopeList(scopes=names, next=following)
 
     @made.get("/scopes/{scope}", tags=["scopes"], summary="A scope")
     async def get_scope(scope: Scope) -> m.ScopeDetails:
@@ -91,7 +91,7 @@ def router(controlled: Controlled) -> APIRouter:
 
 
 async def _page(
-    controller: Controller, stream: KnownStream, segments: AsyncIterator[Segment], limit: int
+    controller: Controller, stream: KnownStream, segments: AsyncIterator[StreamSegment], limit: int
 ) -> m.SegmentPage:
     """The first `limit` of the segments."""
     listed = []
@@ -147,7 +147,7 @@ def _details(stream: KnownStream) -> m.StreamDetails:
     )
 
 
-async def _segments(controller: Controller, stream: KnownStream, after: int) -> AsyncIterator[Segment]:
+async def _segments(controller: Controller, stream: KnownStream, after: int) -> AsyncIterator[StreamSegment]:
     """Yields the segments after an id, by id."""
     born = max(0, split_segment_id(after)[0]) if -1 <= after < 1 << 63 else len(stream.epochs)
     for number in range(born, len(stream.epochs)):
@@ -158,7 +158,7 @@ async def _segments(controller: Controller, stream: KnownStream, after: int) -> 
                 yield epoch.made[identifier]
 
 
-async def _open(stream: KnownStream, after: int) -> AsyncIterator[Segment]:
+async def _open(stream: KnownStream, after: int) -> AsyncIterator[StreamSegment]:
     """Yields the segments that take writes and are after an id, by id."""
     if not stream.sealed:
         for each in sorted(stream.current.segments, key=lambda each: each.id):
@@ -167,7 +167,7 @@ async def _open(stream: KnownStream, after: int) -> AsyncIterator[Segment]:
 
 
 def _segment(
-    controller: Controller, stream: KnownStream, segment: Segment, info: StreamSegmentInfo | None
+    controller: Controller, stream: KnownStream, segment: StreamSegment, info: StreamSegmentInfo | None
 ) -> m.SegmentOfStream:
     name = stream.segment_name(segment)
     sealed = history.sealed_in(stream.epochs, segment)

@@ -20,8 +20,8 @@ from segstore.server.control_api.detail import readable_form
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Scope, Stream, controller_of
 from segstore.server.controller import SegmentAdmin, SegmentStoreFailed
-from segstore.server.controller.state import Segment
 from segstore.server.controller.state import Stream as KnownStream
+from segstore.server.controller.state import StreamSegment
 from segstore.wire.codec import HEADER_BYTES
 from segstore.wire.inspect import PayloadPart, payload_parts
 
@@ -44,7 +44,7 @@ def router(controlled: Controlled) -> APIRouter:
         segment: Annotated[
             int | None, Query(ge=0, lt=1 << 63, description="The id of a segment; else the segments of the last epoch.")
         ] = None,
-    ) -> m.Tail:
+    ) -> m.StreamTail:
         controller = controller_of(controlled)
         found = controller.streams.get(scope, stream)
         if segment is not None:
@@ -61,10 +61,12 @@ def router(controlled: Controlled) -> APIRouter:
     return made
 
 
-async def _tails(admin: SegmentAdmin, stream: KnownStream, segments: Sequence[Segment], limit: int) -> m.Tail:
+async def _tails(
+    admin: SegmentAdmin, stream: KnownStream, segments: Sequence[StreamSegment], limit: int
+) -> m.StreamTail:
     there = [each for each in segments if each.id not in stream.deleted]
     tails = [await _tail(admin, each.id, stream.segment_name(each), limit) for each in there[:_MOST_SEGMENTS]]
-    return m.Tail(segments=tails, segment_count=len(there))
+    return m.StreamTail(segments=tails, segment_count=len(there))
 
 
 class _Last(NamedTuple):

@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse, Response
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.fronts import Front
-from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
+from segstore.server.control_api.models import Counts, Health, ServerInfo, ServerVersion, StoreCounts, StoreInfo
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.net import address_text
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
@@ -31,16 +31,16 @@ def router(controlled: Controlled) -> APIRouter:
         return Health(stores=len(controlled.stores), controller=controlled.controller_address() is not None)
 
     @made.get("/v1/version", tags=["server"], summary="Versions")
-    async def version() -> Version:
-        return Version(
+    async def version() -> ServerVersion:
+        return ServerVersion(
             segstore=controlled.version,
             wire_version=controlled.wire_version,
             oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
         )
 
     @made.get("/v1/server", tags=["server"], summary="Services and addresses")
-    async def server() -> Served:
-        return Served(
+    async def server() -> ServerInfo:
+        return ServerInfo(
             segstore=controlled.version,
             started_ms=controlled.started_ms,
             controller=address_text(controlled.controller_address()),

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.fronts import OpenConnection
-from segstore.server.control_api.models import Closed, ConnectionInfo, Connections, Cut
+from segstore.server.control_api.models import ClosedConnection, ClosedConnections, ConnectionInfo, Connections
 from segstore.server.control_api.problems import ApiProblem, shown
 
 _ASKED = "closed through the control API"
@@ -32,24 +32,24 @@ def router(controlled: Controlled) -> APIRouter:
         return Connections(total=len(found), connections=shown_now)
 
     @made.delete("", summary="Close all connections at once, as a failing network does")
-    async def cut_connections() -> Cut:
+    async def cut_connections() -> ClosedConnections:
         cut = [each for front in controlled.fronts for each in front.connections]
         for each in cut:
             each.disconnect(_ASKED, drain=False)
-        return Cut(connections=len(cut))
+        return ClosedConnections(connections=len(cut))
 
     @made.delete("/{number}", summary="Close a connection")
     async def close_connection(
         number: Annotated[int, Path(description="Its number in the list.")],
         drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
-    ) -> Closed:
+    ) -> ClosedConnection:
         if controlled.faults is None and controlled.traffic is None:
             raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
         for front in controlled.fronts:
             for each in front.connections:
                 if each.number == number:
                     each.disconnect(_ASKED, drain=drain)
-                    return Closed(peer=shown(each.peer))
+                    return ClosedConnection(peer=shown(each.peer))
         raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
 
     return made

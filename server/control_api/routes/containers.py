@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.fronts import Cluster, Store
+from segstore.server.control_api.fronts import ClusterControl, Store
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo, StoreInfo
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes.about import store_info
@@ -58,7 +58,7 @@ def _containers(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.
 
 
 def _stores(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.Lock) -> None:
-    def several(number: int) -> Cluster:
+    def several(number: int) -> ClusterControl:
         cluster, count = _cluster(controlled), len(controlled.stores)
         if not 0 <= number < count:
             raise ApiProblem(404, f"there is no store {number}: there are {count}, from 0", "path.store")
@@ -104,7 +104,7 @@ def _stores(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.Lock
         return change_session(several(store).heal_session, store)
 
 
-def _cluster(controlled: Controlled) -> Cluster:
+def _cluster(controlled: Controlled) -> ClusterControl:
     if controlled.cluster is None:
         raise ApiProblem(409, f"this needs several stores in one process: {controlled.why_no_cluster}", "path")
     return controlled.cluster

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
-from segstore.server.control_api.latest import Kept, Latest
+from segstore.server.control_api.latest import KeptRequest, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, not_kept, shown
 from segstore.server.control_api.routes import NUMBER
@@ -80,7 +80,7 @@ def router(controlled: Controlled) -> APIRouter:
     return made
 
 
-def _info(kept: Kept, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
+def _info(kept: KeptRequest, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
     latency_ns = kept.latency_ns
     peer = traffic.peers.get(kept.connection, {})
     return RequestInfo(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from segstore.server.control_api.fronts import Store
-    from segstore.server.control_api.latest import Kept
+    from segstore.server.control_api.latest import KeptRequest
     from segstore.server.traffic import Traffic
 
 _PATIENCE_S: Final = 5.0
@@ -56,7 +56,7 @@ class Resending:
     def __init__(self) -> None:
         self._sending = 0
 
-    async def send(self, kept: Kept, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
+    async def send(self, kept: KeptRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
         """Sends a request to a store, and returns what came until it was answered or the connection was closed.
 
         traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.
@@ -154,7 +154,7 @@ async def _read(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         return
 
 
-def _frames(kept: Kept) -> Iterator[bytes]:
+def _frames(kept: KeptRequest) -> Iterator[bytes]:
     """The frames that a connection with this request alone has. Raises ApiProblem."""
     if kept.kind != "frame":
         what = "a controller call" if kept.call is not None else "what is no frame"

@@ -74,9 +74,7 @@ def _streams(made: APIRouter, controlled: Controlled) -> None:
     path = "/streams/{scope}/{stream}"
 
     @made.put(path, tags=["streams"], summary="Create a stream, and its scope if needed", status_code=201)
-    async def create_stream(
-        scope: m.Scope, stream: m.Stream, settings: m.StreamSettings | None = None
-    ) -> m.StreamState:
+    async def create_stream(scope: m.Scope, stream: m.Stream, settings: m.StreamSettings | None = None) -> m.StreamInfo:
         config = StreamConfig(ScalingPolicy(min_segments=(settings or m.StreamSettings()).segments))
         async with arranging(controlled) as controller:
             if not controller.scopes.exists(scope):
@@ -91,13 +89,13 @@ def _streams(made: APIRouter, controlled: Controlled) -> None:
         return Response(status_code=204)
 
     @made.post(f"{path}/seal", tags=["streams"], summary="Seal a stream")
-    async def seal_stream(scope: m.Scope, stream: m.Stream) -> m.StreamState:
+    async def seal_stream(scope: m.Scope, stream: m.Stream) -> m.StreamInfo:
         async with arranging(controlled) as controller:
             await controller.streams.seal(scope, stream)
             return _state(controller, scope, stream)
 
     @made.post(f"{path}/scale", tags=["streams"], summary="Replace segments of a stream by others")
-    async def scale_stream(scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamState:
+    async def scale_stream(scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamInfo:
         async with arranging(controlled) as controller:
             found = controller.streams.get(scope, stream)
             sealed, ranges = to.seal or [each.id for each in found.current.segments], to.ranges
@@ -108,7 +106,7 @@ def _streams(made: APIRouter, controlled: Controlled) -> None:
             return _state(controller, scope, stream)
 
     @made.post(f"{path}/truncate", tags=["streams"], summary="Remove the events before a position")
-    async def truncate_stream(scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamState:
+    async def truncate_stream(scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamInfo:
         cut = parse_position(at.position, "body.position")
         async with arranging(controlled) as controller:
             await _check_ends(controller, scope, stream, cut)
@@ -128,10 +126,10 @@ async def _check_ends(controller: Controller, scope: str, stream: str, cut: Mapp
             raise ApiProblem(422, why, "body.position")
 
 
-def _state(controller: Controller, scope: str, stream: str) -> m.StreamState:
+def _state(controller: Controller, scope: str, stream: str) -> m.StreamInfo:
     found = controller.streams.get(scope, stream)
     segments = () if found.sealed else found.current.segments
-    return m.StreamState(
+    return m.StreamInfo(
         scope=scope,
         stream=stream,
         sealed=found.sealed,

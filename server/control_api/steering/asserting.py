@@ -19,7 +19,7 @@ from fastapi import APIRouter, Path, Query, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
+from segstore.server.control_api.steering.models import Held, Matched, RequestLogEnd, Verified
 from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Seen, Stage, StageName, line_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import MOST_TEXT, FilterError
@@ -84,12 +84,12 @@ def _keeping(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         asked_for = controlled.faults.observer = Observer()
 
     @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
-    async def keep_requests() -> Kept:
+    async def keep_requests() -> RequestLogEnd:
         nonlocal asked_for
         there = _faults(controlled)
         if there.observer is None:
             asked_for = there.observer = Observer()
-        return Kept(last=there.observer.mark())
+        return RequestLogEnd(last=there.observer.mark())
 
     @made.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
     async def stop_keeping_requests() -> Response:

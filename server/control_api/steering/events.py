@@ -30,7 +30,7 @@ from segstore.server.control_api.steering.arranging import arranging, controller
 from segstore.server.control_api.steering.content import ENCODER, Content, Form, shown_as
 from segstore.server.control_api.steering.position import parse_position, position_text
 from segstore.server.controller import Controller, SegmentAdmin
-from segstore.server.controller.state import Segment, Table
+from segstore.server.controller.state import StreamSegment, Table
 from segstore.wire.hashing import position_of, position_of_key
 
 WRITER: Final = UUID("5e657365-0000-4000-8000-68747470617a")
@@ -152,17 +152,17 @@ def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:
     return events
 
 
-def _at(segments: Sequence[Segment], position: float) -> Segment:
+def _at(segments: Sequence[StreamSegment], position: float) -> StreamSegment:
     """Returns the segment of a position. The segments are sorted by key."""
     return segments[bisect_right([each.start for each in segments], position) - 1]
 
 
 async def _append(
-    admin: SegmentAdmin, targets: Mapping[Segment, str], events: Mapping[int, tuple[str, bytes]]
+    admin: SegmentAdmin, targets: Mapping[StreamSegment, str], events: Mapping[int, tuple[str, bytes]]
 ) -> dict[int, m.WrittenEvent]:
     """Appends events to the segments of their keys. Returns where; those of sealed segments are left out."""
     segments = sorted(targets, key=lambda each: each.start)
-    by_segment: dict[Segment, list[int]] = {}
+    by_segment: dict[StreamSegment, list[int]] = {}
     for index, (key, _) in events.items():
         by_segment.setdefault(_at(segments, position_of(key)), []).append(index)
     written = {}

@@ -37,7 +37,7 @@ class OpenSegment(BaseModel):
     high: float = Field(description="The position after the highest one.")
 
 
-class StreamState(BaseModel):
+class StreamInfo(BaseModel):
     """A stream after a change."""
 
     scope: str
@@ -175,7 +175,7 @@ class NewEntries(RequestBody):
     )
 
 
-class StoredEntry(BaseModel):
+class TableEntryInfo(BaseModel):
     """A table entry."""
 
     key: Shown
@@ -186,7 +186,7 @@ class StoredEntry(BaseModel):
 class EntryPage(BaseModel):
     """Entries of a table, by partition and then by key."""
 
-    entries: list[StoredEntry]
+    entries: list[TableEntryInfo]
     next: str | None = Field(description="`after` for the next page; null on the last one.")
 
 
@@ -205,13 +205,7 @@ class SnapshotList(BaseModel):
     snapshots: list[NewSnapshot]
 
 
-class Restored(BaseModel):
-    """The number of connections that a restore or a reset has closed."""
-
-    connections: int = Field(description="Number of connections that were cut.")
-
-
-class Kept(BaseModel):
+class RequestLogEnd(BaseModel):
     """The log of requests."""
 
     last: int = Field(description="The number of the last kept request: `since` of a test that begins now.")

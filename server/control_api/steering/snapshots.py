@@ -11,9 +11,10 @@ from fastapi import APIRouter, Path, Response
 
 from segstore.server.config import PlainName
 from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.models import ClosedConnections
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.steering.models import NewSnapshot, Restored, SnapshotList
+from segstore.server.control_api.steering.models import NewSnapshot, SnapshotList
 from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
 
 _IN_PATH: Final = Path(min_length=1, max_length=100, description="The name of a snapshot.")
@@ -29,9 +30,9 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(409, NO_SNAPSHOTS, "path")
         return controlled.snapshots
 
-    def replaced(connections: int) -> Restored:
+    def replaced(connections: int) -> ClosedConnections:
         controlled.forget_requests()
-        return Restored(connections=connections)
+        return ClosedConnections(connections=connections)
 
     @made.get("/snapshots", summary="Snapshots")
     async def list_snapshots() -> SnapshotList:
@@ -49,12 +50,12 @@ def router(controlled: Controlled) -> APIRouter:
         return Response(status_code=204)
 
     @made.post(f"/snapshots/{NAME}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
-    async def restore_snapshot(name: _Name) -> Restored:
+    async def restore_snapshot(name: _Name) -> ClosedConnections:
         async with controlled.one_at_a_time:
             return replaced(await snapshots().restore(name))
 
     @made.post("/reset", summary="Remove all data and fault rules; cuts all connections")
-    async def reset() -> Restored:
+    async def reset() -> ClosedConnections:
         async with controlled.one_at_a_time:
             return replaced(await snapshots().reset())
 

@@ -60,14 +60,14 @@ class Permission(IntEnum):
     READ_UPDATE = 2
 
 
-class Entry(NamedTuple):
+class AclEntry(NamedTuple):
     """A permission. matches: whether it applies to a resource; None for a pattern that cannot be matched."""
 
     matches: Callable[[str], bool] | None
     permission: Permission
 
 
-def permission_of(entries: Iterable[Entry], resource: str) -> Permission:
+def permission_of(entries: Iterable[AclEntry], resource: str) -> Permission:
     """The permission that entries grant for a resource. Raises UnusableEntry."""
     for matches, permission in entries:
         if matches is None:
@@ -77,9 +77,9 @@ def permission_of(entries: Iterable[Entry], resource: str) -> Permission:
     return Permission.NONE
 
 
-def read_entries(text: str) -> tuple[list[Entry], list[str]]:
+def read_entries(text: str) -> tuple[list[AclEntry], list[str]]:
     """The entries in a text, separated by `;`, and the problems of those that do not work as written."""
-    entries: list[Entry] = []
+    entries: list[AclEntry] = []
     problems: list[str] = []
     for entry in filter(None, text.strip(_JAVA_SPACE).split(";")):
         resource, *rest = entry.rstrip(",").split(",")
@@ -92,7 +92,7 @@ def read_entries(text: str) -> tuple[list[Entry], list[str]]:
             matches = _matcher(pattern.replace("*", ".*"))
             if matches is None:
                 problems.append("an entry is not a supported regular expression; calls that reach it are refused")
-            entries.append(Entry(matches, Permission[permission]))
+            entries.append(AclEntry(matches, Permission[permission]))
     return entries, problems
 
 

@@ -29,8 +29,8 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from segstore.server.auth import any_key_length
-from segstore.server.controller.api.access import Entry, Permission, permission_of, read_entries
-from segstore.server.controller.errors import Closed, PermissionDenied, Unauthenticated
+from segstore.server.controller.api.access import AclEntry, Permission, permission_of, read_entries
+from segstore.server.controller.errors import ControllerClosed, PermissionDenied, Unauthenticated
 from segstore.server.controller.pace import CALLER
 from segstore.server.controller.shares import Shares
 
@@ -45,7 +45,7 @@ _VERIFIED_MAX: Final = 1024
 
 class _Account:
     def __init__(self, password: str) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[AclEntry] = []
         self.hash = _read_hash(password)
         self._plain = password
 
@@ -107,7 +107,7 @@ class Accounts:
         self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
 
     async def authenticate(self, credentials: str) -> str:
-        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, Closed."""
+        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, ControllerClosed."""
         digest = hashlib.sha256(credentials.encode()).digest()
         user = self._verified.get(digest)
         if user is None:
@@ -121,7 +121,7 @@ class Accounts:
                 user = await asyncio.shield(check.task)
             except asyncio.CancelledError:
                 if check.task.cancelled():
-                    raise Closed from None
+                    raise ControllerClosed from None
                 raise
             finally:
                 self._leave(check, key)
@@ -221,7 +221,7 @@ class Authority:
     async def principal(self, header: str | None) -> str | None:
         """Returns the user in a call's `authorization`; None without one, or if its scheme is unknown.
 
-        Raises Unauthenticated, Closed.
+        Raises Unauthenticated, ControllerClosed.
         """
         if self._accounts is None or not header:
             return None

@@ -20,7 +20,7 @@ from segstore.server.controller.policies import (
     TableConfig,
     parse_group_id,
 )
-from segstore.server.controller.state import Segment
+from segstore.server.controller.state import StreamSegment
 from segstore.wire.controller_api import messages as m
 
 _MASK = 2**64 - 1
@@ -38,11 +38,13 @@ def segment_id(scope: str, stream: str, identifier: int) -> m.SegmentId:
     return m.SegmentId(streamInfo=stream_info(scope, stream), segmentId=identifier)
 
 
-def segment_range(scope: str, stream: str, segment: Segment) -> m.SegmentRange:
+def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentRange:
     return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
 
 
-async def segment_ranges(pace: Pace, scope: str, stream: str, segments: Sequence[Segment]) -> list[m.SegmentRange]:
+async def segment_ranges(
+    pace: Pace, scope: str, stream: str, segments: Sequence[StreamSegment]
+) -> list[m.SegmentRange]:
     """Return the segments with their key ranges, in the given order."""
     return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.service import Caller, Served
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import Closed, ControllerError, Interrupted, RequestsTooLarge
+from segstore.server.controller.errors import ControllerClosed, ControllerError, Interrupted, RequestsTooLarge
 from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.shares import Shares
 from segstore.server.durable import JournalFailed
@@ -115,7 +115,7 @@ class Executor:
         try:
             await self.controller.pace.take(units_of(len(asked)))
             if self._closed:
-                raise Closed
+                raise ControllerClosed
             if name in _GROWING:
                 self.controller.check_memory(len(asked))
             work = asyncio.create_task(self._settle(prepare(asked, caller)), name=f"{name} of a controller")

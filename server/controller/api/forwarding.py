@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import grpc
 
 from segstore.server.controller.api.calls import Calls, sent_metadata
-from segstore.server.controller.api.in_flight import Handler, InFlight, end_call, trailing_of
+from segstore.server.controller.api.in_flight import CallsInFlight, Handler, end_call, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
@@ -66,7 +66,7 @@ class ForwardingServer(Handler):
         self.leader = leader
         self.port = 0
         self.calls = calls
-        self._in_flight = InFlight(server, self, calls)
+        self._in_flight = CallsInFlight(server, self, calls)
         self._tls = tls
         self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}

@@ -52,7 +52,7 @@ async def _no_such_method(_: bytes, context: Any) -> NoReturn:
     await end_call(context, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
-class InFlight(Handler):
+class CallsInFlight(Handler):
     """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started.
 
     calls: sees the unary calls of the controller's API, also of methods that `handler` lacks.

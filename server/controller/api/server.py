@@ -24,7 +24,7 @@ from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.calls import Calls
 from segstore.server.controller.api.executing import Executor
-from segstore.server.controller.api.in_flight import InFlight, end_call, end_interrupted
+from segstore.server.controller.api.in_flight import CallsInFlight, end_call, end_interrupted
 from segstore.server.controller.api.service import Caller, serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
@@ -120,7 +120,7 @@ class ControllerServer:
             SERVICE,
             {name: grpc.unary_unary_rpc_method_handler(self._handler(name, each)) for name, each in METHODS.items()},
         )
-        self._in_flight: InFlight | None = None
+        self._in_flight: CallsInFlight | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._endpoint = Endpoint("", 0)
 
@@ -150,7 +150,7 @@ class ControllerServer:
         """
         server = new_server(*bounds(controller.config))
         self = cls(controller, authority or Authority(now_s=time.time), servers, settled)
-        self._in_flight = InFlight(server, self.handlers, calls)
+        self._in_flight = CallsInFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
         await self._in_flight.begin(bound)

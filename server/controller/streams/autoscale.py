@@ -30,7 +30,7 @@ _COLD_MINUTES = 10
 """How long a segment stays cold once it was found to be."""
 
 
-class Decision(NamedTuple):
+class ScaleDecision(NamedTuple):
     """Replace these segments with new ones for these ranges."""
 
     sealed: tuple[int, ...]
@@ -107,7 +107,7 @@ def decide(
     now_ms: int,
     settings: AutoScaling,
     max_segments: int,
-) -> Decision | None:
+) -> ScaleDecision | None:
     """Return the next split or merge of a stream, if any; records requests and cold segments in the watches.
 
     Splits come first, as long as the stream may have more segments. Only one change is decided at a time; the next tick
@@ -125,7 +125,7 @@ def decide(
         if watch is not None and wanted[segment.id] > 1 < room and now_ms - watch.asked_up_ms > mute_ms:
             watch.asked_up_ms = watch.asked_down_ms = now_ms
             parts = min(max(2, wanted[segment.id]), max(2, policy.factor), room)
-            return Decision((segment.id,), tuple(history.equal_ranges(parts, segment.start, segment.end)))
+            return ScaleDecision((segment.id,), tuple(history.equal_ranges(parts, segment.start, segment.end)))
     for at, segment in enumerate(current.segments):
         watch = watches.get(segment.id)
         if watch is None or wanted[segment.id] != 0:
@@ -140,7 +140,7 @@ def decide(
 
 def _merge(
     current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], at: int, now_ms: int
-) -> Decision | None:
+) -> ScaleDecision | None:
     """Merge the cold segment at an index with its cold neighbours, as far as the minimum allows."""
     spare = len(current.segments) - policy.min_segments
     together = [
@@ -151,4 +151,4 @@ def _merge(
     together = together[: max(spare, 0) + 1]
     if len(together) < 2:
         return None
-    return Decision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))
+    return ScaleDecision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
-from segstore.server.controller.state import Core, Due, KeyRange, Scale, Segment, Stream, history
+from segstore.server.controller.state import Core, Due, KeyRange, Scale, Stream, StreamSegment, history
 from segstore.server.controller.state import operations as op
 from segstore.wire.names import split_segment_id
 
@@ -33,7 +33,7 @@ class Scaling:
 
     async def start(
         self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
-    ) -> tuple[list[Segment], int]:
+    ) -> tuple[list[StreamSegment], int]:
         """Accept a scale; return the new segments and the number of the epoch that ends. Repeating it is allowed.
 
         The new segments are numbered and returned in the order of `ranges`.

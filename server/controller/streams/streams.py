@@ -20,7 +20,7 @@ from typing import Any, Final
 from segstore.server.controller import errors
 from segstore.server.controller.pace import PER_TICK
 from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
-from segstore.server.controller.state import MARK_PREFIX, Core, Segment, Stream, history, require
+from segstore.server.controller.state import MARK_PREFIX, Core, Stream, StreamSegment, history, require
 from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.transactions import Transactions
@@ -199,7 +199,7 @@ class Streams:
 
         return await page(self._core, streams, token, _tag_order, listed, accepts)
 
-    async def current(self, scope: str, stream: str) -> list[Segment]:
+    async def current(self, scope: str, stream: str) -> list[StreamSegment]:
         """Return the segments that take writes, by key; an empty list if the stream is sealed."""
         found = await self._get_or_mark(scope, stream)
         return [] if found.sealed else list(found.current.segments)
@@ -207,13 +207,13 @@ class Streams:
     async def head(self, scope: str, stream: str) -> Cut:
         return (await self._get_or_mark(scope, stream)).head()
 
-    def at_epoch(self, scope: str, stream: str, epoch: int) -> list[Segment]:
+    def at_epoch(self, scope: str, stream: str, epoch: int) -> list[StreamSegment]:
         """Return the segments of an epoch, by key."""
         if epoch < 0:
             raise errors.InvalidArgument(f"epoch {epoch} is negative")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
-    async def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
+    async def following(self, scope: str, stream: str, identifier: int) -> dict[StreamSegment, list[int]]:
         """Return the successors of a segment, each with all its predecessors; empty at the end of a sealed stream.
 
         The caller may have reached the end of a segment while its epoch is about to end. A reader would take an empty
@@ -230,7 +230,9 @@ class Streams:
                 await self._transactions.finish_due(found)
             return history.successors(found.epochs, identifier)
 
-    async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
+    async def between(
+        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[StreamSegment]:
         """Return the segments from one stream cut to another; one of them may be empty, for the beginning or the end.
 
         A cut need not cover all keys here, and unknown segments in it are ignored.
@@ -244,7 +246,7 @@ class Streams:
             _check_epochs(found, cut)
             if all(history.find_segment(found.epochs, identifier) is None for identifier in cut):
                 raise errors.BrokenStreamCut(found.full_name, "it names no segment of the stream")
-        segments: list[Segment] = []
+        segments: list[StreamSegment] = []
         try:
             for piece in history.pieces_between(tuple(found.epochs), start, end):
                 await self._core.pace.take(1 + len(piece) // _AT_ONCE_BETWEEN)
@@ -296,7 +298,7 @@ class Streams:
     def _unsealed(self, scope: str, stream: str) -> Stream:
         found = self._core.state.stream(scope, stream)
         if found.sealed:
-            raise errors.StreamSealed(found.full_name)
+            raise errors.StreamIsSealed(found.full_name)
         return found
 
     async def _get_or_mark(self, scope: str, stream: str) -> Stream:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from segstore.server.controller.errors import AlreadyExists, InvalidArgument, InvalidName
 from segstore.server.controller.policies import TableConfig
-from segstore.server.controller.state import TABLE_SUFFIX, Core, Segment, Table, history
+from segstore.server.controller.state import TABLE_SUFFIX, Core, StreamSegment, Table, history
 from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.streams import page
 from segstore.wire.names import is_user_stream_name
@@ -48,7 +48,7 @@ class Tables:
     def get(self, scope: str, name: str) -> TableConfig:
         return self._core.state.table(scope, name).config
 
-    def partitions(self, scope: str, name: str) -> list[Segment]:
+    def partitions(self, scope: str, name: str) -> list[StreamSegment]:
         """Return the table's segments, by key."""
         return list(self._core.state.table(scope, name).epoch.segments)
 

@@ -28,8 +28,8 @@ from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.state import (
     Core,
     Due,
-    Segment,
     Stream,
+    StreamSegment,
     Timer,
     Transaction,
     TransactionStatus,
@@ -61,7 +61,7 @@ class Transactions:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[Segment]]:
+    async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[StreamSegment]]:
         """Open a transaction; return its id and the segments of its epoch, for each of which its own segment exists."""
         core = self._core
         core.state.stream(scope, stream)
@@ -81,7 +81,7 @@ class Transactions:
             segments = []
             async for segment, name in core.pace.over(list(found.transaction_segments(identifier))):
                 await core.segments.create_segment(name, _PLAIN, found.config.rollover_bytes)
-                segments.append(Segment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
+                segments.append(StreamSegment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
             now_ms = core.now_ms()
             must_end_ms = now_ms + min(_LEASES_MAX * lease_ms, core.config.max_transaction_ms)
             core.record(op.TransactionOpened(scope, stream, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
@@ -217,7 +217,7 @@ class Transactions:
                 await self._note_time(stream, stream.transactions[identifier])
                 self._ended(stream, identifier, committed=True)
 
-    async def _merge(self, stream: Stream, targets: Sequence[Segment], identifiers: Sequence[UUID]) -> None:
+    async def _merge(self, stream: Stream, targets: Sequence[StreamSegment], identifiers: Sequence[UUID]) -> None:
         sources: dict[int, list[str]] = {}
         for identifier in identifiers:
             async for segment, name in self._core.pace.over(list(stream.transaction_segments(identifier))):

@@ -21,15 +21,15 @@ from operator import attrgetter
 from struct import Struct
 from typing import Final
 
-from segstore.server.controller.errors import ControllerError, StreamSealed
+from segstore.server.controller.errors import ControllerError, StreamIsSealed
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import (
     MARK_PREFIX,
     Core,
     Due,
     KeyRange,
-    Segment,
     Stream,
+    StreamSegment,
     Watermark,
     WriterMark,
     history,
@@ -93,7 +93,7 @@ class Watermarks:
         scope, name = stream.scope, MARK_PREFIX + stream.name
         segments = await self._streams.current(scope, name)
         if not segments:
-            raise StreamSealed(f"{scope}/{name}")
+            raise StreamIsSealed(f"{scope}/{name}")
         event = encode(Event(encode_watermark(stream, watermark)))
         await self._core.segments.append_event(segments[0].name(scope, name), watermark.number, event)
         if self._core.state.find_stream(scope, stream.name) is stream:  # not deleted or recreated meanwhile
@@ -129,7 +129,7 @@ class UpperBound:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._segments: list[Segment] = []
+        self._segments: list[StreamSegment] = []
         """Sorted by key; no two overlap."""
         self._offsets: dict[int, int] = {}
         self._unknown = 0
@@ -173,7 +173,7 @@ class UpperBound:
             for segment in newest.overlapping(start, end):
                 self._raise_to(segment, 0)
 
-    def _raise_to(self, segment: Segment, offset: int) -> None:
+    def _raise_to(self, segment: StreamSegment, offset: int) -> None:
         """Raise the bound to an offset of a segment, which implies all segments before it."""
         # A writer that has written nothing to a segment reports -1, but readers cannot start from such a cut.
         offset = max(offset, 0)

@@ -8,8 +8,17 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection import Append, Appends, ConnectionPool, Endpoint, FixedStore, Flow, InFlight, Pending
-from segstore.client.connection.outbox import Counters, Outbox
+from segstore.client.connection import (
+    Appends,
+    ConnectionPool,
+    Endpoint,
+    FixedStore,
+    Flow,
+    InFlight,
+    InFlightAppend,
+    Pending,
+)
+from segstore.client.connection.outbox import EventCounters, Outbox
 from segstore.client.errors import ClientError, Closed, ProtocolViolation
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
@@ -138,13 +147,13 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
     config = settings()
     async with ScriptedStore() as store, ConnectionPool(config) as pool:
         flow: Flow = await pool.flow(store.endpoint, Recorder())
-        counters, socket = Counters(), Socket()
+        counters, socket = EventCounters(), Socket()
         outbox = Outbox(config, counters, asyncio.get_running_loop())
         outbox.opened(socket)  # type: ignore[arg-type]  # what it uses of one
         setup = SetupAppend(5, WRITER, SEGMENT, "")
         outbox.send(setup)
         items = [Pending(bytes([65 + at % 26]) * size, 1, None, lambda _: None) for at, size in enumerate(sizes)]
-        append = Append(1, len(items), items, sum(sizes), 0.0)
+        append = InFlightAppend(1, len(items), items, sum(sizes), 0.0)
         Appends(flow, outbox, InFlight(), SEGMENT, WRITER, 5).send(append, [item.data for item in items])
         outbox.write()
         encoder = AppendBlockEncoder()

@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from segstore.server.connection import Ending
+from segstore.server.connection import SessionEnding
 from segstore.server.connection.deadlines import Missed
 from segstore.wire import (
     AppendBlock,
@@ -322,7 +322,7 @@ def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_and_has_a_dea
     line = idle(room)
     room.disk.behind()
     line.send(PONG)
-    line.connection.end("it is to go", Ending.FLUSHED)
+    line.connection.end("it is to go", SessionEnding.FLUSHED)
     assert (line.socket.calls, line.socket.reads) == ([], False)
     room.loop.sweep(4.5)
     assert line.socket.calls == []
@@ -357,7 +357,7 @@ def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_again(monkeyp
     line.send(PONG)
     room.queue.is_busy = True
     line.send(create())
-    line.connection.end("it is to go", Ending.FLUSHED)
+    line.connection.end("it is to go", SessionEnding.FLUSHED)
     room.run()
     assert (line.socket.calls, line.socket.reads) == ([], False)
     room.disk.commit()
@@ -396,9 +396,9 @@ def test_why_a_connection_is_closed_is_logged_with_its_peer(
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "it is to go"})}
 
 
-@pytest.mark.parametrize(("ending", "replies"), [(Ending.FLUSHED, 1), (Ending.DROPPED, 0)])
+@pytest.mark.parametrize(("ending", "replies"), [(SessionEnding.FLUSHED, 1), (SessionEnding.DROPPED, 0)])
 def test_a_connection_that_is_ended_writes_what_is_queued_or_drops_it(
-    monkeypatch: pytest.MonkeyPatch, ending: Ending, replies: int
+    monkeypatch: pytest.MonkeyPatch, ending: SessionEnding, replies: int
 ) -> None:
     room = Room(monkeypatch)
     line = room.connect()
@@ -617,7 +617,7 @@ def test_a_connection_that_ends_waits_for_replies_that_a_rule_delays(monkeypatch
     room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
     line = room.connect()
     line.send(create())
-    line.connection.end("it is to go", Ending.FLUSHED)
+    line.connection.end("it is to go", SessionEnding.FLUSHED)
     assert line.socket.calls == []
     line.send(PONG)
     room.faults.release("reply")
@@ -634,7 +634,7 @@ def test_a_connection_that_is_dropped_or_whose_store_closes_waits_for_no_delayed
     line = room.connect()
     line.send(create())
     room.hub.closing = is_closing
-    line.connection.end("it is to go", Ending.FLUSHED if is_closing else Ending.DROPPED)
+    line.connection.end("it is to go", SessionEnding.FLUSHED if is_closing else SessionEnding.DROPPED)
     assert line.socket.calls == ["close"]
     assert line.answers() == []
     room.run()

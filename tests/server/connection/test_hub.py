@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection import ConnectionHub, Ending, hub
+from segstore.server.connection import ConnectionHub, SessionEnding, hub
 from segstore.server.connection.deadlines import Waits
 from tests.server.support import until
 
@@ -45,7 +45,7 @@ class Holder:
         self.hold(0)
         asyncio.get_running_loop().call_soon(self._hub.closed, self)
 
-    def end(self, why: str, ending: Ending) -> None:
+    def end(self, why: str, ending: SessionEnding) -> None:
         self.cut(why)
 
 

@@ -10,7 +10,7 @@ import jwt
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection import Ending
+from segstore.server.connection import SessionEnding
 from segstore.server.connection.service import WaitingRead
 from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
@@ -214,7 +214,7 @@ def test_one_waiting_read_too_many_ends_the_connection() -> None:
     desk.ask(create(), *[read(request_id=each) for each in range(3)])
     assert not desk.session.ended
     desk.ask(read())
-    assert desk.session.ending is Ending.DROPPED
+    assert desk.session.ending is SessionEnding.DROPPED
     assert "3 waiting reads" in desk.session.why
     assert len(desk.service.store.waiters) == 3
 
@@ -291,7 +291,7 @@ def test_a_reader_that_cannot_be_answered_does_not_hurt_the_writer(
     with caplog.at_level(logging.ERROR):
         assert len(writer.ask(append(0))) == 1
     monkeypatch.undo()
-    assert broken.session.ending is Ending.DROPPED
+    assert broken.session.ending is SessionEnding.DROPPED
     assert healthy.take() == [segment_read(0, b"data", tail=True)]
     assert writer.service.counters.internal_errors == 1
     assert "unexpected error" in caplog.text
@@ -349,7 +349,7 @@ def test_the_admin_port_always_sends_stack_traces() -> None:
 @pytest.mark.seed("36.25")
 def test_what_has_no_reply_ends_the_connection(writer: Desk) -> None:
     assert writer.ask(read(-1)) == []
-    assert writer.session.ending is Ending.FLUSHED
+    assert writer.session.ending is SessionEnding.FLUSHED
     assert "-1" in writer.session.why
 
 

@@ -59,7 +59,9 @@ def test_every_response_has_a_description_and_its_content_a_schema(description: 
             kinds = found.get("content", {})
             assert all(each["schema"] for each in kinds.values()), (method, path, status)
             if not status.startswith("2"):
-                assert kinds == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+                assert kinds == {
+                    "application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
+                }
             elif status != "204":
                 assert kinds, (method, path, status)
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.replay.matching import Answer, Replay
+from segstore.server.replay.matching import Replay, TraceAnswer
 from segstore.wire import AppendSetup, ConditionalCheckFailed, DataAppended, SegmentIsSealed, decode, encode
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
@@ -47,13 +47,13 @@ def traced(ends: list[int], *, refused: int | None = None, acknowledged_together
     return found
 
 
-def asked(replay: Replay, ends: list[int], start: int = 0) -> list[Answer | None]:
+def asked(replay: Replay, ends: list[int], start: int = 0) -> list[TraceAnswer | None]:
     expected = replay.connection()
     replay.answer(set_up(writer_id=LIVE), expected)
     return [replay.answer(a_batch(first, last, LIVE, 71), expected) for first, last in pairwise([start, *ends])]
 
 
-def said(answers: list[Answer | None]) -> list[tuple[int, int, int]]:
+def said(answers: list[TraceAnswer | None]) -> list[tuple[int, int, int]]:
     found = []
     for answer in answers:
         assert answer is not None

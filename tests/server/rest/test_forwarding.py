@@ -13,15 +13,15 @@ import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer
 from segstore.server.controller.api import Accounts, Authority, Executor, ForwardingServer
-from segstore.server.rest import Asked, answered_by_leader
+from segstore.server.rest import RestRequest, answered_by_leader
 from segstore.wire.endpoint import Endpoint
 from tests.server.controller.fake_store import FakeStore
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 encode = msgspec.msgpack.Encoder().encode
-LIST = Asked("listScopes", {}, b"")
-CREATE = Asked("createScope", {}, b'{"scopeName":"a"}')
+LIST = RestRequest("listScopes", {}, b"")
+CREATE = RestRequest("createScope", {}, b'{"scopeName":"a"}')
 
 
 class Process:
@@ -131,7 +131,7 @@ async def test_credentials_are_forwarded_only_over_a_trusted_network(
 
 @pytest.mark.parametrize(
     "asked",
-    [b"\xc1", encode(("x",)), encode(Asked("x", {}, b"")), encode(Asked("getScope", {"scope": "a"}, b""))],
+    [b"\xc1", encode(("x",)), encode(RestRequest("x", {}, b"")), encode(RestRequest("getScope", {"scope": "a"}, b""))],
     ids=["bytes", "type", "operation", "parameters"],
 )
 async def test_what_is_no_request_is_refused(pair: tuple[Process, Process], asked: bytes) -> None:

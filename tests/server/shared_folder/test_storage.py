@@ -13,11 +13,11 @@ import pytest
 
 from segstore.server.coordination import ContainerRefused, Disconnected, InProcessCoordinator
 from segstore.server.durable import (
+    ContainerEpoch,
     DataDirectory,
     DirectoryForeign,
     DirectoryUnusable,
     Durability,
-    Epoch,
     Fenced,
     FencedDirectory,
     JournalFailed,
@@ -31,9 +31,9 @@ from tests.server.support import PATIENCE_S
 
 
 def test_a_claim_ends_the_epochs_before_it(tmp_path: Path) -> None:
-    first = Epoch.claim(tmp_path)
+    first = ContainerEpoch.claim(tmp_path)
     first.check()
-    second = Epoch.claim(tmp_path)
+    second = ContainerEpoch.claim(tmp_path)
     assert (first.number, second.number) == (1, 2)
     second.check()
     with pytest.raises(Fenced, match=r"was opened by another store; epoch 1 has ended"):
@@ -41,7 +41,7 @@ def test_a_claim_ends_the_epochs_before_it(tmp_path: Path) -> None:
 
 
 def test_an_epoch_is_over_also_when_later_folders_were_created_and_removed(tmp_path: Path) -> None:
-    epochs = [Epoch.claim(tmp_path) for _ in range(4)]
+    epochs = [ContainerEpoch.claim(tmp_path) for _ in range(4)]
     epochs[3].remove_older()
     assert epochs_of(tmp_path) == [4]
     assert [each.is_over for each in epochs] == [True, True, True, False]
@@ -65,7 +65,7 @@ async def test_the_older_owner_is_fenced_by_its_next_change_and_its_reply_is_nev
         name = in_container(0)
         old.store.create_segment(name, now_ms=1)
         await old.settled()
-        Epoch.claim(tmp_path / "containers" / "0")
+        ContainerEpoch.claim(tmp_path / "containers" / "0")
         write(old.store, name, b"too late")
         holder = old.hold()
         await until(lambda: old.lost == [0])
@@ -114,7 +114,7 @@ async def test_a_reply_of_another_container_is_sent_though_one_container_is_lost
     async with members(tmp_path, 1) as (old,):
         await old.open_all()
         await old.settled()
-        Epoch.claim(tmp_path / "containers" / "0")
+        ContainerEpoch.claim(tmp_path / "containers" / "0")
         old.store.create_segment(in_container(0), now_ms=1)
         await until(lambda: old.lost == [0])
         old.store.create_segment(in_container(1), now_ms=1)
@@ -148,8 +148,8 @@ async def test_an_interrupted_opening_is_skipped(tmp_path: Path) -> None:
         await old.settled()
         before = everything(old.store)
         for number in range(CONTAINERS):  # one that claimed and was killed, one that had begun to take files over
-            Epoch.claim(tmp_path / "containers" / str(number))
-            half = Epoch.claim(tmp_path / "containers" / str(number))
+            ContainerEpoch.claim(tmp_path / "containers" / str(number))
+            half = ContainerEpoch.claim(tmp_path / "containers" / str(number))
             (half.path / "journal-0000000001").write_bytes(b"")
         await new.open_all()
         assert everything(new.store) == before
@@ -218,7 +218,7 @@ async def test_an_opening_that_another_one_overtakes_can_be_tried_again(
         inner = slow.storage._make
 
         def overtaken(number: int, durability: Any) -> Container:
-            Epoch.claim(tmp_path / "containers" / str(number))
+            ContainerEpoch.claim(tmp_path / "containers" / str(number))
             return inner(number, durability)
 
         monkeypatch.setattr(slow.storage, "_make", overtaken)
@@ -265,14 +265,14 @@ async def test_a_disk_that_cannot_be_read_is_no_sign_of_another_owner(
     def fails(_: Path) -> bool:
         raise OSError(errno.EIO, "Input/output error")
 
-    epoch = Epoch.claim(tmp_path)
+    epoch = ContainerEpoch.claim(tmp_path)
     directory = FencedDirectory.adopt(epoch, containers=1, held=(0,), cluster="ours")
     with monkeypatch.context() as broken:
         broken.setattr(Path, "exists", fails)
         assert [epoch.is_known_over, directory.is_over] == [False, False]
         with pytest.raises(OSError, match="Input/output"):
             epoch.check()
-    Epoch.claim(tmp_path)
+    ContainerEpoch.claim(tmp_path)
     assert [epoch.is_known_over, directory.is_over] == [True, True]
     directory.close()
 
@@ -293,10 +293,10 @@ async def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(tmp_pat
 async def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with members(tmp_path, 1) as (only,):
 
-        def claim(_: Path) -> Epoch:
+        def claim(_: Path) -> ContainerEpoch:
             raise OSError(errno.EROFS, "Read-only file system")
 
-        monkeypatch.setattr(Epoch, "claim", claim)
+        monkeypatch.setattr(ContainerEpoch, "claim", claim)
         with pytest.raises(DirectoryUnusable, match="containers/0 cannot be used as a data directory: Read-only"):
             await only.open()
 
@@ -417,7 +417,7 @@ def test_memory_is_for_all_containers_together(tmp_path: Path) -> None:
 async def test_without_the_fence_an_older_owner_would_acknowledge_what_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Epoch, "check", lambda _: None)
+    monkeypatch.setattr(ContainerEpoch, "check", lambda _: None)
     monkeypatch.setattr(DataDirectory, "check_place", lambda _: None)
     async with members(tmp_path) as (old, new):
         await old.open()

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server.store import Container, NoSuchSegment, SegmentTruncated, WakeReason
-from segstore.server.store.segment import Gate
+from segstore.server.store.segment import AppendCheck
 from segstore.server.store.waiting import Woken
 
 W = UUID(int=10)
@@ -33,7 +33,7 @@ def test_an_append_wakes_those_whose_byte_has_come_in_order_of_arrival(container
     assert len(container.waiters) == 1
     append(container, b"!", 2, 1)
     assert container.waiters.take_woken() == [Woken("beyond", WakeReason.DATA)]
-    assert not container.segment("s").gate & Gate.WAITERS
+    assert not container.segment("s").gate & AppendCheck.WAITERS
 
 
 def test_an_empty_append_wakes_no_reader(container: Container) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.tap.frames import Frames
+from segstore.server.tap.frames import FrameSplitter
 from segstore.wire import AppendBlock, ReadSegment, encode
 from tests.server.support import HELLO, SEGMENT, WRITER, create, set_up, until
 from tests.server.tap.test_server import HELLO_BYTES, connected, read_all, reset, tap_before
@@ -63,14 +63,14 @@ async def test_an_incomplete_frame_of_a_connection_that_is_closed_for_it_is_free
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("segstore.server.tap.server.MOST_HELD_BYTES", 1_000_000)
-    frames: weakref.WeakSet[Frames] = weakref.WeakSet()
-    made = Frames.__init__
+    frames: weakref.WeakSet[FrameSplitter] = weakref.WeakSet()
+    made = FrameSplitter.__init__
 
-    def remembered(each: Frames) -> None:
+    def remembered(each: FrameSplitter) -> None:
         made(each)
         frames.add(each)
 
-    monkeypatch.setattr(Frames, "__init__", remembered)
+    monkeypatch.setattr(FrameSplitter, "__init__", remembered)
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
         for _ in range(3):
             async with await connected(tap) as peer:

@@ -13,7 +13,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.codec.generate import MAX_RUN, Rows, compiler, uuid_of
+from segstore.wire.codec.generate import MAX_RUN, FrameRows, compiler, uuid_of
 from segstore.wire.codec.joining import nodes_of
 from segstore.wire.schema import Elements
 from segstore.wire.schema import lowering as low
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from segstore.wire.codec.joining import Joined
-    from segstore.wire.schema import Command, Record
+    from segstore.wire.schema import Command, WireStruct
 
 Table = tuple[str, int, int, int, Any, tuple[Any, ...]]
 
@@ -53,12 +53,12 @@ def make_codec(speed: Any, commands: Iterable[type[Command]]) -> Any:
     return speed.Codec(shapes, uuid.UUID, type(made), made.is_safe)
 
 
-def _shape(speed: Any, record: type[Record], nodes: tuple[low.Node, ...], code: int = 0) -> Any:
+def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ...], code: int = 0) -> Any:
     names = record.__struct_fields__
     return speed.Shape(record, code, names, tuple(_table(speed, node, names) for node in nodes))
 
 
-def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
+def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
     """names: the attributes of the record; () for an inner node that has none."""
 
     def made(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
@@ -96,7 +96,7 @@ def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
             raise TypeError(f"no table for {type(node).__name__}")
 
 
-def _lazily(elements: tuple[low.Node, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
+def _lazily(elements: tuple[low.SchemaNode, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
     """`lazily(view, start, end, count, behind)`: the columns of `count` elements, checked to lie before `behind`."""
     walker = functools.cache(lambda: compiler.make_walker(elements))  # compiled for the first list
 
@@ -213,7 +213,7 @@ def _run(cls: type[Command]) -> tuple[Any, ...]:
     _, size = _positions(cls)
     formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, low.Fixed))
     unpack = struct.Struct(">8x" + formats).iter_unpack
-    return (lambda frames: Rows(frames, unpack)), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
+    return (lambda frames: FrameRows(frames, unpack)), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
 
 
 def step_of(cls: type[Command], column: int, how: str, what: Any) -> tuple[Any, ...]:

@@ -15,7 +15,13 @@ import pytest
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority, Permission
 from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
-from segstore.server.controller.errors import Closed, EmptyName, PermissionDenied, Unauthenticated, UnusableEntry
+from segstore.server.controller.errors import (
+    ControllerClosed,
+    EmptyName,
+    PermissionDenied,
+    Unauthenticated,
+    UnusableEntry,
+)
 from segstore.server.controller.pace import CALLER
 from tests.looped import looped
 
@@ -190,7 +196,7 @@ async def test_checks_in_flight_end_with_the_server_and_more_may_follow() -> Non
     await asyncio.sleep(0)
     await known.aclose()
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    assert {type(each) for each in answers} == {Closed}
+    assert {type(each) for each in answers} == {ControllerClosed}
     assert await known.principal(basic("anna", "secret")) == "anna"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from segstore.server.clock import LoopClock
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.api import Calls, InFlight
+from segstore.server.controller.api import Calls, CallsInFlight
 from segstore.server.faults import Faults, Observer, Rule
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire.controller_api import METHODS, SERVICE, messages
@@ -181,7 +181,7 @@ async def test_a_call_that_fails_has_the_status_that_its_client_sees(error: Exce
     recorded, observer, failing = Recorded(), Observer(), Failing(error)
     faults = Faults(LoopClock(), observer=observer)
     server = grpc.aio.server()
-    in_flight = InFlight(server, failing, Calls(lambda: recorded, lambda: faults))
+    in_flight = CallsInFlight(server, failing, Calls(lambda: recorded, lambda: faults))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

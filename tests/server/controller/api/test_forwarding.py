@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from segstore.server.controller import ControllerConfig, Endpoint
-from segstore.server.controller.api import ForwardingServer, InFlight
+from segstore.server.controller.api import CallsInFlight, ForwardingServer
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 from tests.looped import looped
 
@@ -29,7 +29,7 @@ class Leader(grpc.GenericRpcHandler):
         self.go = asyncio.Event()
         self.refusal: tuple[Any, ...] = ()
         self.server = grpc.aio.server()
-        self.in_flight = InFlight(self.server, self)
+        self.in_flight = CallsInFlight(self.server, self)
         self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
 
     def service(self, _: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller.api import InFlight
+from segstore.server.controller.api import CallsInFlight
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
 from tests.looped import looped
 
@@ -58,7 +58,7 @@ class Slow(grpc.GenericRpcHandler):
 class Served:
     def __init__(self, slow: Slow) -> None:
         self.server = grpc.aio.server()
-        self.in_flight = InFlight(self.server, slow)
+        self.in_flight = CallsInFlight(self.server, slow)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     async def __aenter__(self) -> grpc.aio.Channel:
@@ -78,7 +78,7 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 
 
 @asynccontextmanager
-async def calling() -> AsyncIterator[tuple[Slow, InFlight, asyncio.Future[Any]]]:
+async def calling() -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
     """A call that was received and is not answered yet."""
     slow = Slow()
     served = Served(slow)

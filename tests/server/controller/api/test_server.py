@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
 from segstore.server.controller.api import room
 from segstore.server.controller.api import server as serving
-from segstore.server.controller.api.in_flight import InFlight
+from segstore.server.controller.api.in_flight import CallsInFlight
 from segstore.server.controller.state import TransactionStatus
 from segstore.server.controller.state import operations as op
 from segstore.server.descriptors import Limit
@@ -99,7 +99,7 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
 async def test_a_start_that_is_cancelled_frees_the_port() -> None:
     server = serving.new_server()
     port = await serving.listen(server, "127.0.0.1", 0, None)
-    in_flight = InFlight(server, grpc.method_handlers_generic_handler("none", {}))
+    in_flight = CallsInFlight(server, grpc.method_handlers_generic_handler("none", {}))
     starting = asyncio.create_task(in_flight.begin(port))
     await asyncio.sleep(0)
     starting.cancel()
@@ -240,7 +240,7 @@ async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
 ON_UVLOOP = """
 import grpc, uvloop
 from segstore.server.controller.api import server as serving
-from segstore.server.controller.api.in_flight import InFlight
+from segstore.server.controller.api.in_flight import CallsInFlight
 from segstore.server.controller import Controller, ControllerServer
 from segstore.wire.controller_api import METHODS, messages as m
 

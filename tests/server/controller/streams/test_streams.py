@@ -18,8 +18,8 @@ from segstore.server.controller.errors import (
     NotFound,
     ScaleRefused,
     ScopeNotEmpty,
+    StreamIsSealed,
     StreamNotSealed,
-    StreamSealed,
 )
 from segstore.server.controller.policies import ScalingType
 from tests.server.controller.conftest import World
@@ -203,7 +203,7 @@ async def test_a_sealed_stream_has_a_head_and_no_current_segments(world: World) 
         world.controller.streams.truncate("a", "s", {0: 0, 1: 0}),
         world.controller.update_stream("a", "s", StreamConfig()),
     ):
-        with pytest.raises(StreamSealed):
+        with pytest.raises(StreamIsSealed):
             await change
     with pytest.raises(IllegalState):
         await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5)])

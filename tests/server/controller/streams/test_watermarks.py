@@ -12,7 +12,7 @@ import pytest
 from segstore.server.controller import StreamConfig
 from segstore.server.controller.errors import TooMany
 from segstore.server.controller.policies import Cut
-from segstore.server.controller.state import Epoch, Segment, Stream, TransactionStatus, Watermark
+from segstore.server.controller.state import Epoch, Stream, StreamSegment, TransactionStatus, Watermark
 from segstore.server.controller.streams.watermarks import UpperBound, encode_watermark
 from tests.looped import looped
 from tests.server.controller.conftest import World
@@ -21,13 +21,13 @@ EVERY_MS = 10_000
 MARKS = "a/_MARKs/0.#epoch.0"
 
 
-def stream_of(*epochs: tuple[Segment, ...]) -> Stream:
+def stream_of(*epochs: tuple[StreamSegment, ...]) -> Stream:
     made = [Epoch(number, number, segments, number) for number, segments in enumerate(epochs)]
     return Stream("a", "s", StreamConfig(), 0, made)
 
 
-WHOLE = Segment(0, 0, 0.0, 1.0, 0)
-LOW, HIGH = Segment(1, 1, 0.0, 0.5, 1), Segment(2, 1, 0.5, 1.0, 1)
+WHOLE = StreamSegment(0, 0, 0.0, 1.0, 0)
+LOW, HIGH = StreamSegment(1, 1, 0.0, 0.5, 1), StreamSegment(2, 1, 0.5, 1.0, 1)
 SCALED = stream_of((WHOLE,), (LOW, HIGH))
 
 
@@ -48,7 +48,7 @@ def last(world: World) -> Watermark | None:
 
 def test_a_watermark_is_written_as_pravega_writes_it() -> None:
     """The bytes were made by its `Watermark.toByteBuf`."""
-    stream = stream_of((WHOLE, Segment(4, 0, 0.5, 1.0, 0)), (Segment(3, 1, 0.0, 0.5, 1),))
+    stream = stream_of((WHOLE, StreamSegment(4, 0, 0.5, 1.0, 0)), (StreamSegment(3, 1, 0.0, 0.5, 1),))
     assert encode_watermark(stream, Watermark(1, -5, 70_000, {1 << 32 | 3: 123456789, 4: -1})) == bytes.fromhex(
         "0000010000000061fffffffffffffffb00000000000111700200000100000000180000000100000003"
         "00000000000000003fe000000000000000000000075bcd1500000100000000180000000000000004"
@@ -62,8 +62,8 @@ def test_a_watermark_is_written_as_pravega_writes_it() -> None:
 class Wide(Stream):
     """Finds any segment at once."""
 
-    def segment(self, identifier: int) -> Segment:
-        return Segment(identifier, 0, 0.0, 1.0, 0)
+    def segment(self, identifier: int) -> StreamSegment:
+        return StreamSegment(identifier, 0, 0.0, 1.0, 0)
 
 
 @looped(("count", "said"), [(127, "7f"), (128, "8080"), (16_383, "bfff"), (16_384, "c0004000"), (70_000, "c0011170")])
@@ -74,7 +74,7 @@ def test_a_long_cut_takes_more_bytes_for_its_length(count: int, said: str) -> No
 
 
 def test_the_bound_of_positions_is_the_farthest_of_each_segment() -> None:
-    stream = stream_of((Segment(1, 0, 0.0, 0.5, 0), Segment(2, 0, 0.5, 1.0, 0)))
+    stream = stream_of((StreamSegment(1, 0, 0.0, 0.5, 0), StreamSegment(2, 0, 0.5, 1.0, 0)))
     assert upper_bound(stream, [{1: 5, 2: 9}, {1: 7}], {}) == {1: 7, 2: 9}
     assert upper_bound(stream, [], {}) == {}
 
@@ -100,7 +100,7 @@ def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(caplog
 
 def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
     random = Random(5)
-    quarters = tuple(Segment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
+    quarters = tuple(StreamSegment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
     stream = stream_of((WHOLE,), (LOW, HIGH), quarters)
     every = [WHOLE, LOW, HIGH, *quarters]
     for _ in range(300):
@@ -122,7 +122,8 @@ def test_a_segment_to_which_nothing_was_written_counts_from_its_start() -> None:
 
 
 SPLIT = stream_of(
-    (Segment(0, 0, 0.0, 0.5, 0), Segment(1, 0, 0.5, 1.0, 0)), (Segment(2, 1, 0.0, 0.5, 1), Segment(3, 1, 0.5, 1.0, 1))
+    (StreamSegment(0, 0, 0.0, 0.5, 0), StreamSegment(1, 0, 0.5, 1.0, 0)),
+    (StreamSegment(2, 1, 0.0, 0.5, 1), StreamSegment(3, 1, 0.5, 1.0, 1)),
 )
 """Both halves of the keys were replaced by new segments."""
 
@@ -136,9 +137,9 @@ def test_keys_that_the_writers_leave_out_are_covered_before_the_last_watermark_i
 
 def plain_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
     """The same, computed as in `PeriodicWatermarking.addToUpperBound` and `computeStreamCut`, pair by pair."""
-    bound: dict[Segment, int] = {}
+    bound: dict[StreamSegment, int] = {}
 
-    def meet(one: Segment, other: Segment) -> bool:
+    def meet(one: StreamSegment, other: StreamSegment) -> bool:
         return one.start < other.end and other.start < one.end
 
     def add(position: Cut) -> None:
@@ -170,8 +171,8 @@ def plain_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
 
 def test_any_positions_after_any_watermark_give_the_cut_that_pravega_computes() -> None:
     random = Random(6)
-    quarters = tuple(Segment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
-    joined = (Segment(7, 3, 0.0, 0.5, 3), *quarters[2:])
+    quarters = tuple(StreamSegment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
+    joined = (StreamSegment(7, 3, 0.0, 0.5, 3), *quarters[2:])
     stream = stream_of((WHOLE,), (LOW, HIGH), quarters, joined)
     every = [WHOLE, LOW, HIGH, *quarters, joined[0]]
     for _ in range(1_000):

@@ -60,7 +60,7 @@ from segstore.wire import (
 from segstore.wire.blocks import WHOLE_APPENDS, BlockWriter
 from segstore.wire.blocks.acknowledgements import _DATA_APPENDED as ACKNOWLEDGED
 from segstore.wire.codec import CODECS, codec
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.codec.speed import load
 from segstore.wire.codec.speed.backend import TYPES
 from tests.looped import looped
@@ -174,7 +174,7 @@ def _fed(
     found: list[Any] = []
 
     def shown(command: Any) -> list[Any]:
-        if isinstance(command, Rows):
+        if isinstance(command, FrameRows):
             rows = ((writer, *numbers) for writer, *numbers in command.fields)
             return [shown(DataAppended(id_, uuid.UUID(bytes=w), n, p, at))[0] for w, n, p, id_, at in rows]
         return [(type(command), command.to_dict())]

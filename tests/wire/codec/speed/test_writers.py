@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from segstore.client.connection import InFlight
 from segstore.client.connection.outbox import run_turns
 from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from tests.looped import looped
 from tests.wire.codec.speed.pairs import Pair, outcome, pairs
 from tests.wire.codec.speed.writers import SIZES_OF_TURNS, TIMER, Writers, with_turns
@@ -210,7 +210,7 @@ def close_meanwhile(closed: int, collects_after: int) -> bool:
     return made.flows[1 + closed].closed
 
 
-class Rows2(Rows):
+class Rows2(FrameRows):
     """Rows that C does not know."""
 
 
@@ -239,8 +239,8 @@ def sent(count: int, callback: Callable[[Writers], Callable[[], object]] | None 
         ),
     ],
 )
-@looped("rows", [Rows, Rows2])
-def test_rows_of_any_kind_have_the_outcome_that_they_have_in_python(kind: Any, rows: type[Rows]) -> None:
+@looped("rows", [FrameRows, Rows2])
+def test_rows_of_any_kind_have_the_outcome_that_they_have_in_python(kind: Any, rows: type[FrameRows]) -> None:
     found = []
     for settle in pairs()["acknowledge"]:
         made = sent(2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from segstore.client.connection import Appends, BadAck, Flow, InFlight
-from segstore.client.connection.outbox import Counters, Outbox, run_turns
+from segstore.client.connection.outbox import EventCounters, Outbox, run_turns
 from segstore.client.connection.polling import AckPolling
 from segstore.client.segment import SegmentWriter
 from segstore.client.segment.states import WriterState
@@ -49,7 +49,7 @@ class Writers:
     """
 
     def __init__(self, count: int, *, most_bytes: int = 100, batch_events: int = 9, batch_bytes: int = 60) -> None:
-        self.counters = Counters()
+        self.counters = EventCounters()
         self.notes: list[Any] = []
         self.outbox = self._outbox(most_bytes, batch_events, batch_bytes)
         self.flows: dict[int, Flow] = {}
