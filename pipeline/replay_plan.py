@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 class Plan(NamedTuple):
     """The parts of a trace. parts: non-empty parts, the largest first. components: number of independent groups. hubs:
-    the five connections that share the most segments and writers with others, and how many.
+    the five connections that share the most segments and writers with other connections, and how many.
     """
 
     parts: tuple[Part, ...]
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of replaying one part. differences: the first ones, as text. error: why it could not be replayed."""
+    """The outcome of replaying one part. differences: the first few, as text. error: why it could not be replayed."""
 
     part: int
     requests: int
