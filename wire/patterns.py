@@ -47,7 +47,7 @@ _MEANING: Final = {
     "S": r"[^\t-\r ]",
     "Z": r"\z",
 }
-"""Escape → its form for the engine. Those for classes may also appear within a class."""
+"""Escape → its form for the engine. Escapes of classes may also appear within a class."""
 
 
 class PatternError(ValueError):

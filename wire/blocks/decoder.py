@@ -80,8 +80,8 @@ WHOLE_APPENDS: Final = Joined(
     row=("last_event_number", "num_events", "data", "request_id"),
     changes=(*_APPENDING, AppendBlockEnd),
 )
-"""An append of two frames whose block is all whole events, which is how nearly all appends travel: for a `FrameDecoder`
-that may return those of `AppendBlockDecoder.writers` as runs."""
+"""An append of two frames whose block has only whole events, as nearly all appends travel: for a `FrameDecoder` that
+may return the appends of `AppendBlockDecoder.writers` as runs."""
 
 
 def one_by_one(items: Iterable[Command | Append | list[Run]]) -> list[Command | Append]:
@@ -109,7 +109,7 @@ class AppendBlockDecoder:
     Names and numbers of writers take at most `max_state_bytes`, the open block at most one frame.
 
     Attributes:
-        writers: those that are set up, by the bytes of their ids; read-only.
+        writers: the writers that are set up, by the bytes of their ids; read-only.
         block_open: whether a block waits for its end.
         new_writer: makes the record of a writer that is set up. A caller that keeps more about writers sets it to its
             own class, and gets its records back in runs.
@@ -130,7 +130,7 @@ class AppendBlockDecoder:
         return len(self._block_data)
 
     def feed(self, command: Command) -> Command | Append | None:
-        """Takes one command. Returns the append that it completes, None for a part of one, else the command itself.
+        """Takes one command. Returns the append that it completes, None for a part of an append, else the command.
 
         The data of an open block is copied. Raises `AppendViolation`.
         """
@@ -143,7 +143,7 @@ class AppendBlockDecoder:
         """Takes the commands of one read, in order. A block whose end is among them is not copied; runs stay as they
         are.
 
-        Raises `AppendViolation`, whose `decoded` holds what came before the command that broke the rule.
+        Raises `AppendViolation`, whose `decoded` holds the results before the command that broke the rule.
         """
         out: list[Command | Append | R] = []
         step = self._step
@@ -284,7 +284,7 @@ class AppendBlockDecoder:
         return b"".join((view[:whole], last, end.data))
 
     def _block_tail(self, end: AppendBlockEnd, block: memoryview, whole: int) -> tuple[int, memoryview]:
-        """The frame behind the whole events: its type and its body. What follows it is ignored."""
+        """Returns type and body of the frame behind the whole events. Bytes behind it are ignored."""
         left = len(block) - whole
         start = whole + _HEADER.size
         if left < _HEADER.size:
@@ -328,5 +328,5 @@ class AppendBlockDecoder:
         )
 
     def drop_block(self) -> None:
-        """Drops the open block, if there is one."""
+        """Drops any open block."""
         self.block_open, self._block_writer, self._block_data = False, None, b""

@@ -53,12 +53,12 @@ def frames_of(
     records: Mapping[bytes, Any] | None,
     changed: bool,
 ) -> tuple[int, int]:
-    """Decodes frames one after another; returns where it stopped, and how many it took, a whole append counted as one.
+    """Decodes frames in order; returns where it stopped, and the number of frames, a whole append counted as one frame.
 
-    It appends to `out` the command of every whole frame between `start` and `end`, and lists of runs. It stops at a
-    frame that is incomplete, at one whose body is longer than `limit`, after `most`, after one of more than `heavy`
-    bytes that took long to decode, and without `decode` at any that is in no run. joining: of the whole appends
-    that come as runs, None if none do. records, changed: as for `FrameDecoder.feed`.
+    It appends to `out` the command of every whole frame between `start` and `end`, and lists of runs. It stops before
+    an incomplete frame, before a frame whose body is longer than `limit`, after `most` frames, after a frame of more
+    than `heavy` bytes that took long to decode, and without `decode` before a frame that is in no run. joining: joins
+    whole appends to runs; None for no runs. records, changed: as for `FrameDecoder.feed`.
     """
     block, changes = (None, ()) if joining is None or records is None else (joining.block, joining.changes)
     taken = 0
@@ -125,7 +125,7 @@ class FrameDecoder:
             not copied. None if there is no such frame.
         has_part: whether a frame is incomplete.
         position: where the last feed stopped in its bytes; before their end only if `most` or `records` was given.
-        taken: number of frames that the last feed took, a whole append counted as one.
+        taken: number of frames that the last feed took, a whole append counted as one frame.
     """
 
     __slots__ = (
@@ -175,12 +175,12 @@ class FrameDecoder:
     ) -> list[Command]:
         """Takes the next bytes (of `data` from `start` to `size`, or all), returns the commands that they complete.
 
-        With `most`, it stops after that many commands, or after one that took long to decode; the caller continues with
-        the bytes at `position`. With `records`, whole appends of these may come as lists of (record, rows); it stops
-        before those in front of which a command may have changed a record. changed: whether they are out of date now.
-        Payloads of these are views of `data`, which the caller keeps unchanged until the next feed, or of memory that
-        does not change while they are held. Raises WireError, with the commands before the bad frame in `decoded`; and
-        an equal error, without them, on every call after that.
+        With `most`, it stops after that many commands, or after a command that took long to decode; the caller
+        continues with the bytes at `position`. With `records`, whole appends of these may come as lists of (record,
+        rows); it stops before such appends once a command may have changed a record. changed: whether the records are
+        out of date now. Payloads of these are views of `data`, which the caller keeps unchanged until the next feed, or
+        of memory that does not change while they are held. Raises WireError, with the commands before the bad frame in
+        `decoded`; and an equal error, without them, on every call after that.
         """
         if self._failed is not None:
             raise copy(self._failed)

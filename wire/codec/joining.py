@@ -1,7 +1,7 @@
 """Whole appends as rows: a block and its end, decoded together.
 
-Nearly all appends travel like that. The frames of a buffer that follow each other become runs, the rows of one record
-each, without a command for any of them. The extension does the same from the same `Joined`.
+Nearly all appends travel like that. Consecutive frames of a buffer become runs, without commands; a run has the rows of
+one record. The extension does the same from the same `Joined`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Joined(NamedTuple):
     block's data, and the end has no data of its own.
 
     record: class of the records, which are looked up by the 16 bytes of `key`.
-    number: attribute of the end that is no less than that of its record, which is set to it.
+    number: attribute of the end, at least the record's `number`, which is set to it.
     events: attribute of the end that is above 0.
     row: the attributes of block and end that a row has.
     changes: the commands that may change records or their contents.

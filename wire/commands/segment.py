@@ -180,7 +180,7 @@ class OffsetLocated(SegmentReply, frozen=True, gc=False):
 
 @record
 class ConditionalAttributeUpdate(Record, frozen=True, gc=False):
-    """A conditional attribute update of a merge; update types are those of the reference's `AttributeUpdateType`."""
+    """A conditional attribute update of a merge; update types follow the reference's `AttributeUpdateType`."""
 
     attribute_id: Id
     attribute_update_type: Int8

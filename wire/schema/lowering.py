@@ -46,7 +46,7 @@ class Text(Node, frozen=True):
 
 
 class Data(Node, frozen=True):
-    """int32 length, bytes; the flags are those of `types.Blob`."""
+    """int32 length, bytes; the flags are as in `types.Blob`."""
 
     negative_is_empty: bool
     optional: bool
@@ -64,7 +64,7 @@ class ZeroRun(Node, frozen=True):
 
 
 class Sized(Node, frozen=True):
-    """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format` ("" for none)."""
+    """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format`, if any."""
 
     trailer_name: str
     trailer_format: str

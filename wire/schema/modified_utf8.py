@@ -1,7 +1,7 @@
 """Java's modified UTF-8: encodes, decodes, and skips long lists of texts without decoding them.
 
 Invariant: `pass_texts` accepts exactly the texts that `decode_mutf8` accepts, without decoding them: a frame may hold
-four million texts, none of which its reader may need. Its time is linear in the bytes, whatever the texts.
+four million texts that its reader may not need. Its time is linear in the bytes, whatever the texts.
 
 Follows `DataInputStream.readUTF` and `DataOutputStream.writeUTF`.
 """

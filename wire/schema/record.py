@@ -24,16 +24,16 @@ _SHOWN_BYTES = 24
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One wire field and its attributes: exactly one, except for rows of columns and table keys."""
+    """One wire field and its attributes: one attribute, except for rows of columns and table keys."""
 
     names: tuple[str, ...]
     wire: Any
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """An immutable value with a schema: a command, or a structure inside one.
+    """An immutable value with a schema: a command, or a structure inside a command.
 
-    Payload attributes are buffers. Decoded ones are views of their frame, valid as long as its owner keeps it.
+    Payload attributes are buffers. Decoded payloads are views of their frame, valid as long as its owner keeps it.
     """
 
     schema: ClassVar[Any]

@@ -33,7 +33,7 @@ size_of_frame = struct.Struct("=i").pack
 
 
 def marked(codes: Collection[int]) -> bytes:
-    """Returns a table by the lowest byte of type codes, for `whole_frames`: 1 where one of these codes has it."""
+    """Returns a table by the lowest byte of type codes, for `whole_frames`: 1 for the lowest byte of any of `codes`."""
     lowest = {code % _CODES for code in codes}
     return bytes(each in lowest for each in range(_CODES))
 
