@@ -81,7 +81,7 @@ class ClientSettings(BaseModel):
             events. Stores return at most 2 MiB (36.28); more is faster where a round trip takes milliseconds.
         read_ahead_bytes: limit of a stream reader's read-ahead buffer.
     Statistics
-        control_api: `http://host:port` of a segstore server that registers writer names; None registers none.
+        control_api: `http://host:port` of a segstore server that registers writer names; None for no registration.
         control_api_token: the token that this server requires (`--http-token-file`); sent unencrypted.
     Security
         username, password: basic authentication with the controller.

@@ -94,7 +94,7 @@ class GroupLog:
         return self._synchronizer
 
     async def fetch(self) -> GroupState | None:
-        """Reads new records; returns the state, None if no client has written the first one."""
+        """Reads new records; returns the state, None if no client has written the first record."""
         return await (await self._opened()).fetch()
 
     async def initialise(self, initial: InitialState) -> GroupState:

@@ -1,6 +1,6 @@
 """The read-ahead buffer of a reader of several segments: events read but not yet returned to the caller.
 
-Events are buffered per read, so returning one is a list pop and bytes are counted once per read.
+Events are buffered per read, so returning an event is a list pop and bytes are counted once per read.
 
 Invariants: events and marks leave in the order in which they were added; a read's bytes count until its last event is
 returned or dropped; producers wait in `room` while the limit is reached; returned events are not retained.
@@ -87,7 +87,7 @@ class ReadAhead(Generic[K, E, M]):
 
     @contextmanager
     def producing(self, what: str, **facts: Any) -> Iterator[None]:
-        """Keeps the error of a producer, instead of raising it: `what` failed. facts: those of an unexpected error."""
+        """Keeps the error of a producer, instead of raising it: `what` failed. facts: of an unexpected error."""
         try:
             yield
         except ClientError as error:
