@@ -62,7 +62,7 @@ class BlockWriter:
 Row = tuple[int, int, Buffer, int]
 """An append of a run: its event number, its count of events, its data, its request id."""
 Run = tuple[BlockWriter, list[Row]]
-"""Unconditional appends of one writer that follow each other and break no rule; its record has their last number."""
+"""Consecutive unconditional appends of one writer that break no rule; its record has their last number."""
 
 
 _APPENDING: Final[frozenset[type[Command]]] = frozenset(
@@ -85,7 +85,7 @@ may return the appends of `AppendBlockDecoder.writers` as runs."""
 
 
 def one_by_one(items: Iterable[Command | Append | list[Run]]) -> list[Command | Append]:
-    """Returns the items with the appends of runs by themselves."""
+    """Returns the items, with runs split into their appends."""
     out: list[Command | Append] = []
     for item in items:
         if isinstance(item, list):
@@ -160,7 +160,7 @@ class AppendBlockDecoder:
         return out
 
     def retain(self, known: Container[tuple[str, bytes]]) -> None:
-        """Drops the writers that are not in `known`, by segment and the bytes of their ids.
+        """Drops writers whose segment and id (as bytes) are not in `known`.
 
         Their next append is a violation unless they are set up again. Call it when everything received is applied.
         """

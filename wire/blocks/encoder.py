@@ -104,9 +104,9 @@ class AppendBlockEncoder:
     """Encodes the commands and appends of one connection into buffers, to be written in the order returned.
 
     sizing: returns the `BlockSizing` of a flow (`request_id >> 32` of the append), or None; without a sizing, each
-    append is its own block. leftover_ms: bounds how long appends wait that remain pending after another writer's flush
-    closes the open block and its timer; None leaves them until their writer's next command or append, as the reference
-    does. Clients that need progress set it. max_frame_bytes: the longest frame that the peer accepts, header included.
+    append is its own block. leftover_ms: maximum wait of appends that stay pending when another writer's flush closes
+    the open block and its timer; None leaves them until their writer's next command or append, as the reference does.
+    Clients that need progress set it. max_frame_bytes: the longest frame that the peer accepts, header included.
 
     The caller writes what `append`, `command`, `tick`, `flush` and `remove` return, calls `tick` when `deadline()` is
     reached, and may check `flush_required` to see whether the last call's bytes should be written at once.

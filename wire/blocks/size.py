@@ -51,7 +51,7 @@ class FixedBlockSize:
 
 
 class BlockSizeTracker:
-    """Computes one flow's block sizes. now_ms: the time of creation, which counts as a previous append's."""
+    """Computes one flow's block sizes. now_ms: the time of creation; counts as the time of a previous append."""
 
     def __init__(self, now_ms: float) -> None:
         self._last_append = 0

@@ -46,7 +46,7 @@ CODECS: Final[tuple[Codec, ...]] = ("python", "construct") if SPEED is None else
 
 
 def checked_codec(name: str, where: str = "codec") -> Codec:
-    """Returns the name of a codec that can be used here. where: what gave the name. Raises ValueError."""
+    """Returns the name of a codec that can be used here. where: the source of the name. Raises ValueError."""
     for known in CODECS:
         if name == known:
             return known

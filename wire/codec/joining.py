@@ -54,13 +54,13 @@ class Joining(NamedTuple):
 
 
 def nodes_of(cls: type[Command]) -> tuple[low.Node, ...]:
-    """Returns the nodes of a command as current peers send it: tails of a fixed width are there."""
+    """Returns the nodes of a command as current peers send it, with all fixed-width tails."""
     lowered = low.lower(cls.parts)
     return tuple(n.inner if isinstance(n, low.TailNode) and isinstance(n.inner, low.Fixed) else n for n in lowered)
 
 
 def _layout(cls: type[Command]) -> tuple[Struct, list[str], str]:
-    """Returns the layout of a frame without data, its header included; the names of its fields; the one with data."""
+    """Returns the layout of a frame without data, header included, the names of its fields, and that of its data."""
     nodes = nodes_of(cls)
     formats = [n.format if isinstance(n, low.Fixed) else "i" if isinstance(n, low.Data) else "" for n in nodes]
     data = next(n.name for n in nodes if not isinstance(n, low.Fixed))

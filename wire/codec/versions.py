@@ -282,7 +282,7 @@ def _before_8(wire: types.Tail) -> _Meaningless:
 
 
 def _prefix_filter() -> types.Blob:
-    """The prefix filter, which versions 10 and 11 wrote and later ones leave empty."""
+    """The prefix filter, which versions 10 and 11 wrote and later versions leave empty."""
     return types.Blob(optional=True)
 
 

@@ -309,7 +309,7 @@ def _withheld(token: str) -> str:
 
 
 def _payload(data: str, full: bool) -> str:
-    """A payload as text. Bytes that are none stand beside it in hex, so they are shown as in a hex dump."""
+    """Formats a payload as text, or other bytes as in a hex dump, because their hex is shown beside it."""
     text = payload_text(bytes.fromhex(data), full=full)
     if not text.startswith("0x"):
         return text

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_PLACES: Final = 2_000
 _BEFORE: Final = 24
 _SHOWN: Final = 72
-"""Characters that are shown: as many as `_BEFORE` before the first difference, and the rest after it."""
+"""Number of characters shown: up to `_BEFORE` before the first difference, the rest after it."""
 _document: Final = msgspec.json.Decoder().decode
 
 
@@ -113,7 +113,7 @@ def _value(value: Any) -> str:
 
 
 def excerpts(*payloads: str | bytes) -> list[str]:
-    """One or two payloads as text if all are, else in hex; two of them around the first difference."""
+    """Formats one or two payloads: as text if all are text, else in hex; two payloads around their first difference."""
     texts: list[Any] = [each if isinstance(each, str) else readable(each, whole=True) for each in payloads]
     if None in texts:
         texts = list(payloads)

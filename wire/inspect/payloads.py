@@ -3,7 +3,7 @@
 `Payload` holds the parts that filters test: at most the first `MOST_SEARCHED` bytes.
 
 Invariants: a text is one line without control characters, whatever the bytes; without `full`, time and size are
-bounded, however long the payload. Nothing is interpreted beyond that: what applications serialized stays as it is.
+bounded, however long the payload. Nothing else is interpreted: serialized values stay as they are.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class GroupState:
     """The segments of `future` by id of a predecessor; also segments that have left it."""
 
     def __init__(self, *, keeps_checkpoints: bool = True) -> None:
-        """keeps_checkpoints: without, less than the records is held, whatever they are."""
+        """keeps_checkpoints: if False, the state takes less memory than its records."""
         self._keeps_checkpoints = keeps_checkpoints
         self._start(InitialState(GroupConfig({}), {}, {}))
         self.config: GroupConfig | None = None

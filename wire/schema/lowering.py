@@ -2,7 +2,7 @@
 
 A body is a tuple of nodes, read in order. Nodes hold only plain facts (names, `struct` formats, numbers, booleans,
 other nodes), so their readers (the Python compiler, or a table-driven C reader, a dissector, a test strategy) need
-neither construct nor this package's types. `lower` refuses unknown field types, so a new one cannot be forgotten.
+neither construct nor this package's types. `lower` refuses unknown field types, so a new type cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Remainder(Node, frozen=True):
 
 
 class ZeroRun(Node, frozen=True):
-    """All bytes left, of which only the number matters."""
+    """All remaining bytes, of which only the number matters."""
 
 
 class Sized(Node, frozen=True):

@@ -133,7 +133,7 @@ def _short() -> tuple[tuple[int, Callable[..., re.Match[bytes] | None]], ...]:
 
 def pass_texts(data: bytes | bytearray | memoryview, at: int, end: int, count: int) -> tuple[int, int]:
     """Skips texts with their lengths, starting at `at`. Returns how many of `count` are well formed and end by `end`,
-    and the position of the first that does not qualify, or of what follows them all.
+    and the position behind them.
     """
     passed, runs = 0, _short()
     while passed < count:

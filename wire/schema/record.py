@@ -117,7 +117,7 @@ def struct_of(parts: tuple[Part, ...]) -> Any:
 
 
 def value_of(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
-    """Returns the record whose parsed fields these are."""
+    """Returns the record with these parsed fields."""
     values: dict[str, Any] = {}
     for part in parts:
         found = parsed["+".join(part.names)]

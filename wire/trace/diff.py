@@ -504,8 +504,8 @@ class _Call:
 
 @dataclass(slots=True)
 class _CallSide:
-    """The calls of one trace. pending: those without an answer, by the numbers in their records. waiting: those without
-    a mate.
+    """The calls of one trace. pending: unanswered calls, by the numbers in their records. waiting: calls without a
+    mate.
     """
 
     count: int = 0

@@ -326,7 +326,7 @@ class Filter:
 
 
 def parse_filter(text: str, on: On | None = None) -> Filter:
-    """Compiles a filter. on: whether only requests, or only replies, can match, for what errors suggest.
+    """Compiles a filter. on: whether only requests, or only replies, can match, for suggestions in errors.
 
     Raises FilterError.
     """

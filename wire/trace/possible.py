@@ -74,7 +74,7 @@ def check_possible(match: Filter, among: Among) -> None:
 
 
 def possible(match: Filter, among: Among) -> list[SimpleNamespace]:
-    """The types, or methods, that a filter may match: all that no part of it excludes whatever the record."""
+    """The types, or methods, that a filter may match: all that no part of it always excludes."""
     return [each for each in subjects_of(match, among) if _may_match(match.parts, each)]
 
 

@@ -139,7 +139,7 @@ def _overwrite_parts(out: bytearray, frame: bytes, end: int, fields: _Fields, de
 
 @cache
 def _fields_of(code: int) -> tuple[_Fields, bool]:
-    """Returns a command's fields, each with whether it is the token, and whether there may be a list."""
+    """Returns a command's fields, each with whether it is the token, and whether it may have a list."""
     cls = COMMANDS[code]
     fields = tuple((node, node.name in cls.secrets) for node in low.lower(cls.parts))
     for node, is_secret in fields:
@@ -154,7 +154,7 @@ def _has_list(node: low.Node) -> bool:
 
 
 def _skip(node: low.Node, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
-    """Returns the position where a field ends, and adds where its values are."""
+    """Returns the position where a field ends, and adds the ranges of its values."""
     match node:
         case low.Fixed(format=code):
             start, after = at, _within(at, at + struct.calcsize(">" + code), end)

@@ -77,7 +77,7 @@ def event_data(**facts: Any) -> bytes:
 
 
 class RecordWriter:
-    """Collects records into blocks. Write `start()` first, then what `add` returns, then `take()`.
+    """Collects records into blocks. Write `start()` first, then the results of `add`, then `take()`.
 
     mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
     """
@@ -270,7 +270,7 @@ class TraceWriter(WriterState):
         self._more = more
         self._use(memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory))
         self._part_start = self._part_stop = 0
-        """The newest data, between them in the memory, is no piece of `_records` yet: what follows may continue it."""
+        """Bounds of the newest data in the memory, not yet a piece of `_records`: the next data may continue it."""
         self.data_start: int | None = None
         self._size = 0
         self._waits = False
@@ -339,12 +339,12 @@ class TraceWriter(WriterState):
         return len(self._records._data) + self._views
 
     def room(self, connection: int, direction: int) -> int:
-        """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
+        """Number of further bytes of a direction that fit in the writer's memory, with the frame that they complete."""
         half = self._held.get(connection << 1 | direction)
         return max(0, self._memory_bytes - self._used - (0 if half is None else _size_of(half)))
 
     def _wait(self, ts_ns: int) -> None:
-        """Records that data is pending since then, unless older data is."""
+        """Records since when data is pending, unless older data is pending."""
         if not self._waits:
             self._waits = True
             self._due_ns = ts_ns + self.flush_after_ns
@@ -383,7 +383,7 @@ class TraceWriter(WriterState):
         return b"".join(self.take_parts())
 
     def take_parts(self) -> list[Buffer]:
-        """Like `take`, in pieces for `writev`. Some are this writer's memory: write them before the next `add`."""
+        """Like `take`, in pieces for `writev`. They may view this writer's memory: write them before the next `add`."""
         return self._records._block_of(self.take_pending())
 
     def take_pending(self) -> Pending | None:
@@ -411,7 +411,7 @@ class TraceWriter(WriterState):
     # --- finding frames ---------------------------------------------------------------------------------------------
 
     def _keep(self, source: Buffer, start: int, stop: int, *, lasting: bool = False) -> None:
-        """Adds bytes to the data: where they are if they last, else in memory, behind the previous ones there."""
+        """Adds bytes to the data: as a view if they last, else as a copy behind the previous bytes in memory."""
         lasting = lasting and stop - start >= LASTING_BYTES
         if lasting or (self._more is None and stop - start > self._memory_bytes - self._used):
             self._end_part()
@@ -443,7 +443,7 @@ class TraceWriter(WriterState):
         self._keep(data, 0, len(data))
 
     def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int, *, lasting: bool) -> int:
-        """Takes what `whole_frames` has stopped at; returns the position behind it.
+        """Takes the data at which `whole_frames` has stopped; returns the position behind it.
 
         There are four cases: 1. the direction is not framed any more; 2. the rest of a frame; 3. a whole frame, which
         may have to be redacted; 4. a frame that is incomplete, or has an impossible length.
@@ -504,8 +504,8 @@ class TraceWriter(WriterState):
         return half
 
     def _bound_halves(self) -> None:
-        """Copies the incomplete frames if the memory that they are in is too much; if they are, records the directions
-        with the longest ones as BYTES."""
+        """Copies the incomplete frames if they keep too much memory in use; if they are too long themselves, records
+        the directions with the longest frames as BYTES."""
         in_place = {key: half for key, half in self._held.items() if isinstance(half, list)}
         areas: dict[int, Any] = {
             id(part.obj): part.obj for half in in_place.values() for part in half if isinstance(part, memoryview)

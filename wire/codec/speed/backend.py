@@ -98,11 +98,10 @@ class Accelerator:
         end: bytes = b"",
         positions: tuple[int, ...] = (),
     ) -> F:
-        """The function `behind` with its equal in C, which has the same name, in front.
+        """Returns a function that asks its namesake in C first, and then `behind`.
 
-        C is asked if it is called with the arguments that C knows, by position, and no more; the last may be missing
-        where they have defaults.
-        types: classes of what C takes; slots: attributes of them. head, end, positions: see `append_layout` and
+        C is asked if all arguments are positional and known to C; trailing arguments with defaults may be missing.
+        types: classes that C accepts; slots: their attributes. head, end, positions: see `append_layout` and
         `frame_layout`.
         """
         made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)
