@@ -54,7 +54,8 @@ class ClientSettings(BaseModel):
         retry: for writers and requests: 1 ms ×10, at most 20 s, 10 attempts (36.26).
         call_timeout_ms: for all attempts of a request; 60,000 (Kafka's `default.api.timeout.ms`), and never less than
             the limit for one attempt.
-        refused_timeout_ms: replaces it if all controllers refuse connections, or the only store does and there is no
+        refused_timeout_ms: replaces call_timeout_ms if all controllers refuse connections, or the only store does and
+        there is no
             controller; 10,000. A store that refuses while a controller answers may be replaced.
         recovery_timeout_ms: how long writers and readers retry without progress, refused or not; 120,000 (Kafka's
             `delivery.timeout.ms`), to survive a restart of the whole cluster.

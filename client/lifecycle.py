@@ -178,7 +178,7 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def finish(work: Coroutine[Any, Any, T], name: str) -> T:
-    """Runs work to its end and returns its result, however often the caller is cancelled, which is raised afterwards.
+    """Runs work to its end and returns its result; cancellation of the caller is raised afterwards.
 
     anyio's cancel scopes cancel every wait in them. The work must end by itself, within a deadline. name: of its task.
     """

@@ -3,9 +3,9 @@
 `choose` is a pure function that picks the connection for a new user; the pool then acts. A user counts as soon as it
 has chosen, before its connection is ready, so N simultaneous first users open min(N, maximum) connections.
 
-Invariants: there are at most `max_connections_per_store` pooled connections to a store, including those being set up; a
-flow number has one user at a time in the whole pool; each set-up has a deadline and leaves no socket if it misses it;
-after `aclose`, which can be called twice, no task, timer or socket is left and every flow has been notified.
+Invariants: there are at most `max_connections_per_store` pooled connections to a store, including connections being set
+up; a flow number has one user at a time in the whole pool; each set-up has a deadline and leaves no socket if it misses
+it; after `aclose`, which can be called twice, no task, timer or socket is left and every flow has been notified.
 
 Follows `ConnectionPoolImpl` (Pravega's client) and, for set-ups, KIP-601. Deliberate difference: Java counts a user
 only once its connection is complete, so all simultaneous first users share a connection.

@@ -318,7 +318,7 @@ class GroupReader(OpenedBefore):
             self._due.set()
 
     def _lag(self) -> int:
-        """A reader's lag as readers in Java report it; with another measure these would give up their segments."""
+        """A reader's lag as readers in Java report it; with another measure, they would give up their segments."""
         return 0 if self._last_read is None else int(time.time() * 1000) - parts_of(self._last_read)[2]
 
     async def _publish(self) -> None:

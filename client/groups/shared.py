@@ -53,10 +53,10 @@ class GroupStore(Protocol):
         """Writes the first state, unless another client has; returns the state."""
 
     async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
-        """Makes the updates that `decide` returns, which is called again on a conflict; returns the new state."""
+        """Writes the updates that `decide` returns, which is called again on a conflict; returns the new state."""
 
     async def compact_if_due(self) -> GroupState | None:
-        """Shortens what new readers read, now and then; returns the state if so."""
+        """Compacts the state now and then, so that new readers read less; returns the state if it did."""
 
     async def delete(self) -> None:
         """Deletes the group."""
@@ -103,7 +103,7 @@ class SharedGroup:
         return NoSuchReaderGroup(f"reader group {self.group} does not exist", **self.facts)
 
     def refuse_in_table(self, what: str) -> None:
-        """Raises ConditionFailed if the group's state is in a table, which does not hold all that Java's readers do."""
+        """Raises ConditionFailed if the group's state is in a table, which lacks data of Java's form."""
         if self.form == "rust":
             raise ConditionFailed(
                 f"the reader group {self.group} has no {what}: it is shared with clients in Rust and the Python package"
@@ -241,7 +241,7 @@ class SharedGroup:
     # --- the store --------------------------------------------------------------------------------------------------
 
     async def compact_if_due(self) -> None:
-        """Shortens what new readers read, now and then."""
+        """Compacts the state now and then, so that new readers read less."""
         async with self._lock:
             with self._missing_as_no_group():
                 self.state = await self._store.compact_if_due() or self.state

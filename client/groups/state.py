@@ -2,9 +2,9 @@
 
 A draft is a copy of the state; each method makes one change that the group agrees on, and adds the updates for it.
 
-Invariants: an offline reader changes nothing; a reader that a checkpoint waits for neither gets, gives up nor finishes
-segments, so each segment is in a checkpoint once, and no segment was read whose predecessors are not in it with their
-ends. Follows `ReaderGroupStateManager` (Pravega's client). Deliberate differences: a reader takes unassigned segments
+Invariants: an offline reader changes nothing; while a checkpoint waits for a reader, it neither gets, gives up nor
+finishes segments, so a checkpoint has each segment once, and the ends of the predecessors of each segment that was
+read. Follows `ReaderGroupStateManager` (Pravega's client). Deliberate differences: a reader takes unassigned segments
 at once, and releases some if another reader has at least two fewer, between any two events; Java's readers do so in
 turns, and release only at checkpoints.
 """

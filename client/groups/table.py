@@ -236,6 +236,6 @@ class GroupTable:
         self._take([Item(item.key, NOT_EXISTS) if each is None else each for item, each in found], anyway=True)
 
     async def _holds(self, items: list[Item]) -> bool:
-        """Whether the table has these values, that is, an update whose reply was lost was applied."""
+        """Whether the table has these values: then an update whose reply was lost was applied."""
         found = await self._table.get([each.key for each in items])
         return all(each is not None and each.value == item.value for item, each in zip(items, found, strict=True))

@@ -76,7 +76,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
 
     @property
     def queue(self) -> InFlight:
-        """Its events, for `add_behind`: an event behind others needs nothing of the writer."""
+        """The writer's queue; `add_behind` appends to it without calling the writer."""
         return self._events
 
     @property

@@ -1,7 +1,7 @@
 """Writes events to a stream.
 
 A router chooses the segment of each event; where it routes by key, events of one key stay in order while the stream
-scales. When a segment is sealed, its unacknowledged events, and those written to its range meanwhile, go to its
+scales. When a segment is sealed, its unacknowledged events, and events written to its range meanwhile, go to its
 successors in order; other segments are not affected. Each event is stored once; large events are an exception if the
 store refuses their counter (`large_events`).
 
@@ -109,8 +109,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._reports_times = False
         self._error: ClientError | None = None
         self._unreported = False
-        """Whether events were accepted whose failure the caller may not know of: neither `write` nor `flush` raised
-        it."""
+        """Whether accepted events may have failed without an error from `write` or `flush`."""
 
     async def open(self) -> None:
         """Fetches the stream's segments and starts their writers, or with `lazy_start` only the first one needed.

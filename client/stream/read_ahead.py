@@ -28,7 +28,7 @@ class Placed(Protocol):
 
 
 class Observer(Protocol):
-    """Is notified when the user of a buffer waits, and of each read whose events are returned, once."""
+    """Notified when the user of a buffer waits, and once per read when its events are returned."""
 
     def waits(self) -> None: ...
 

@@ -57,7 +57,7 @@ class HashedKey(Router):
 
 @dataclass(frozen=True)
 class RoundRobin(Router):
-    """Sends events without a routing key to all segments round-robin, and others by hash, which keeps their order."""
+    """Sends events without a routing key to all segments round-robin, and keyed events by hash, in order."""
 
     def choice(self, random: Random) -> Choice:
         return _InTurn(random, None, by_key=True)
