@@ -61,7 +61,7 @@ class TracePart(NamedTuple):
 
 class ReplayPlan(NamedTuple):
     """The parts of a trace. parts: non-empty parts, the largest first. components: number of independent groups. hubs:
-    the five connections that share the most segments and writers with others, and how many.
+    the five connections that share the most segments and writers with other connections, and how many.
     """
 
     parts: tuple[TracePart, ...]
@@ -72,8 +72,8 @@ class ReplayPlan(NamedTuple):
         return {each: part.number for part in self.parts for each in part.connections}
 
 
-class PartOutcome(NamedTuple):
-    """The outcome of replaying one part. differences: the first ones, as text. error: why it could not be replayed."""
+class Outcome(NamedTuple):
+    """The outcome of replaying one part. differences: the first few, as text. error: why it could not be replayed."""
 
     part: int
     requests: int

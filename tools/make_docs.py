@@ -260,7 +260,7 @@ def settings() -> str:
         "",
         "A value that is not valid, or an unknown key of the file, ends `segstore serve` with status 2 and a sentence",
         "that names the option, the variable, or the file and the key. An empty variable is not set. An unknown",
-        "variable is ignored, because others may use the prefix, but one that resembles a setting is warned about.",
+        "variable is ignored, because others may use the prefix, but a name that resembles a setting causes a warning.",
         "Kubernetes sets `SEGSTORE_PORT` to a URL in pods beside a service named `segstore`; rename the service, or",
         "set `enableServiceLinks: false`.",
     ]

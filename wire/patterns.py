@@ -47,7 +47,7 @@ _MEANING: Final = {
     "S": r"[^\t-\r ]",
     "Z": r"\z",
 }
-"""Escape → its form for the engine. Those for classes may also appear within a class."""
+"""Escape → its form for the engine. Escapes of classes may also appear within a class."""
 
 
 class PatternError(ValueError):
@@ -136,7 +136,7 @@ _WORDS: Final = {True: "true", False: "false", None: "null"}
 
 
 class Path(NamedTuple):
-    """Part of a payload. event: its number, None for all. keys: the way into a JSON document; empty for all bytes."""
+    """Part of a payload. event: its number, None for all. keys: the path in a JSON document; empty for all bytes."""
 
     event: int | None
     keys: tuple[str | int, ...]
@@ -168,7 +168,7 @@ def number_of(text: str) -> float | None:
 
 
 def has_value(path: Path, holds: Callable[[Any], bool], *, negated: bool) -> Callable[[Any], bool]:
-    """Tests whether a payload, or a value in it, holds; or whether there are some and none does."""
+    """Tests whether a payload, or a value in it, satisfies `holds`; negated: whether there are values and none does."""
 
     def test(subject: Any) -> bool:
         payloads: Sequence[bytes] = subject.payloads
@@ -193,7 +193,7 @@ def is_text(text: str) -> Callable[[Any], bool]:
 
 
 def contains(text: str, matches: Callable[[str], bool]) -> Callable[[Any], bool]:
-    """Looks for a text as it is, and for the glob that it may be."""
+    """Searches for a text literally, and as a glob if it has wildcards."""
     data, is_glob, as_glob = text.encode("utf-8", "surrogatepass"), not _LITERAL.fullmatch(text), matching(matches)
 
     def holds(value: Any) -> bool:

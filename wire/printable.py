@@ -21,7 +21,7 @@ def printable(text: str, longest: int | None = None) -> str:
 
 
 def first_of(texts: Iterable[str], total: int, most: int, what: str) -> Iterator[str]:
-    """The first `most` of `total` texts, then the number of the others: `and 985 more fault rules`."""
+    """The first `most` of `total` texts, then the number of further texts: `and 985 more fault rules`."""
     yield from islice(texts, most)
     if total > most:
         yield f"and {total - most:,} more {what}"

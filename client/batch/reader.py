@@ -21,7 +21,7 @@ class EventRangeReader(ClosedAfter):
     """A reader of one range. Use with `async with` and `async for`, or call `aclose`.
 
     Attributes:
-        range: what it reads.
+        range: the range that it reads.
     """
 
     def __init__(self, cluster: Cluster, wanted: EventRange) -> None:

@@ -1,6 +1,6 @@
 """Forwards acknowledgements of appends to the flows that sent them.
 
-Invariant: an acknowledgement for an unknown flow, or for one that is closed, is dropped and counted.
+Invariant: an acknowledgement for an unknown or closed flow is dropped and counted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Invariants: events are sent in the order in which they were added; each event gets the next number when its append is
 built, and keeps it if the append is resent after a new set-up; an event is either queued, in flight or returned to the
-caller. `acknowledged` and `set_up` raise `BadAck` for what the protocol does not allow, and then change nothing.
+caller. `acknowledged` and `set_up` raise `BadAck` for a violation of the protocol, and then change nothing.
 
 Follows `SegmentOutputStreamImpl.State` (Pravega's client).
 """
@@ -68,8 +68,8 @@ class InFlightAppend(msgspec.Struct):
 
 
 class Budget(msgspec.Struct):
-    """What all stream writers of a pool accept before one of them yields to the loop: `most` bytes, of which `left` are
-    left. An event of fewer than `LEAST_COST` bytes costs that many.
+    """Bytes that the pool's writers may queue before one yields to the event loop: `left` of `most`. An event of fewer
+    than `LEAST_COST` bytes costs that many.
 
     Without this, callers that never wait would fill the memory limit before the first event is sent. largest: size of
     the largest event that one append may carry.
@@ -89,9 +89,9 @@ class InFlight:
         added_bytes: total size of all items that were ever added.
         full_at: the total from which there is no room for more; grows as items are settled.
         settled: number of items returned to the caller.
-        last_stored: number of the last event known to be stored, -1 if none.
+        last_stored: number of the last event known to be stored, or -1.
         segment_length: as of the last acknowledgement, -1 before the first.
-        queued: the first items never sent, in order; empty only if there are none.
+        queued: the first items never sent, in order; empty only without such items.
         newest: the list to which items are added: `queued`, or the last of several lists.
         oldest: the first append in flight, or None.
     """
@@ -120,9 +120,9 @@ class InFlight:
         self.newest = self.queued
         self._later: list[list[Pending]] = []
         """The lists behind `queued`, once there are many items."""
-        self.oldest: InFlightAppend | None = None
-        self._behind: deque[InFlightAppend] = deque()
-        """The appends in flight except the oldest. Unused by the many writers that have one."""
+        self.oldest: Append | None = None
+        self._behind: deque[Append] = deque()
+        """The appends in flight except the oldest. Unused by the many writers with one append in flight."""
         self._last_taken = 0
         self._sent_before = 0
         """The last number in flight at the latest set-up; the store may have received it twice."""
@@ -231,7 +231,7 @@ def add_behind(
     new_future: Callable[[], asyncio.Future[None]],
     budget: Budget,
 ) -> asyncio.Future[None] | None:
-    """Queues an event behind others, if there are some and the caller need not wait; returns its future.
+    """Queues an event behind queued events if the caller need not wait; returns its future.
 
     Returns None, and queues nothing, if there is anything else to decide: the key has no route, nothing is queued,
     another `MANY_ITEMS` items are queued, the event is too large, the writer is full, or the budget is spent.
@@ -292,7 +292,7 @@ def acknowledged(queue: InFlight, number: int, previous: int) -> tuple[list[Pend
 def take_items(
     queue: list[Pending], most_events: int, most_bytes: int, overhead: int
 ) -> tuple[list[Pending], list[Buffer], int, int]:
-    """Removes the first item and those behind it that fit; returns them, their data, their events, and their bytes.
+    """Removes the first item and further items that fit; returns them, their data, their events, and their bytes.
 
     overhead: bytes of each item beside its data.
     """
@@ -309,7 +309,7 @@ def take_items(
 
 @or_in_c(Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",))
 def resolve_stored(items: list[Pending], failed: Callable[[Exception], object]) -> None:
-    """Notifies all items that they are stored. failed: gets what a function raises."""
+    """Notifies all items that they are stored. failed: gets a function's error."""
     for item in items:
         done = item.done
         if isinstance(done, asyncio.Future):

@@ -12,7 +12,7 @@ in milliseconds of any monotonic clock, and the `Random` for the jitter. Nothing
 table lacks is a caller's bug and raises `ValueError`.
 
 Follows KIP-601, `ClusterConnectionStates` and `NetworkClient.leastLoadedNode` (Kafka). Deliberate differences: nodes
-are considered in the order given (Kafka starts at a random one); disconnected nodes are chosen by failed attempts, as
+are considered in the order given (Kafka starts at a random node); disconnected nodes are chosen by failed attempts, as
 the KIP says, while `least_recently_tried` is what Kafka shipped.
 """
 
@@ -183,7 +183,7 @@ class NodeStates(Generic[N]):
 
     @property
     def timed(self) -> frozenset[N]:
-        """The nodes whose set-up is being timed: those in CONNECTING."""
+        """The nodes in CONNECTING, whose set-up is being timed."""
         return frozenset(self._timed)
 
     def timed_out(self, now_ms: float) -> list[N]:

@@ -104,7 +104,7 @@ class Outbox:
         closed: whether the outbox is closed and writes nothing more.
         now_s: loop time at the start of the current turn.
         polling: keeps the event loop awake for the acknowledgement of a single append.
-        most_bytes: limit on what one turn of a writer may add; left_bytes: what the current one may still add.
+        most_bytes: bytes that one turn of a writer may add; left_bytes: bytes that the current turn may still add.
         batch_events, batch_bytes: limits of one append.
         turns: flows that requested a turn, each once; adding one requires setting `turn_due`.
         turn_due: whether turns, and the write after them, are scheduled.
@@ -189,7 +189,7 @@ class Outbox:
         self.write()
 
     def close(self) -> None:
-        """Closes the outbox and drops what is not yet written."""
+        """Closes the outbox and drops unwritten bytes."""
         self.closed = True
         if self._block_timer is not None:
             self._block_timer.cancel()
@@ -276,8 +276,8 @@ class Appends:
         plain: whether turns and acknowledgements concern nothing but the queue and what awaits them: the writer is
             open, resends nothing, and chooses no block sizes. C then takes turns and acknowledgements without a call of
             the writer's methods.
-        awaited: whether acknowledgements are awaited, so that the writer's `settle` is called after each.
-        timer: for the acknowledgement of the oldest append; None if there is none.
+        awaited: whether acknowledgements are awaited, so that each acknowledgement calls the writer's `settle`.
+        timer: for the acknowledgement of the oldest append, or None.
     """
 
     __slots__ = (
@@ -350,8 +350,8 @@ class Appends:
                 outbox.schedule()
 
 
-WRITERS: Final = (Sender, Appends, Outbox, InFlight, InFlightAppend, Pending, deque)
-"""Classes of what a writer has in memory for each append."""
+WRITERS: Final = (Sender, Appends, Outbox, InFlight, Append, Pending, deque)
+"""Classes whose slots the C code accesses."""
 WRITER_SLOTS: Final = (
     *("asked", "bytes_in_flight", "closed", "appends", "turn"),
     *("_flow", "_frame_events", "_request_id", "_writer_bytes", "awaited", "outbox", "plain", "queue", "timer"),

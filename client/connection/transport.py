@@ -329,13 +329,13 @@ class FlowHandler(Protocol):
 class Flow(Sender):
     """One user's side of a connection. Made by the pool.
 
-    Attributes: beside those of `Sender`,
+    Attributes, beside `Sender`'s:
         connection: the underlying connection.
         handler: receives the replies.
-        reading_at: offset of its pending read, None if there is none. A refusal may carry this in place of a request
+        reading_at: offset of its pending read, or None. A refusal may carry this in place of a request
             id (seed 36.30).
         on_reply: the handler's `on_reply`.
-        on_ack: the handler's `on_ack`; without one, a function that passes a DataAppended to `on_reply`.
+        on_ack: the handler's `on_ack`, or else a function that passes a DataAppended to `on_reply`.
     """
 
     __slots__ = ("_on_close", "_sequence", "connection", "handler", "on_ack", "on_reply", "reading_at")

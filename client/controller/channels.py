@@ -95,7 +95,7 @@ class ControllerChannels(OfOneLoop):
     ) -> None:
         """Requires a running event loop.
 
-        tls_roots: PEM of the trusted authorities; None uses gRPC's own. credentials: None uses those of the settings.
+        tls_roots: PEM of the trusted authorities; None uses gRPC's own. credentials: by default from the settings.
         telemetry: observes calls.
         """
         self._settings = settings
@@ -221,7 +221,7 @@ class ControllerChannels(OfOneLoop):
         return self._loop.time() * 1000
 
     async def _ready_node(self, search: _Search) -> Endpoint:
-        """Returns the least loaded connected node; connects to one if there is none."""
+        """Returns the least loaded connected node; connects to a node if necessary."""
         try:
             async with asyncio.timeout_at(search.began_s + search.limit_ms / 1000):
                 while True:
@@ -335,7 +335,7 @@ class ControllerChannels(OfOneLoop):
 async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
     """Waits for a call's response; cancels the call if the wait is cancelled.
 
-    The wait's own CancelledError is raised: that of gRPC lacks the text by which anyio recognizes its scopes.
+    The wait's own CancelledError is raised: gRPC's lacks the text by which anyio recognizes its scopes.
     """
 
     async def response() -> Any:

@@ -2,15 +2,15 @@
 
 An event is queued until the writer is open and gets a turn on the connection. It then gets its number and is in flight
 until an ack covers it. The reply to SetupAppend (`WriterSetup`) holds the last number that the store has from this
-writer, an implicit ack; all later events are resent before any new ones: the first append alone, the others once it is
-acknowledged. The writer keeps one writer id and one request id.
+writer, an implicit ack; all later events are resent before any new events: the first append alone, the other appends
+once it is acknowledged. The writer keeps one writer id and one request id.
 
 Events too large for an append are passed to `carry` once all earlier events are acknowledged, and later events wait
 until they are stored. If the segment is sealed meanwhile, that is handled afterwards: `carry` may have stored the event
 before.
 
 If a store refuses the number of an append that was sent only once, or has numbers that were never sent, another writer
-is using this one's id, and the writer fails (`WriterFenced`).
+is using this writer's id, and the writer fails (`WriterFenced`).
 
 Invariants: each event's waiter is notified exactly once; if nothing is acknowledged for `request_timeout_ms` the writer
 is set up again, and if that fails `retry`'s number of times without progress, all waiters fail. Cancelling a waiter
@@ -108,8 +108,8 @@ class WriterMachine:
 
         on_over: called if the segment is sealed or missing, instead of failing unacknowledged events. The owner
         collects these with `take_pending`, now or later; events written until then are included.
-        carry: stores events too large for an append; without it they are refused. frame_events: what is appended is
-        one event each, which is stored behind its header.
+        carry: stores events too large for an append; without it they are refused. frame_events: each append is one
+        event, which is stored behind its header.
         """
         self.segment: Final = segment
         self.writer_id: Final = writer_id or uuid4()
@@ -160,7 +160,7 @@ class WriterMachine:
         return taken
 
     def settle(self) -> None:
-        """Wakes those who wait for what has been acknowledged."""
+        """Wakes the waiters of acknowledged events."""
         waits = self._waits
         if waits is not None:
             waits.settled(self._events.settled, has_room=self.has_room)
@@ -367,7 +367,7 @@ class WriterMachine:
             self.callback_failed(problem)
 
     def callback_failed(self, problem: Exception) -> None:
-        """Reports what the callback of an append raised."""
+        """Reports an error of an append's callback."""
         context = {"message": f"the callback of an append to {self.segment} failed", "exception": problem}
         self._loop.call_exception_handler(context)
 

@@ -24,7 +24,7 @@ _OPEN: Final = WriterState.OPEN
 
 
 class SegmentWriter(FlushedAfter, WriterMachine):
-    """A writer of one segment; its arguments and attributes are those of `WriterMachine`."""
+    """A writer of one segment; its arguments and attributes are `WriterMachine`'s."""
 
     __slots__ = ()
 
@@ -47,8 +47,8 @@ class SegmentWriter(FlushedAfter, WriterMachine):
 
         Returns whether there is room for more, as `has_room`.
         done: a callback is called once, inside the event loop's read: with None when the append is stored, else with
-        the error. It may append again; what it raises goes to the loop's exception handler. now: the caller sends
-        nothing else until this is stored, so send it immediately if the connection is idle.
+        the error. It may append again; its errors go to the loop's exception handler. now: the caller sends nothing
+        else until this is stored, so send it immediately if the connection is idle.
         """
         if len(data) > self._largest and self._carry is None:
             EventTooLarge.check(data, self._largest, self.segment)
@@ -76,7 +76,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
 
     @property
     def queue(self) -> InFlight:
-        """Its events, for `add_behind`: an event behind others needs nothing of the writer."""
+        """The writer's queue; `add_behind` appends to it without calling the writer."""
         return self._events
 
     @property
@@ -93,7 +93,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
 
     @property
     def last_number(self) -> int:
-        """Number of the last event known to be stored, -1 if none."""
+        """Number of the last event known to be stored, or -1."""
         return self._events.last_stored
 
     @property

@@ -58,10 +58,10 @@ def frame_event(event: bytes) -> bytes:
 def split_events(
     data: Buffer, start: int, limit: int, base: int, make: Callable[[bytes, int, Any], E], where: Any, out: list[E]
 ) -> int:
-    """Adds what `make` returns for each whole event from `start` on to `out`; returns where that ends.
+    """Adds the result of `make` for each whole event from `start` on to `out`; returns where it stopped.
 
-    It ends before an event that is not whole, or not one of at most `limit` bytes. data: bytes, or a contiguous view of
-    bytes. base: the offset of `data`.
+    It stops before an event that is incomplete, malformed or longer than `limit` bytes. data: bytes, or a contiguous
+    view of bytes. base: the offset of `data`.
     """
     at, end = start, len(data)
     while end - at >= EVENT_HEADER_BYTES:

@@ -182,7 +182,7 @@ class RevisionedStream(ClosedAfter):
     # --- the mark and the start -------------------------------------------------------------------------------------
 
     async def mark(self) -> Revision | None:
-        """Returns the mark, None if there is none."""
+        """Returns the mark, or None."""
         self._check()
         with self._missing_as_no_stream():
             reply = await self._requests.ask(

@@ -8,11 +8,12 @@ The end of the block commits and waits until the events are in the stream; an ex
 extend the lease meanwhile. A transaction has its own segments, which belong to the epoch in which it began, so scaling
 does not affect it.
 
-Invariants: a transaction is committed only after all its events are stored; one that its writer leaves in any other way
-is aborted, here or by its lease; after `aclose`, which can be called twice, no task is left. Refused: a commit after a
-failed write. Follows `TransactionalEventStreamWriterImpl` and `Pinger` (Pravega's client). Deliberate differences:
-`commit` waits until the events are readable (the reference returns once the controller accepts the request); closing
-the writer aborts open transactions (the reference leaves that to the lease); there are at least two pings per lease.
+Invariants: a transaction is committed only after all its events are stored; a transaction that its writer leaves in any
+other way is aborted, here or by its lease; after `aclose`, which can be called twice, no task is left. Refused: a
+commit after a failed write. Follows `TransactionalEventStreamWriterImpl` and `Pinger` (Pravega's client). Deliberate
+differences: `commit` waits until the events are readable (the reference returns once the controller accepts the
+request); closing the writer aborts open transactions (the reference leaves that to the lease); there are at least two
+pings per lease.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class TransactionWriter(ClosedAfter, StreamClient):
         self._open.discard(transaction)
 
     async def aclose(self) -> None:
-        """Aborts open transactions; leases end those that the controller could not abort. Can be called twice."""
+        """Aborts open transactions; if the controller cannot, their leases end them. Can be called twice."""
         self._closed = True
         await asyncio.gather(*(each.leave() for each in tuple(self._open)))
 

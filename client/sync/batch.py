@@ -18,7 +18,7 @@ class EventRangeReader(EnteredProxy[AsyncEventRangeReader]):
     """A reader of one range. Use with `with` and `for`, or call `close`.
 
     Attributes:
-        range: what it reads.
+        range: the range that it reads.
     """
 
     @property

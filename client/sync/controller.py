@@ -29,7 +29,7 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.create_scope, scope)
 
     def delete_scope(self, scope: str) -> bool:
-        """Deletes a scope; returns False if there is none."""
+        """Deletes a scope; returns False if it does not exist."""
         return self._lease.run(self._inner.delete_scope, scope)
 
     def list_scopes(self) -> Iterator[str]:
@@ -37,7 +37,7 @@ class Controller(Proxy[AsyncController]):
         return Iteration(self._lease.call(self._inner.list_scopes), self._lease)
 
     def list_streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
-        """Iterates over all streams of a scope, or those with a tag, page by page."""
+        """Iterates over all streams of a scope, or all with a tag, page by page."""
         return Iteration(self._lease.call(self._inner.list_streams, scope, tag=tag), self._lease)
 
     def create_stream(
@@ -46,7 +46,7 @@ class Controller(Proxy[AsyncController]):
         """Creates a stream; returns False if it exists, whatever its configuration.
 
         segments: instead of `config`, for a stream with a fixed number of segments and nothing else; 1 by default.
-        Raises ValueError for fewer than 1, for a configuration that no stream can have, and if both are given.
+        Raises ValueError for fewer than 1, for a configuration that no stream can have, and if `config` is given, too.
         """
         return self._lease.run(self._inner.create_stream, scope, stream, config, segments=segments)
 
@@ -80,7 +80,7 @@ class Controller(Proxy[AsyncController]):
         *,
         wait_ms: float = 0,
     ) -> list[SegmentRange]:
-        """Seals segments and replaces them by new ones over the same key range; returns the new ones.
+        """Seals segments and replaces them by new segments over the same key range; returns the new segments.
 
         wait_ms: how long to wait for completion. With 0 the scale may still be in progress on return; the controller
         refuses another one until it has finished. Raises RequestRejected, also if fewer segments would be left than the
@@ -97,7 +97,7 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.head, scope, stream)
 
     def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """Returns a segment's successors, [] if none yet. Raises ProtocolViolation if one is not of a later epoch."""
+        """Returns a segment's successors, [] if none yet. Raises ProtocolViolation if an epoch is not later."""
         return self._lease.run(self._inner.successors, scope, stream, segment_id)
 
     def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
@@ -107,7 +107,7 @@ class Controller(Proxy[AsyncController]):
     def segments_between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[int]:
         """Returns the ids of the segments that have data between two cuts; one may be empty: the head or the tail.
 
-        Raises RequestRejected if a cut is not one of the stream or the end lies before the start.
+        Raises RequestRejected if a cut does not belong to the stream or the end lies before the start.
         """
         return self._lease.run(self._inner.segments_between, scope, stream, start, end)
 
@@ -142,7 +142,7 @@ class Controller(Proxy[AsyncController]):
     def note_time(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> None:
         """Notes that a writer had reached a position, segment id → offset, at a time, for watermarks.
 
-        Raises RequestRejected, whose status is INVALID_TIME for a time before the writer's last one, and
+        Raises RequestRejected, whose status is INVALID_TIME for a time before the writer's last time, and
         INVALID_POSITION for a position before it.
         """
         self._lease.run(self._inner.note_time, scope, stream, writer, timestamp, position)
@@ -152,7 +152,7 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.remove_writer, scope, stream, writer)
 
     def create_reader_group(self, scope: str, group: str, config: GroupConfig) -> GroupConfig:
-        """Creates a reader group with its stream; returns its configuration, or that of an existing group.
+        """Creates a reader group with its stream; returns its configuration, or an existing group's.
 
         The group's state is written by a client, see `segstore.client.groups`. Raises NoSuchStream for its scope.
         """
@@ -163,14 +163,14 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.reader_group_config, scope, group)
 
     def update_reader_group(self, scope: str, group: str, config: GroupConfig) -> int:
-        """Replaces a configuration, whose id and generation must be the current ones; returns the new generation.
+        """Replaces a configuration, whose id and generation must be current; returns the new generation.
 
         Raises NoSuchReaderGroup, and RequestRejected with the status INVALID_CONFIG for another id or generation.
         """
         return self._lease.run(self._inner.update_reader_group, scope, group, config)
 
     def delete_reader_group(self, scope: str, group: str, identifier: UUID) -> None:
-        """Deletes a reader group with its stream. identifier: that of its configuration. Raises NoSuchReaderGroup."""
+        """Deletes a reader group with its stream. identifier: from its configuration. Raises NoSuchReaderGroup."""
         self._lease.run(self._inner.delete_reader_group, scope, group, identifier)
 
     def update_subscriber_cut(
@@ -187,7 +187,7 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.create_table, scope, table, config)
 
     def delete_table(self, scope: str, table: str) -> bool:
-        """Deletes a table and its contents; returns False if there is none."""
+        """Deletes a table and its contents; returns False if it does not exist."""
         return self._lease.run(self._inner.delete_table, scope, table)
 
     def list_tables(self, scope: str) -> Iterator[str]:
@@ -207,5 +207,5 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.endpoint_of, scope, stream, segment_id)
 
     def delegation_token(self, scope: str, stream: str, access: Access) -> str:
-        """Returns a delegation token; "" if the controller issues none."""
+        """Returns a delegation token; "" if the controller issues no tokens."""
         return self._lease.run(self._inner.delegation_token, scope, stream, access)

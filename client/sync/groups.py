@@ -50,7 +50,7 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
         return GroupReader(self._lease.call(self._inner.reader, name, listener=listener), self._lease)
 
     def readers(self) -> list[str]:
-        """Returns the names of all online readers, including those of other clients."""
+        """Returns the names of all online readers, including other clients' readers."""
         return self._lease.run(self._inner.readers)
 
     def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
@@ -87,10 +87,10 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
     def reset(self, from_: GroupStart | None = None, *, to: GroupEnd | None = None) -> None:
         """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
 
-        from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
-        there is none. to: as of a new group, given with `from_`; None for the ends that the group has, {} for none.
-        Raises CutError as `open`, and ConditionFailed for a group whose state is in a table, and if the streams were
-        read to their ends before the last checkpoint.
+        from_: as of a new group; None for the last checkpoint that all readers have taken, or else for the group's
+        start. to: as of a new group, given with `from_`; None keeps the group's ends, {} removes them. Raises CutError
+        as `open`, and ConditionFailed for a group whose state is in a table, and if the streams were read to their ends
+        before the last checkpoint.
         """
         self._lease.run(self._inner.reset, from_, to=to)
 
@@ -105,8 +105,8 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
         """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
 
         Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: None for a
-        random one. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if one of this
-        name is in progress or is the last that was taken, if too many are in progress, or if the group's state is in a
+        random name. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if the name
+        is in progress or was taken last, if too many checkpoints are in progress, or if the group's state is in a
         table, and the errors of requests.
         """
         return self._lease.run(self._inner.checkpoint, name, timeout_ms=timeout_ms)
@@ -188,6 +188,6 @@ class GroupReader(EnteredProxy[AsyncGroupReader]):
     def abort(self) -> dict[str, int]:
         """Stops reading without notifying the group, like a crash; returns its positions.
 
-        Its segments become available to others after `ReaderGroup.reader_offline`.
+        Its segments become available to other readers after `ReaderGroup.reader_offline`.
         """
         return self._lease.run(self._inner.abort)

@@ -139,7 +139,7 @@ class ByteReader(EnteredProxy[AsyncByteReader]):
     def seek(self, offset: int, whence: int = 0) -> int:
         """Moves the position like a file's, relative to offset 0, the position or the tail; returns it.
 
-        A position before the head or beyond the tail shows at the next read. Raises ValueError for a negative one.
+        A position before the head or beyond the tail shows at the next read. Raises ValueError for a negative position.
         """
         return self._lease.run(self._inner.seek, offset, whence)
 
@@ -200,8 +200,8 @@ class EventReader(EnteredProxy[AsyncEventReader]):
         return self._lease.run(self._inner.read)
 
     def read_slice(self) -> list[StreamEvent]:
-        """Returns all buffered events of the next segment read, in order: at least one, or [] at the end of a sealed
-        stream. Cheaper than `read` for many events. Raises as `read`.
+        """Returns all buffered events of the next segment read, in order; [] only at the end of a sealed stream.
+        Cheaper than `read` for many events. Raises as `read`.
         """
         return self._lease.run(self._inner.read_slice)
 
@@ -266,11 +266,11 @@ class EventWriter(EnteredProxy[AsyncEventWriter]):
         return self._lease.submit(self._inner.submit, event, routing_key=routing_key)
 
     def note_time(self, timestamp: int) -> None:
-        """Notes a time: all earlier events are of this time or before, all later ones of this time or after.
+        """Notes a time: all earlier events are of this time or before, all later events of this time or after.
 
         Flushes first. timestamp: in any unit that the stream's writers and readers agree on, such as Unix ms. The
         controller combines the times of all writers every few seconds; `TimeWindows` is what readers see. A large event
-        counts once a smaller one is stored behind it. Raises as `flush`, RequestRejected for a time before the last,
+        counts once a smaller event is stored behind it. Raises as `flush`, RequestRejected for a time before the last,
         and Closed.
         """
         self._lease.run(self._inner.note_time, timestamp)
@@ -282,7 +282,7 @@ class EventWriter(EnteredProxy[AsyncEventWriter]):
 
     @property
     def last_sequence(self) -> int:
-        """The highest event number of this writer that any segment is known to have stored, -1 if none."""
+        """The highest event number of this writer that any segment is known to have stored, or -1."""
         return self._lease.call(lambda: self._inner.last_sequence)
 
     def stats(self) -> WriterStats:
@@ -346,7 +346,7 @@ class RevisionedStream(EnteredProxy[AsyncRevisionedStream]):
         self._lease.run(self._inner.write, data)
 
     def mark(self) -> Revision | None:
-        """Returns the mark, None if there is none."""
+        """Returns the mark, or None."""
         return self._lease.run(self._inner.mark)
 
     def compare_and_set_mark(self, expected: Revision | None, new: Revision | None) -> bool:
@@ -415,7 +415,7 @@ class StateSynchronizer(EnteredProxy[AsyncStateSynchronizer[S]], Generic[S]):
         self._lease.run(self._inner.update_unconditionally, updates)
 
     def compact(self) -> None:
-        """Writes the whole state, so that new processes start there, and truncates records before the previous one."""
+        """Writes the whole state, so that new processes start there, and truncates records before the last mark."""
         self._lease.run(self._inner.compact)
 
     def close(self) -> None:
@@ -454,7 +454,7 @@ class TransactionWriter(EnteredProxy[AsyncTransactionWriter]):
         return self._lease.run(self._inner.status, transaction)
 
     def close(self) -> None:
-        """Aborts open transactions; leases end those that the controller could not abort. Can be called twice."""
+        """Aborts open transactions; if the controller cannot, their leases end them. Can be called twice."""
         self._lease.run(self._inner.aclose)
 
 

@@ -25,7 +25,7 @@ class TimeWindows(EnteredProxy[AsyncTimeWindows]):
         return self._inner.stream
 
     def at(self, cut: Mapping[int, int]) -> TimeWindow:
-        """Returns the time window of a position, which must not lie before that of an earlier call.
+        """Returns the time window of a position, which must not lie before an earlier call's.
 
         cut: of a reader, or of its group, whose other readers count. Raises CutError for a cut of another stream,
         ProtocolViolation, and the errors of requests.
@@ -33,7 +33,7 @@ class TimeWindows(EnteredProxy[AsyncTimeWindows]):
         return self._lease.run(self._inner.at, cut)
 
     def cut_before(self, timestamp: int) -> StreamCut | None:
-        """Returns the position of the last watermark whose upper bound is at most `timestamp`; None if there is none.
+        """Returns the position of the last watermark whose upper bound is at most `timestamp`, or None.
 
         Everything before it is of that time or before. Independent of `at`. Raises ProtocolViolation, and the errors
         of requests.

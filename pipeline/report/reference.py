@@ -71,7 +71,7 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
 
 
 def _covered(found: Found) -> Iterable[tuple[Any, ...]]:
-    """Yields the exchanges of appends without an ack; some are covered by a later set-up."""
+    """Yields the exchanges of appends without an ack, as covered if a later set-up covers them."""
     set_ups: dict[tuple[str, str], list[SetUp]] = {}
     for each in found.set_ups:
         set_ups.setdefault((each.writer_id, each.segment), []).append(each)

@@ -60,7 +60,7 @@ def report(
 ) -> dict[str, Any]:
     """Writes a report about traces; returns the page's data, which is also in `report.json`.
 
-    parts: number of parts of the replay plan. progress: called with each of `STEPS` when it starts.
+    parts: number of parts of the replay plan. progress: called with the name of each step (`STEPS`) when it starts.
     Raises ReportError, FileNotFoundError, NotATrace, and with `strict` BadTrace.
     """
     files = find_traces(paths)

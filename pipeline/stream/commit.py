@@ -1,19 +1,18 @@
 """Commits a batch on the driver once all of its tasks have written: its rows become visible exactly once.
 
 For each target whose marker shows that it has the batch, nothing is done. Otherwise the tasks' segments are merged into
-the first one, in partition order, their length is checked against the tasks' reports, and one MergeSegments adds it to
-the target and sets the marker. This merge is the commit point: data and marker change atomically. It is conditional on
-the marker's previous value, so only one of several drivers with the same batch succeeds, and a retry after a lost reply
-is recognised.
+the first segment, in partition order, their length is checked against the tasks' reports, and one MergeSegments adds it
+to the target and sets the marker. This merge is the commit point: data and marker change atomically. It is conditional
+on the marker's previous value, so only one driver succeeds with a batch, and a retry after a lost reply is recognised.
 
 If scaling has sealed a target, its rows are rewritten to the segments that now own its key range, by the positions
 stored with the rows, except for rows committed meanwhile.
 
-Invariants: a target has all rows of a batch that route to it, each once, or none; rows of one routing key are in order
-of partitions and then rows. Targets are committed one by one: a driver that dies in between leaves the batch incomplete
-until it is repeated, and a repetition adds only missing rows. This requires that the query makes the same rows each
-time, as Spark does. Refused: a batch whose tasks' segments differ from what they wrote (`WriteLost`); a batch with a
-sealed target and too many rows to keep positions for (`TargetSealed`).
+Invariants: a target has all rows of a batch that route to it, each once, or no row; rows of one routing key are in
+order of partitions and then rows. Targets are committed in turn: a driver that dies in between leaves the batch
+incomplete until it is repeated, and a repetition adds only missing rows. This requires that the query makes the same
+rows each time, as Spark does. Refused: a batch whose segments differ from the data that its tasks wrote (`WriteLost`);
+a batch with a sealed target and too many rows to keep positions for (`TargetSealed`).
 """
 
 from __future__ import annotations
@@ -103,8 +102,8 @@ class BatchCommitter:
 
     # --- one target -------------------------------------------------------------------------------------------------
 
-    async def _into(self, target: str, parts: list[TargetPart]) -> list[TargetPart]:
-        """Merges the parts into the target, unless it has them; returns what is left if it is sealed or gone."""
+    async def _into(self, target: str, parts: list[Part]) -> list[Part]:
+        """Merges the parts into the target, unless it has them; returns the remaining parts if it is sealed or gone."""
         try:
             was = await self._has(target)
         except SegmentMissing:
@@ -138,8 +137,8 @@ class BatchCommitter:
     async def _has(self, target: str) -> int:
         return await self._segments.attribute(target, self._marker)
 
-    async def _fold(self, target: str, parts: Sequence[TargetPart], whole: TargetPart) -> None:
-        """Merges all parts into the first, whose length then shows whether each was merged once. Raises WriteLost."""
+    async def _fold(self, target: str, parts: Sequence[Part], whole: Part) -> None:
+        """Merges all parts into the first and checks its length: each part must be merged once. Raises WriteLost."""
         for part in parts[1:]:
             await self._segments.merge(whole.segment, part.segment)
         length = (await self._segments.info(whole.segment)).write_offset
@@ -220,7 +219,7 @@ async def _delete(segments: Segments, registry: Registry, recorded: Sequence[Rec
 
 
 async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: UUID | None = None) -> int:
-    """Deletes what the tasks of a batch wrote, or everything of a query if given; returns the number of segments.
+    """Deletes the segments that a batch's tasks, or all tasks of `query`, wrote; returns their number.
 
     A task still running for an abandoned query deletes its own segments when done. For a streaming query, only these
     tasks' segments are deleted, because another driver may already be working on the same batch.

@@ -210,9 +210,9 @@ def _key(value: str | bytes | int | date | None) -> str | None:
 def sweep_stream(options: Mapping[str, str], *, older_than_s: float = 86_400, query: str | None = None) -> int:
     """Deletes leftovers of a stream's killed writers; returns the number of segments.
 
-    options: those of the format. older_than_s: minimum age; newer writes may still be running. query: restricts the
-    sweep to one query's id; the id of a batch write is not known. A running streaming query cleans up with each batch.
-    Raises OptionError, and the client's errors.
+    options: as for the format. older_than_s: minimum age; newer writes may still be running. query: restricts the sweep
+    to one query's id; the id of a batch write is not known. A running streaming query cleans up with each batch. Raises
+    OptionError, and the client's errors.
     """
     read = read_stream_options(options)
     return asyncio.run(_sweep(read, time.time() - older_than_s, None if query is None else UUID(query)))

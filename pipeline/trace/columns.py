@@ -2,8 +2,8 @@
 
 Columns derive from the codec: a command's field is a column, under its own name for all commands that have it, if it is
 a single number, flag, text or id and not secret; `segment` and `event_number` combine fields that mean the same. The
-default columns are those of the record, those of every frame, and the fields of the most frequent commands (`OFTEN`);
-all others are available on request.
+default columns describe the record and the frame, and have the fields of the most frequent commands (`OFTEN`); further
+columns are available on request.
 
 Invariant: a name has one type, whatever command it comes from; a schema that breaks this fails on import. No Spark,
 no Arrow: the types are names that both sides translate.
@@ -53,7 +53,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "segment": ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id"),
     "event_number": ("event_number", "last_event_number"),
 }
-"""Column → its source fields; the first one that a command has is used."""
+"""Column → its source fields; the first field that a command has is used."""
 
 _INTEGERS: Final[dict[str, ColumnType]] = {"b": "byte", "i": "int", "q": "long"}
 _WIDTHS: Final[tuple[ColumnType, ...]] = ("byte", "int", "long")

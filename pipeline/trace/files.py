@@ -1,14 +1,14 @@
 """Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
-A `FileRange` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
-each damage is in exactly one of them. A packet capture is divided by connection instead: each piece is the whole file
-and one part of its connections. Planning reads headers only. There are three ways to cut a capture:
+A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
+each damage is in exactly one piece. A packet capture is divided by connection instead: each piece is the whole file and
+a part of its connections. Planning reads headers only. There are three ways to cut a capture:
 
-1. A local one at the blocks that its headers describe.
-2. One with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index lists.
-3. One on a store, where each header would cost a request, at equal distances: the readers look for the next header.
-   A capture whose bytes are also part of its own traffic can then hold a second header within a block; the reader
-   reports it.
+1. A local capture at the blocks that its headers describe.
+2. A capture with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index lists.
+3. A capture on a store, where each header would cost a request, at equal distances: readers look for the next header. A
+   capture whose bytes are also part of its own traffic can then hold a second header within a block; the reader reports
+   it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPEN_BYTES: Final = 64 * 1024
 """Opening a file costs a task about as much as reading this many bytes."""
 _PIECES: Final = 4
 GROUPS: Final = 8
-"""The connections of a packet capture are in this many groups; a part is some of them."""
+"""The connections of a packet capture are in this many groups; a part has one or more groups."""
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 """Suffixes of the files taken from a folder, compressed or not; files named explicitly may have any."""
@@ -110,8 +110,9 @@ class Located(NamedTuple):
 class RecordChunk:
     """Records of one file that were read together.
 
-    columns: for a capture, the records of the block at offset `block`; for packets, those that `packets` lead to; else
-    None. packets: for each of these records, the offset of its packet. Iterating yields every record with its place.
+    columns: for a capture, the records of the block at offset `block`; for packets, the records whose packets `packets`
+    has; else None. packets: for each such record, the offset of its packet. Iterating yields every record with its
+    place.
     """
 
     __slots__ = ("_located", "block", "columns", "packets", "path")
@@ -172,7 +173,7 @@ def find_files(
 def find_traces(paths: Iterable[str], storage: Storage = LOCAL) -> list[str]:
     """Returns the files of paths as `find_files` does. Raises NotATrace, too, if no file among them is a trace.
 
-    Raises BadLimit if one is compressed and the environment's limit is invalid.
+    Raises BadLimit if a file is compressed and the environment's limit is invalid.
     """
     files = find_files(paths, storage=storage)
     if any(path.endswith(tuple(COMPRESSIONS)) for path in files):
@@ -230,7 +231,7 @@ def _local_files(path: str) -> list[str]:
 
 
 def form_of(path: str, head: bytes) -> Form:
-    """Detects the form of a file from its first bytes; for an empty one, from its name."""
+    """Detects the form of a file from its first bytes; for an empty file, from its name."""
     if not head:
         return "fixture" if path.endswith(".jsonl") else "packets" if path.endswith(SUFFIXES[2:]) else "capture"
     if head.startswith(_PACKETS):
@@ -244,7 +245,7 @@ def form_of(path: str, head: bytes) -> Form:
 
 
 def piece_bytes_of(total: int) -> int:
-    """Returns the piece size for a total size: enough pieces to keep a few cores busy, then longer ones.
+    """Returns the piece size for a total size: enough pieces to keep a few cores busy, then longer pieces.
 
     Each piece is a task, which costs Spark about as much as reading ten megabytes.
     """
@@ -262,8 +263,8 @@ def sizes_of(paths: Iterable[str], storage: Storage = LOCAL) -> dict[str, int]:
 
 def plan(
     paths: Iterable[str] | Mapping[str, tuple[int, int]], piece_bytes: int = PIECE_BYTES, storage: Storage = LOCAL
-) -> list[FileRange]:
-    """Splits files into pieces of about `piece_bytes` each; a longer block is a piece of its own.
+) -> list[Piece]:
+    """Splits each file into pieces of about `piece_bytes`; a longer block is a piece of its own.
 
     paths: files, or for each file the range to split, which starts and stops at blocks or lines.
     """
@@ -306,9 +307,9 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
     return [FileRange(path, form, start, stop, reason=grown)]
 
 
-def packed(pieces: Iterable[FileRange], most_bytes: int) -> list[list[FileRange]]:
-    """Groups pieces, in order, for tasks of about `most_bytes` each: many small files share a task."""
-    groups: list[list[FileRange]] = []
+def packed(pieces: Iterable[Piece], most_bytes: int) -> list[list[Piece]]:
+    """Groups pieces, in order, into tasks of about `most_bytes`: many small files share a task."""
+    groups: list[list[Piece]] = []
     room = 0
     for piece in pieces:
         cost = piece.size + _OPEN_BYTES
@@ -395,7 +396,7 @@ def lines_of(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
 
 
 def first_line(file: File) -> tuple[bytes, int]:
-    """Returns the first non-empty line, and the offset of the next one."""
+    """Returns the first non-empty line, and the offset of the next line."""
     at = 0
     for at, line in lines_of(file, 0, file.size):
         if line.strip():

@@ -39,16 +39,16 @@ _CONVERSIONS: Final = {name: name for name in ("value", "bytes", "upper", "lower
 _PLAIN, _FRAME, _LEFT_TO_PYTHON = range(3)
 
 
-def in_order(columns: tuple[TraceColumn, ...]) -> tuple[TraceColumn, ...]:
-    """Returns the columns that C fills, as it wants them: those of the record first; a whole chunk has the others."""
+def in_order(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Returns the columns that C fills, in its order: the record's first. A whole chunk has the other columns."""
     chosen = (column for column in columns if column.name not in ("file", "block"))
     return tuple(sorted(chosen, key=lambda column: column.name not in _NUMBERS))
 
 
 def make_filler(one: RowMaker, chosen: Chosen) -> Any:
-    """Returns what fills the columns of `one`, which are `in_order`, with the rows of chosen records.
+    """Returns the filler of the columns of `one`, which are `in_order`, with the rows of chosen records.
 
-    None if C is not the process's codec, or if it cannot fill one of the columns.
+    None if C is not the process's codec, or if it cannot fill a column.
     """
     names = {column.name for column in one.columns}
     if ACCELERATOR is None or not all(map(_is_filled, names)):

@@ -3,8 +3,8 @@
 A `Condition` compares one column with values; all conditions of a `Chosen` must hold. Semantics are SQL's: a comparison
 with a missing value does not hold, negated or not.
 
-Invariant: `Condition.holds` and `Condition.in_numbers` agree; a block is skipped unread only if none of its
-records can match. Conditions on columns outside `FILTERED` are left to Spark.
+Invariant: `Condition.holds` and `Condition.in_numbers` agree; a block is skipped unread only if no record of it can
+match. Conditions on columns outside `FILTERED` are left to Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from segstore.wire.trace import BlockHeader
 
 Numbers = tuple[str, bool, bool, tuple[tuple[int, int], ...]]
-"""A source, whether it may be missing, whether the ranges are those that do not match, and the ranges."""
+"""A source, whether it may be missing, whether the ranges are excluded, and the ranges."""
 Test = Literal["=", "in", ">", ">=", "<", "<=", "null"]
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {

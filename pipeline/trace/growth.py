@@ -10,15 +10,15 @@ if it has been read to its end, and if its first record and its last change are 
 forgotten when the watermark has passed the time at which it was missed; until then its entry is `[byte, time]`. A file
 whose first record has no readable time is never forgotten.
 
-A file that the offset does not name is one of three: 1. Changed before the watermark: it was forgotten. 2. Changed
-later, and its first record is not before the watermark: it is new. 3. Changed later, but its first record is before the
-watermark: it was forgotten and has grown, or it came too late. Such a file is not read, because its rows could come
-twice; its entry is `-byte`, and it becomes a row of kind "skipped".
+There are three cases of a file that the offset does not name: 1. Changed before the watermark: it was forgotten. 2.
+Changed later, and its first record is not before the watermark: it is new. 3. Changed later, but its first record is
+before the watermark: it was forgotten and has grown, or it came too late. Such a file is not read, because its rows
+could come twice; its entry is `-byte`, and it becomes a row of kind "skipped".
 
 Invariant: offsets only grow and are always at the start of a block or line. Limits are applied in whole steps: a batch
-has at least one, because a block above the limit would otherwise block all progress. An incomplete block at the end of
-a file is left for later, because it may be in writing. Refused: packet captures, whose connections must be reassembled
-from the start. No Spark.
+has at least one step, because a block above the limit would otherwise block all progress. An incomplete block at the
+end of a file is left for later, because it may be in writing. Refused: packet captures, whose connections must be
+reassembled from the start. No Spark.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _entry(path: str, watermark: int | None, storage: Storage) -> int | None:
 
 
 def _first_time(path: str, storage: Storage) -> int | None:
-    """Returns the time of a file's first record, None if it has none, or is not there any more."""
+    """Returns the time of a file's first record; None without a record, or if the file is gone."""
     try:
         with storage.open(path) as file:
             return _first_in(file, path)

@@ -97,7 +97,7 @@ def packets_of(file: File, stop: int) -> Iterator[Packet]:
 
 
 class _Window:
-    """The first `stop` bytes of a file, of which it holds those that were read last."""
+    """The first `stop` bytes of a file; holds the last bytes read."""
 
     def __init__(self, file: File, stop: int) -> None:
         self._file = file
@@ -216,7 +216,7 @@ def tcp_in(link: int, packet: memoryview) -> TcpSegment | None:
 
 
 def call_in(link: int, packet: memoryview) -> bytes | None:
-    """The line of a fixture with a controller call that a packet holds; None if it holds none."""
+    """Returns the controller call in a packet as the line of a fixture; None if the packet has no call."""
     if link != UPPER_PDU or packet[: len(CALL_START)] != CALL_START:
         return None
     return bytes(packet[_TAGS_BYTES:])

@@ -4,23 +4,23 @@ The client is the host that opens a connection, or whose packets are seen first.
 with a Hello are read and others ignored. A connection ends when both sides have finished, or one resets it.
 
 Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
-read any further, because the start of its next frame is unknown; the lost bytes are reported. Times are those of the
-packets. Controller calls, and facts about connections, are those that `segstore trace convert` wrote. Not read: TLS,
-HTTP/2, and whatever `segstore.pipeline.trace.packet_files` does not read.
+read any further, because the start of its next frame is unknown; the lost bytes are reported. Times come from the
+packets, controller calls and facts about connections from `segstore trace convert`. Not read: TLS, HTTP/2, and whatever
+`segstore.pipeline.trace.packet_files` does not read.
 
 Tasks share a capture by connection: each reads all packets, but reassembles only its part of the connections. Hosts and
 ports decide which of `GROUPS` groups a connection belongs to; controller calls are in the first. A group depends on its
-own packets alone, and on the time of the capture's last one, so records, skips and limits are the same in any number of
-parts:
+own packets alone, and on the time of the capture's last packet, so records, skips and limits are the same in any number
+of parts:
 
 1. A record's block is the offset of the packet that completed it, or at the end of the capture of the last packet of
    its group. Its number is unique there, and later records of the group have higher blocks or numbers.
 2. A connection's number is the offset of its first packet.
 3. Memory is bounded in each group: data that waits for earlier packets, or for the first bytes of a client, takes at
    most `MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one
-   more ends the one that has been silent longest.
-4. What is wrong with the file itself is reported by the first part. Only a part that cannot read the file, which others
-   may have read, states that itself.
+   more ends the connection that has been silent longest.
+4. The first part reports damage of the file itself. A part that cannot read the file, which other parts may have read,
+   reports that itself.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ _Key = tuple[_End, _End]
 class TcpDirection:
     """One direction of a connection: bytes in order.
 
-    is_cut: whether the capture has only the beginning of some of its packets.
-    next: position of the next byte; unlike a sequence number it never wraps. last: that of the end, once known.
+    is_cut: whether the capture has truncated any packet.
+    next: position of the next byte; unlike a sequence number it never wraps. last: position of the end, once known.
     waiting: memory, in bytes, of pieces that came too early. lost: number of bytes after a gap.
     """
 
@@ -200,10 +200,8 @@ class _Connection:
         self.sides = (TcpDirection(), TcpDirection())
 
 
-def read_packets(
-    piece: FileRange, file: File, ports: tuple[int, ...], groups: int = GROUPS
-) -> Iterator[RecordChunk | Skipped]:
-    """Yields the records of a part of a capture's connections, and what is skipped; each group in order.
+def read_packets(piece: Piece, file: File, ports: tuple[int, ...], groups: int = GROUPS) -> Iterator[Chunk | Skipped]:
+    """Yields the records of a part of a capture's connections, and skipped parts; each group in order.
 
     ports: the stores' ports; empty for all connections that start with a Hello. groups: 1 gives the records of all
     connections in one order. Raises OSError.
@@ -275,14 +273,14 @@ class Reassembly:
         self.packets: list[int] = []
         self.times: list[int] = []
 
-    def _begin(self, packet: Packet) -> Iterator[RecordChunk]:
-        """Begins the next packet of the group; yields records of earlier ones, so that all of one are in one chunk."""
+    def _begin(self, packet: Packet) -> Iterator[Chunk]:
+        """Begins the next packet of the group; yields earlier packets' records, so that a packet's are in one chunk."""
         if self.due or len(self.times) >= PIECES_AT_ONCE:
             yield from self._chunk(self.writer.take())
         self.at, self.now = packet.at, packet.ts_ns
 
-    def take(self, packet: Packet, key: _Key, found: TcpSegment) -> Iterator[RecordChunk | Skipped]:
-        """Takes the next packet of the group; yields records of earlier packets, and what is skipped."""
+    def take(self, packet: Packet, key: _Key, found: Segment) -> Iterator[Chunk | Skipped]:
+        """Takes the next packet of the group; yields records of earlier packets, and skipped parts."""
         yield from self._begin(packet)
         if found.flags & (SYN | ACK) == SYN and key in self.connections:
             yield from self._end(key)
@@ -325,8 +323,8 @@ class Reassembly:
         else:
             self.due = self.writer.called(self._moment(self.now), record.direction, call) or self.due
 
-    def finish(self, now: int) -> Iterator[RecordChunk | Skipped]:
-        """Ends all connections at the end of the capture; yields what is left."""
+    def finish(self, now: int) -> Iterator[Chunk | Skipped]:
+        """Ends all connections at the end of the capture; yields the remaining records."""
         self.now = now
         for key, connection in list(self.connections.items()):
             yield from self._end(key, closes=connection.closed_by is not None)
@@ -365,7 +363,7 @@ class Reassembly:
         self.due = self.writer.add(self._moment(now), number, direction, data) or self.due
 
     def _moment(self, now: int) -> int:
-        """The writer's time of what is recorded now: with the current packet, but the time `now`."""
+        """The writer's time for the next record: with the current packet, but the time `now`."""
         self.packets.append(self.at)
         self.times.append(now)
         return len(self.times) - 1
@@ -383,7 +381,7 @@ class Reassembly:
         connection.early_bytes = 0
 
     def _evict(self) -> Iterator[Skipped]:
-        """Ends the connection that has been silent longest, to make room for one that starts with this packet."""
+        """Ends the connection that has been silent longest, to make room for a connection that begins."""
         key, connection = next(iter(self.connections.items()))
         yield from self._end(key)
         if connection.known:
@@ -428,7 +426,7 @@ class Reassembly:
 
 
 def _facts_in(comment: bytes) -> dict[str, str]:
-    """The facts of a record in a comment, as `segstore trace convert` writes it; none in those of others."""
+    """The facts of a record in a comment by `segstore trace convert`; {} for any other comment."""
     facts = unpack_data(comment) if comment else None
     return {name: value for name, value in (facts or {}).items() if isinstance(value, str)}
 

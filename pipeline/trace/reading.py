@@ -98,9 +98,9 @@ def _read(
 
 
 def _read_compressed(
-    piece: FileRange, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
-) -> Iterator[RecordChunk | Skipped]:
-    """Reads a compressed file as a whole. Offsets, except that of a final skip, are those of the decompressed file."""
+    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
+) -> Iterator[Chunk | Skipped]:
+    """Reads a compressed file as a whole. Offsets, except for a final skip, refer to the decompressed file."""
     with decompressed(file, piece.stop) as (content, damage):
         size = content.size
         for part in cut(piece.path, content, 0, size, max(size, 1)) if size or not damage else ():

@@ -4,12 +4,13 @@
     spark.read.format("segstore.trace").schema("ts_ns long, command string").load(["a.wtrace", "b.jsonl"])
     spark.readStream.format("segstore.trace").option("maxBytesPerTrigger", 64_000_000).load("traces/")
 
-A task reads a `FileRange` of a file, or several small ones, and returns Arrow batches, so Python passes columns to
-Java. Readers hold only options, because Spark pickles them and plans in another process.
+A task reads a `Piece` of a file, or several small pieces, and returns Arrow batches, so Python passes columns to Java.
+Readers hold only options, because Spark pickles them and plans in another process.
 
-Invariant: the rows are those of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema may
-omit default columns and name others; unknown columns and wrong types are refused when the query is planned. Only
-`FilteringTraceSource` accepts Spark's filters; `segstore.pipeline.session` explains why it is not the default.
+Invariant: the rows equal the rows of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema
+may omit default columns and name further columns; unknown columns and wrong types are refused when the query is
+planned. Only `FilteringTraceSource` accepts Spark's filters; `segstore.pipeline.session` explains why it is not the
+default.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class FilteringTraceReader(TraceReader):
 
 
 class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads traces as they grow: each micro-batch reads what has become complete in each file.
+    """Reads traces as they grow: each micro-batch reads the data that has become complete in each file.
 
     `segstore.pipeline.trace.growth` describes offsets. Two offsets always delimit the same rows, so a batch that Spark
     repeats is the same.

@@ -201,8 +201,8 @@ def collect_rarely() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keeps the memory of freed buffers for the next ones. By default glibc returns it to the system at once if it is
-    at the end of the heap, and the system clears it page by page when it is needed again.
+    """Keeps the memory of freed buffers for new buffers. By default glibc returns it to the system at once if it is at
+    the end of the heap, and the system clears it page by page when it is needed again.
     """
     if sys.platform != "linux":
         return

@@ -63,7 +63,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Statistics:
-    """Computes the statistics of all records, or of those that match a filter; memory grows by 8 bytes per request.
+    """Computes the statistics of all records, or of records that match a filter; memory grows by 8 bytes per request.
 
     The latency of a request counts if it or its reply matches.
     """

@@ -1,4 +1,4 @@
-"""Encodes a client's appends into frames. The package docstring states its invariants and what it refuses.
+"""Encodes a client's appends into frames. The package docstring states its invariants and refusals.
 
 Follows `CommandEncoder` (Pravega). Deliberate differences: two writers with one id on different segments both keep
 their pending appends; an append that would make the reference exceed the frame limit or the range of a count starts a
@@ -38,7 +38,7 @@ APPEND_LAYOUT: Final = append_layout(
     *(AppendBlock, AppendBlockEnd, Event, "writer_id", "size_of_whole_events"),
     *("num_events", "last_event_number", "request_id"),
 )
-"""What C writes an append from: arguments of `or_in_c`."""
+"""The layout from which C writes an append: arguments of `or_in_c`."""
 
 
 def frames_of_append(
@@ -46,8 +46,8 @@ def frames_of_append(
 ) -> list[Buffer]:
     """Returns the frames of an append that is a block of its own: the block with all `pieces`, and its end.
 
-    writer: the writer's id as bytes. event_number: that of the last event. frame_events: whether each piece is an event
-    that is stored as a frame. The caller has checked all values.
+    writer: the writer's id as bytes. event_number: of the last event. frame_events: whether each piece is an event that
+    is stored as a frame. The caller has checked all values.
     """
     if frame_events:
         pieces = framed(pieces)
@@ -73,7 +73,7 @@ class _Session:
         self.request_id = request_id
         self.last_event_number = -1
         self.event_count = 0
-        """Events in the open block or pending; a writer never has both."""
+        """Events in the open block or pending; a writer never has both kinds."""
         self.pending: list[Buffer] = []
         self.pending_bytes = 0
 
@@ -103,9 +103,9 @@ def _bucket(writer: UUID, buckets: int) -> int:
 class AppendBlockEncoder:
     """Encodes the commands and appends of one connection into buffers, to be written in the order returned.
 
-    sizing: returns the `BlockSizing` of a flow (`request_id >> 32` of the append), or None; without one, each append is
-    its own block. leftover_ms: bounds how long appends wait that remain pending after another writer's flush closes the
-    open block and its timer; None leaves them until their writer's next command or append, as the reference does.
+    sizing: returns the `BlockSizing` of a flow (`request_id >> 32` of the append), or None; without a sizing, each
+    append is its own block. leftover_ms: maximum wait of appends that stay pending when another writer's flush closes
+    the open block and its timer; None leaves them until their writer's next command or append, as the reference does.
     Clients that need progress set it. max_frame_bytes: the longest frame that the peer accepts, header included.
 
     The caller writes what `append`, `command`, `tick`, `flush` and `remove` return, calls `tick` when `deadline()` is
@@ -134,7 +134,7 @@ class AppendBlockEncoder:
 
     @property
     def flush_required(self) -> bool:
-        """Whether the last call's bytes should be written immediately rather than with later ones."""
+        """Whether the last call's bytes should be written immediately rather than with later bytes."""
         return self._flush_required
 
     @property

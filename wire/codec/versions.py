@@ -7,8 +7,8 @@ A version means the newest release that announced it; versions 7, 12 and 13 were
 before the next version. Version 17 is the current schema. Versions before 5 are not supported.
 
 Invariants: frames of `encode_as` decode, here and in the reference, to the same values, with defaults for omitted
-fields; every optional field of the schema has its version in the table (tests check both). Speed does not matter here:
-bodies go through the construct tree, unless the version's form is the current one.
+fields; every optional field of the schema has its version in the table (tests check this). Speed does not matter here:
+bodies go through the construct tree, unless the version's form is current.
 
 Refused: commands that the version did not have (UnknownCommand), frames above its limit (FrameTooLarge). Source: the
 history of `WireCommands.java` and `WireCommandType.java`; commits are named beside their versions.
@@ -95,10 +95,10 @@ _SINCE: Final[dict[int, tuple[type[Command], ...]]] = {
 }  # fmt: skip
 
 COMMANDS_SINCE: Final[dict[type[Command], int]] = {cls: version for version, some in _SINCE.items() for cls in some}
-"""Command → the version that introduced it; 5 for all older ones."""
+"""Command → the version that introduced it; 5 for all older commands."""
 
 COMMANDS_UNTIL: Final[dict[type[Command], int]] = {table.MergeTableSegments: 11, table.SealTableSegment: 11}
-"""Command → the last version that knew it. At 17 both are served again, which is this project's deviation."""
+"""Command → the last version that knew it. At 17 these commands are served again, which is this project's deviation."""
 
 FIELDS_SINCE: Final[dict[tuple[type[WireStruct], str], int]] = {
     (segment.StreamSegmentInfo, "start_offset"): 2,  # 0ecc70ba02 "Support Segment Truncation in Wire Protocol"
@@ -251,7 +251,7 @@ def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Comman
 
 @cache
 def form_in(cls: type[Command], version: int) -> Nested | None:
-    """Returns the form of a command's body in a version; None if it is the current one."""
+    """Returns the form of a command's body in a version; None if it is the current form."""
     if cls is Unknown:
         return None
     parts = _older(cls, cls.parts, _checked(version))
@@ -282,7 +282,7 @@ def _before_8(wire: types.Tail) -> _Meaningless:
 
 
 def _prefix_filter() -> types.Blob:
-    """The prefix filter, which versions 10 and 11 wrote and later ones leave empty."""
+    """The prefix filter, which versions 10 and 11 wrote and later versions leave empty."""
     return types.Blob(optional=True)
 
 

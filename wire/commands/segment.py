@@ -179,8 +179,8 @@ class OffsetLocated(SegmentReply, frozen=True, gc=False):
 
 
 @record
-class ConditionalAttributeUpdate(WireStruct, frozen=True, gc=False):
-    """A conditional attribute update of a merge; update types are those of the reference's `AttributeUpdateType`."""
+class ConditionalAttributeUpdate(Record, frozen=True, gc=False):
+    """A conditional attribute update of a merge; update types follow the reference's `AttributeUpdateType`."""
 
     attribute_id: Id
     attribute_update_type: Int8

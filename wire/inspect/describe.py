@@ -4,8 +4,8 @@
 can be read, followed by the error that `decode` raises for it. `lines` formats a description as text, `summary` a
 command as one line.
 
-Invariant: the spans of a frame are in order and cover it without gaps; if the frame decodes, their values are those of
-the command. Delegation tokens are withheld, as text and as bytes, unless requested.
+Invariant: the spans of a frame are in order and cover it without gaps; if the frame decodes, their values are the
+command's. Delegation tokens are withheld, as text and as bytes, unless requested.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BYTES_A_LINE: Final = 16
 _LINES_A_FIELD: Final = 4
 _SHOWN_TEXT: Final = 96
 _UNREAD: Final = ""
-"""The field of bytes that were not read. If the command has secrets, they may contain a part of one."""
+"""The field of bytes that were not read. If the command has secrets, they may contain a part of a secret."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class _Stop(Exception):
 
 
 class _Walk:
-    """Reads the fields of one body and records a span for each."""
+    """Reads the fields of one body and records a span for each field."""
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
@@ -89,7 +89,7 @@ class _Walk:
         self.at += length
 
     def need(self, length: int, field: str, kind: Kind = "plain") -> None:
-        """Ends the walk if a field is longer than what is left, which is still the field's."""
+        """Ends the walk if a field is longer than the remaining bytes, which become the field's."""
         left = self.end - self.at
         if 0 <= length <= left:
             return
@@ -309,7 +309,7 @@ def _withheld(token: str) -> str:
 
 
 def _payload(data: str, full: bool) -> str:
-    """A payload as text. Bytes that are none stand beside it in hex, so they are shown as in a hex dump."""
+    """Formats a payload as text, or other bytes as in a hex dump, because their hex is shown beside it."""
     text = payload_text(bytes.fromhex(data), full=full)
     if not text.startswith("0x"):
         return text

@@ -2,7 +2,7 @@
 
 A body is a tuple of nodes, read in order. Nodes hold only plain facts (names, `struct` formats, numbers, booleans,
 other nodes), so their readers (the Python compiler, or a table-driven C reader, a dissector, a test strategy) need
-neither construct nor this package's types. `lower` refuses unknown field types, so a new one cannot be forgotten.
+neither construct nor this package's types. `lower` refuses unknown field types, so a new type cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Text(SchemaNode, frozen=True):
     """uint16 length, modified UTF-8."""
 
 
-class Data(SchemaNode, frozen=True):
-    """int32 length, bytes; the flags are those of `types.Blob`."""
+class Data(Node, frozen=True):
+    """int32 length, bytes; the flags are as in `types.Blob`."""
 
     negative_is_empty: bool
     optional: bool
@@ -59,12 +59,12 @@ class Remainder(SchemaNode, frozen=True):
     frames: tuple[int, ...] = ()
 
 
-class ZeroRun(SchemaNode, frozen=True):
-    """All bytes left, of which only the number matters."""
+class ZeroRun(Node, frozen=True):
+    """All remaining bytes, of which only the number matters."""
 
 
-class Sized(SchemaNode, frozen=True):
-    """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format` ("" for none)."""
+class Sized(Node, frozen=True):
+    """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format`, if any."""
 
     trailer_name: str
     trailer_format: str

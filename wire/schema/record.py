@@ -24,16 +24,16 @@ _SHOWN_BYTES = 24
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One wire field and its attributes: exactly one, except for rows of columns and table keys."""
+    """One wire field and its attributes: one attribute, except for rows of columns and table keys."""
 
     names: tuple[str, ...]
     wire: Any
 
 
-class WireStruct(msgspec.Struct, frozen=True, gc=False):
-    """An immutable value with a schema: a command, or a structure inside one.
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """An immutable value with a schema: a command, or a structure inside a command.
 
-    Payload attributes are buffers. Decoded ones are views of their frame, valid as long as its owner keeps it.
+    Payload attributes are buffers. Decoded payloads are views of their frame, valid as long as its owner keeps it.
     """
 
     schema: ClassVar[Any]
@@ -117,7 +117,7 @@ def struct_of(parts: tuple[Part, ...]) -> Any:
 
 
 def value_of(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
-    """Returns the record whose parsed fields these are."""
+    """Returns the record with these parsed fields."""
     values: dict[str, Any] = {}
     for part in parts:
         found = parsed["+".join(part.names)]

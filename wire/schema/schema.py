@@ -161,8 +161,8 @@ def _layout(cls: type[WireStruct], wire_order: tuple[str, ...]) -> None:
 
 
 def _context(*, parsing: bool) -> Any:
-    """Creates a context without the self-references of construct's entry points, which would keep each frame, and what
-    was read from it, alive until the next garbage collection."""
+    """Creates a context without the self-references of construct's entry points, which would keep each frame and its
+    values alive until the next garbage collection."""
     return construct.Container(_parsing=parsing, _building=not parsing, _sizing=False, _params=None, _root=None)
 
 

@@ -14,7 +14,7 @@
 frame has several segments, one must match, or for `!=` and `!~` none may.
 
 `parse_filter` compiles a filter to a predicate of a `Subject`; nothing is evaluated as Python. An invalid filter raises
-`FilterError` with the column and what was expected there.
+`FilterError` with the column and the expected token.
 
 Invariant: a filter has at most `MOST_TERMS` terms and looks at `MOST_MATCHED` characters of a frame's names, which
 bounds the time per frame. Each comparison is a term, and so is each character of a pattern, repetitions expanded.
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 MOST_TERMS: Final = 1_000
 MOST_MATCHED: Final = 1_024
-"""Longer than any Pravega name: scope and stream have at most 255 characters each."""
+"""Longer than any Pravega name: a scope or stream has at most 255 characters."""
 MOST_TEXT: Final = 64 * 1024
 _SHOWN: Final = 100
 _DEEPEST: Final = 100
@@ -98,7 +98,7 @@ _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)")
 class FilterError(WireError):
     """A filter that cannot be parsed.
 
-    Attributes: column (from 1) of the error, expected (what could be there), found (what is there, "" at the end).
+    Attributes: column (from 1) of the error, expected (valid tokens there), found (the text there, "" at the end).
     """
 
     def __init__(self, column: int, expected: str, found: str) -> None:
@@ -245,7 +245,7 @@ _WORDS: Final[dict[str, dict[str, Any]]] = {
     "flag": {"true": True, "false": False},
 }
 _GUESSED: Final = {"type": "command", "rpc": "method", "status": "status"}
-"""What a word of a sort is called where the nearest one is suggested."""
+"""Sort → the name of its words in errors that suggest the nearest word."""
 On = Literal["request", "reply"]
 _MOST_MEANT: Final = 6
 _APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a condition"
@@ -262,10 +262,10 @@ _OPERATORS: Final = {
 
 
 def language() -> dict[str, Any]:
-    """Returns what defines the language as JSON values, for an evaluator of another language.
+    """Returns the definition of the language as JSON values, for an evaluator in another programming language.
 
     names: the sort of each name's value. expected and operators: by sort. words: by sort, each word in lower case and
-    its value. units: by sort. guessed: what an unknown word of a sort is called, if the nearest one is suggested.
+    its value. units: by sort. guessed: by sort, the name of its words in errors that suggest the nearest word.
     """
     return {
         "names": {name: each.sort for name, each in _NAMES.items()},
@@ -310,7 +310,7 @@ class Filter:
 
     @property
     def about_calls(self) -> bool:
-        """Whether a fault rule with it is about controller calls; others are about frames."""
+        """Whether a fault rule with it is about controller calls, not about frames."""
         return not self.names.isdisjoint(("rpc", "status"))
 
     def texts(self, subject: Subject) -> tuple[str, ...]:
@@ -326,7 +326,7 @@ class Filter:
 
 
 def parse_filter(text: str, on: On | None = None) -> Filter:
-    """Compiles a filter. on: whether only requests, or only replies, can match, for what errors suggest.
+    """Compiles a filter. on: whether only requests, or only replies, can match, for suggestions in errors.
 
     Raises FilterError.
     """
@@ -341,7 +341,7 @@ def parse_filter(text: str, on: On | None = None) -> Filter:
 
 
 class _Parser:
-    """A recursive descent parser; each method consumes what it parses."""
+    """A recursive descent parser; each method consumes the text that it parses."""
 
     def __init__(self, text: str, on: On | None) -> None:
         self.text = text
@@ -372,7 +372,7 @@ class _Parser:
             self.fail(f"at most {MOST_TERMS} terms: comparisons, and characters of patterns")
 
     def word(self, *wanted: str) -> bool:
-        """Consumes the next word if it is one of those wanted."""
+        """Consumes the next word if it is in `wanted`."""
         found = self.peek()
         if found.casefold() not in wanted:
             return False
@@ -394,7 +394,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else lambda subject: all(part(subject) for part in parts)
 
     def part(self, depth: int) -> Callable[[Subject], bool]:
-        """Parses one part of a conjunction; those that are not in parentheses are recorded."""
+        """Parses one part of a conjunction; records parts that are not in parentheses."""
         start, holds = self.at, self.one(depth)
         if depth == 0:
             self.parts.append((self.text[start : self.at].strip(), holds))
@@ -464,7 +464,7 @@ class _Parser:
         return _never if holds is _never and not negated else has_value(path, holds, negated=negated)
 
     def payload_test(self, path: Path, sign: str) -> Callable[[Any], bool]:
-        """Parses the right side of a comparison of payloads. Returns a predicate of one, or of a value in it."""
+        """Parses the right side of a comparison of payloads. Returns a predicate of a payload, or of a value in it."""
         self.peek()
         start = self.at
         if sign == "~" and _PATTERN.match(self.text, start):
@@ -544,7 +544,7 @@ def _never(_: Any) -> bool:
 
 
 def _may_be(name: str, on: On | None) -> bool:
-    """Whether a request, or a reply, can have a type. An append has that of its end, or CONDITIONAL_APPEND."""
+    """Whether a request, or a reply, can have a type. An append has the type of its end, or CONDITIONAL_APPEND."""
     cls = _CLASSES.get(name)
     if on is None or cls is None:
         return True
@@ -554,7 +554,7 @@ def _may_be(name: str, on: On | None) -> bool:
 
 
 def _meant(on: On | None) -> dict[str, str]:
-    """What is suggested for words that are no types, by the words in lower case: the types that have the word."""
+    """Returns suggestions for unknown types: a word in lower case → the types that contain it."""
     types: dict[str, list[str]] = {}
     for cls in COMMANDS.values():
         if _may_be(cls.type_name, on or "request"):

@@ -1,8 +1,8 @@
 """Finds the frames in the bytes of recorded connections, without decoding them.
 
-A header has the type code and the length of what follows, so frames are found by hopping from header to header. Where a
-stream does not go on with a plain whole frame, the caller takes over. Of frames that were found, the sizes are kept:
-the columns of a block are made of them when it is read or written.
+A header has the type code and the length of the body, so frames are found by hopping from header to header. Where no
+plain whole frame follows, the caller takes over. Only the sizes of frames are kept: the columns of a block are made
+from them when it is read or written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ size_of_frame = struct.Struct("=i").pack
 
 
 def marked(codes: Collection[int]) -> bytes:
-    """Returns a table by the lowest byte of type codes, for `whole_frames`: 1 where one of these codes has it."""
+    """Returns a table by the lowest byte of type codes, for `whole_frames`: 1 for the lowest byte of any of `codes`."""
     lowest = {code % _CODES for code in codes}
     return bytes(each in lowest for each in range(_CODES))
 

@@ -40,7 +40,7 @@ _NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id
 
 
 def check_types(match: Filter, *, replies: bool = False) -> None:
-    """Raises ValueError if a filter of requests, or of replies, names a type that none of them has."""
+    """Raises ValueError if a filter of requests, or of replies, names a type that no request, or no reply, has."""
     for name in sorted(match.types - _BOTH):
         if name in _PARTS_OF_APPENDS:
             raise ValueError(f"type = {name}: no {'reply' if replies else 'request'} has this type; {_APPENDS}")
@@ -74,14 +74,14 @@ def check_possible(match: Filter, among: Among) -> None:
 
 
 def possible(match: Filter, among: Among) -> list[SimpleNamespace]:
-    """The types, or methods, that a filter may match: all that no part of it excludes whatever the record."""
+    """The types, or methods, that a filter may match: all that no part of it always excludes."""
     return [each for each in subjects_of(match, among) if _may_match(match.parts, each)]
 
 
 def subjects_of(match: Filter | None, among: Among) -> Iterator[SimpleNamespace]:
-    """What is true of all requests or replies of a type, or of all calls of a method; they have no other attributes.
+    """Yields the facts about all requests or replies of a type, or all calls of a method, as the only attributes.
 
-    A rule matches either frames or calls; other filters match both.
+    A rule matches either frames or calls; other filters match frames and calls.
     """
     about_calls = match is not None and match.about_calls
     for reply in (False, True) if among == "trace" else (among == "reply",):

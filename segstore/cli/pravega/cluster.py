@@ -37,7 +37,7 @@ class ClusterOptions(NamedTuple):
             raise click.UsageError(str(error)) from error
 
     def settings(self) -> ClientSettings:
-        """Returns the client's settings, also those of the environment. Raises UsageError."""
+        """Returns the client's settings, including settings from the environment. Raises UsageError."""
         from pydantic import ValidationError
 
         from segstore.client import ClientSettings

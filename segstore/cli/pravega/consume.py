@@ -76,7 +76,7 @@ def _start(context: click.Context, parameter: click.Parameter, given: str) -> St
 @click.option(
     "--shared-with",
     type=click.Choice(["java", "rust"]),
-    help="Clients whose readers can be in a group that -G creates: Java's, or those in Rust and the package pravega; "
+    help="Clients whose readers can be in a group that -G creates: Java, or Rust and the package pravega; "
     "default: java.",
 )
 @RATE
@@ -97,8 +97,8 @@ def consume(
     """Print the events of the stream SCOPE/NAME, until it is sealed or Ctrl-C is pressed.
 
     A CUT is the text of a stream cut, as `segstore admin streams show` and Java's StreamCut.asText give it. s@TIME is
-    the last watermark of that time or before, or the head if there is none. Pravega stores no routing keys, headers or
-    times with events. With -G, an event that was printed is not read again.
+    the last watermark of that time or before, or else the head. Pravega stores no routing keys, headers or times with
+    events. With -G, an event that was printed is not read again.
     """
     from segstore.cli.pravega.running import EventPace, run
 

@@ -28,7 +28,7 @@ class Interruption:
     """Ends a block at the first SIGINT or SIGTERM.
 
     Attributes:
-        number: the signal that came, 0 for none.
+        number: the signal that came, 0 without a signal.
         reader_gone: whether it ended because the reader of standard output had gone.
     """
 
@@ -46,7 +46,7 @@ class Interruption:
         self.end_block()
 
     def lose_reader(self, task: asyncio.Task[Any]) -> None:
-        """Ends the block, or the task if the block has not started: what it prints has no reader."""
+        """Ends the block, or the task if the block has not started: its output has no reader."""
         self.reader_gone = not self._started or self._scope is not None
         if not self._started:
             task.cancel()

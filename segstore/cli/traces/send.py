@@ -63,8 +63,7 @@ class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in old
     "--token-file",
     type=EXISTING_FILE,
     metavar="FILE",
-    help="File with the delegation token of all requests; default: those that the controller gives, or else those of "
-    "the trace.",
+    help="File with the delegation token of all requests; default: the controller's tokens, or else the trace's.",
 )
 @click.option("--all", "all_differences", is_flag=True, help="Continue after the first difference.")
 @PACE
@@ -84,7 +83,7 @@ class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in old
 )
 @MASTER
 def send(traces: tuple[str, ...], target: tuple[tuple[str, int], bool], **options: Any) -> int:
-    """Send the requests of a trace to a store, and compare its replies with those of the trace.
+    """Send the requests of a trace to a store, and compare its replies with the replies in the trace.
 
     The store should be empty at the start. With --against, the replies of two stores are compared, both empty at the
     start. With --to-controller, the controller calls of the trace are made, too.
@@ -122,8 +121,8 @@ def _name(option: str) -> str:
 
 
 async def _authorization() -> str:
-    """The value of that metadata for the credentials in the environment; "" if there are none. Raises UsageError."""
-    from segstore.cli.pravega import ClusterOptions
+    """Returns the metadata `authorization` for the credentials in the environment, or "". Raises UsageError."""
+    from segstore.cli.pravega import Cluster
     from segstore.client import Basic
 
     settings = ClusterOptions("", None).settings()
@@ -133,7 +132,7 @@ async def _authorization() -> str:
 
 
 async def _access(tls: bool, options: dict[str, Any]) -> Access:
-    """What the store and the controller of --to need. Raises UsageError, ValueError, and OSError for a file."""
+    """Returns the access to store and controller of --to. Raises UsageError, ValueError, and OSError for a file."""
     from segstore.server.secret_file import read_secret
     from segstore.traces import Access
 

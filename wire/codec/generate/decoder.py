@@ -1,7 +1,7 @@
 """Generates the source of decoders from the intermediate form.
 
-Their safety rule is that of `segstore.wire.codec.generate.compiler`: positions only grow, and reads beyond the end of
-the frame are refused before anything is returned.
+The decoders follow the safety rule of `segstore.wire.codec.generate.compiler`: positions only grow, and reads beyond
+the end of the frame are refused before anything is returned.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class Reader:
         self._loop(count, node.columns, targets)
         self.source.depth -= 1
 
-    def _unless_long(self, count: str, elements: tuple[low.SchemaNode, ...], targets: list[str]) -> None:
-        """A long list becomes `Elements`; after this, source is written for a short one."""
+    def _unless_long(self, count: str, elements: tuple[low.Node, ...], targets: list[str]) -> None:
+        """Makes a long list `Elements`; the source after this is for a short list."""
         source = self.source
         lazily = source.constant(Elements, "ELEMENTS")
         walk = self._elements_function(elements)
@@ -310,9 +310,9 @@ def decoder_source(cls: type[Command], most_elements: int | None = None) -> tupl
     return source.text("def decode(b, o, e):"), source.constants
 
 
-def walker_source(elements: tuple[low.SchemaNode, ...]) -> tuple[str, dict[str, Any]]:
-    """Source and constants of `walk(b, o, e, n)`, which yields each of `n` elements, or rows of elements, of a list
-    that begins at `o`, with the position behind it.
+def walker_source(elements: tuple[low.Node, ...]) -> tuple[str, dict[str, Any]]:
+    """Returns source and constants of `walk(b, o, e, n)`, which yields the `n` elements, or rows of elements, of a list
+    that begins at `o`, each with the position behind it.
     """
     source = Source()
     name = Reader(source)._elements_function(elements)

@@ -1,6 +1,6 @@
 """Compiles the intermediate form into the tables that the extension `segstore._speed` walks.
 
-A node of a table is a tuple: the name of its operation, the index of its attribute in the record (-1 for none), a
+A node of a table is a tuple: the name of its operation, the index of its attribute in the record (-1 without one), a
 number, flags, an object and its inner nodes. `speed.h` documents their meaning for each operation.
 
 Invariant: every node of the intermediate form has its table, or compiling fails; no command is treated apart.
@@ -33,8 +33,8 @@ _NEGATIVE_IS_EMPTY, _OPTIONAL, _NOT_WRITTEN = 1, 2, 4
 class Acknowledged(NamedTuple):
     """How rows are acknowledged: by a command of 64-bit numbers and the key of the record.
 
-    key, number, before, total: attributes with the record's key, the row's number, that of the row acknowledged before,
-        and the size of all data up to the row's.
+    key, number, before, total: attributes with the record's key, the row's number, the number of the row acknowledged
+    before, and the size of all data up to the row's.
     row: the columns of a row: `number` and "data", and attributes of the command that are copied.
     """
 
@@ -58,8 +58,8 @@ def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ..
     return speed.Shape(record, code, names, tuple(_table(speed, node, names) for node in nodes))
 
 
-def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
-    """names: the attributes of the record; () for an inner node that has none."""
+def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
+    """names: the attributes of the record; () for an inner node without attributes."""
 
     def made(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
         return what, names.index(node.name) if names else -1, number, flags, it, inner
@@ -127,7 +127,7 @@ def _low(codes: Iterable[int]) -> bytes:
 
 
 def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
-    """The position of each field and that of the frame's end, header included, if data is empty."""
+    """Returns the positions of the fields and of the frame's end, header included, if data is empty."""
     found, at = {}, 8
     for node in nodes_of(cls):
         found[node.name] = at
@@ -184,9 +184,8 @@ def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
 def append_layout(
     block: type[Command], end: type[Command], event: type[Command], alike: str, *numbers: str
 ) -> dict[str, Any]:
-    """What C writes an append from, as `Accelerator.shortcut` has it: both frames without values, and their positions.
-
-    Behind the end, an event without data.
+    """Returns the layout from which C writes an append, for `Accelerator.shortcut`: both frames without values, then an
+    event without data, and the positions of values.
     numbers: in the end, the bytes of the block's data and the count, both int32, and two int64.
     """
     in_block, head = _positions(block)
