@@ -72,7 +72,7 @@ class ReplayPlan(NamedTuple):
         return {each: part.number for part in self.parts for each in part.connections}
 
 
-class Outcome(NamedTuple):
+class PartOutcome(NamedTuple):
     """The outcome of replaying one part. differences: the first few, as text. error: why it could not be replayed."""
 
     part: int

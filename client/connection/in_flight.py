@@ -120,8 +120,8 @@ class InFlight:
         self.newest = self.queued
         self._later: list[list[Pending]] = []
         """The lists behind `queued`, once there are many items."""
-        self.oldest: Append | None = None
-        self._behind: deque[Append] = deque()
+        self.oldest: InFlightAppend | None = None
+        self._behind: deque[InFlightAppend] = deque()
         """The appends in flight except the oldest. Unused by the many writers with one append in flight."""
         self._last_taken = 0
         self._sent_before = 0

@@ -350,7 +350,7 @@ class Appends:
                 outbox.schedule()
 
 
-WRITERS: Final = (Sender, Appends, Outbox, InFlight, Append, Pending, deque)
+WRITERS: Final = (Sender, Appends, Outbox, InFlight, InFlightAppend, Pending, deque)
 """Classes whose slots the C code accesses."""
 WRITER_SLOTS: Final = (
     *("asked", "bytes_in_flight", "closed", "appends", "turn"),

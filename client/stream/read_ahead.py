@@ -27,7 +27,7 @@ class Placed(Protocol):
     def offset(self) -> int: ...
 
 
-class Observer(Protocol):
+class ReadObserver(Protocol):
     """Notified when the user of a buffer waits, and once per read when its events are returned."""
 
     def waits(self) -> None: ...

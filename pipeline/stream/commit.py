@@ -102,7 +102,7 @@ class BatchCommitter:
 
     # --- one target -------------------------------------------------------------------------------------------------
 
-    async def _into(self, target: str, parts: list[Part]) -> list[Part]:
+    async def _into(self, target: str, parts: list[TargetPart]) -> list[TargetPart]:
         """Merges the parts into the target, unless it has them; returns the remaining parts if it is sealed or gone."""
         try:
             was = await self._has(target)
@@ -137,7 +137,7 @@ class BatchCommitter:
     async def _has(self, target: str) -> int:
         return await self._segments.attribute(target, self._marker)
 
-    async def _fold(self, target: str, parts: Sequence[Part], whole: Part) -> None:
+    async def _fold(self, target: str, parts: Sequence[TargetPart], whole: TargetPart) -> None:
         """Merges all parts into the first and checks its length: each part must be merged once. Raises WriteLost."""
         for part in parts[1:]:
             await self._segments.merge(whole.segment, part.segment)

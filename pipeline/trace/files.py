@@ -1,6 +1,6 @@
 """Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
-A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
+A `FileRange` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
 each damage is in exactly one piece. A packet capture is divided by connection instead: each piece is the whole file and
 a part of its connections. Planning reads headers only. There are three ways to cut a capture:
 
@@ -263,7 +263,7 @@ def sizes_of(paths: Iterable[str], storage: Storage = LOCAL) -> dict[str, int]:
 
 def plan(
     paths: Iterable[str] | Mapping[str, tuple[int, int]], piece_bytes: int = PIECE_BYTES, storage: Storage = LOCAL
-) -> list[Piece]:
+) -> list[FileRange]:
     """Splits each file into pieces of about `piece_bytes`; a longer block is a piece of its own.
 
     paths: files, or for each file the range to split, which starts and stops at blocks or lines.
@@ -307,9 +307,9 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
     return [FileRange(path, form, start, stop, reason=grown)]
 
 
-def packed(pieces: Iterable[Piece], most_bytes: int) -> list[list[Piece]]:
+def packed(pieces: Iterable[FileRange], most_bytes: int) -> list[list[FileRange]]:
     """Groups pieces, in order, into tasks of about `most_bytes`: many small files share a task."""
-    groups: list[list[Piece]] = []
+    groups: list[list[FileRange]] = []
     room = 0
     for piece in pieces:
         cost = piece.size + _OPEN_BYTES

@@ -39,7 +39,7 @@ _CONVERSIONS: Final = {name: name for name in ("value", "bytes", "upper", "lower
 _PLAIN, _FRAME, _LEFT_TO_PYTHON = range(3)
 
 
-def in_order(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+def in_order(columns: tuple[TraceColumn, ...]) -> tuple[TraceColumn, ...]:
     """Returns the columns that C fills, in its order: the record's first. A whole chunk has the other columns."""
     chosen = (column for column in columns if column.name not in ("file", "block"))
     return tuple(sorted(chosen, key=lambda column: column.name not in _NUMBERS))

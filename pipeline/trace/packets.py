@@ -200,7 +200,9 @@ class _Connection:
         self.sides = (TcpDirection(), TcpDirection())
 
 
-def read_packets(piece: Piece, file: File, ports: tuple[int, ...], groups: int = GROUPS) -> Iterator[Chunk | Skipped]:
+def read_packets(
+    piece: FileRange, file: File, ports: tuple[int, ...], groups: int = GROUPS
+) -> Iterator[RecordChunk | Skipped]:
     """Yields the records of a part of a capture's connections, and skipped parts; each group in order.
 
     ports: the stores' ports; empty for all connections that start with a Hello. groups: 1 gives the records of all
@@ -273,13 +275,13 @@ class Reassembly:
         self.packets: list[int] = []
         self.times: list[int] = []
 
-    def _begin(self, packet: Packet) -> Iterator[Chunk]:
+    def _begin(self, packet: Packet) -> Iterator[RecordChunk]:
         """Begins the next packet of the group; yields earlier packets' records, so that a packet's are in one chunk."""
         if self.due or len(self.times) >= PIECES_AT_ONCE:
             yield from self._chunk(self.writer.take())
         self.at, self.now = packet.at, packet.ts_ns
 
-    def take(self, packet: Packet, key: _Key, found: Segment) -> Iterator[Chunk | Skipped]:
+    def take(self, packet: Packet, key: _Key, found: TcpSegment) -> Iterator[RecordChunk | Skipped]:
         """Takes the next packet of the group; yields records of earlier packets, and skipped parts."""
         yield from self._begin(packet)
         if found.flags & (SYN | ACK) == SYN and key in self.connections:
@@ -323,7 +325,7 @@ class Reassembly:
         else:
             self.due = self.writer.called(self._moment(self.now), record.direction, call) or self.due
 
-    def finish(self, now: int) -> Iterator[Chunk | Skipped]:
+    def finish(self, now: int) -> Iterator[RecordChunk | Skipped]:
         """Ends all connections at the end of the capture; yields the remaining records."""
         self.now = now
         for key, connection in list(self.connections.items()):

@@ -98,8 +98,8 @@ def _read(
 
 
 def _read_compressed(
-    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
-) -> Iterator[Chunk | Skipped]:
+    piece: FileRange, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
+) -> Iterator[RecordChunk | Skipped]:
     """Reads a compressed file as a whole. Offsets, except for a final skip, refer to the decompressed file."""
     with decompressed(file, piece.stop) as (content, damage):
         size = content.size

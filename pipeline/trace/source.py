@@ -4,8 +4,8 @@
     spark.read.format("segstore.trace").schema("ts_ns long, command string").load(["a.wtrace", "b.jsonl"])
     spark.readStream.format("segstore.trace").option("maxBytesPerTrigger", 64_000_000).load("traces/")
 
-A task reads a `Piece` of a file, or several small pieces, and returns Arrow batches, so Python passes columns to Java.
-Readers hold only options, because Spark pickles them and plans in another process.
+A task reads a `FileRange`, or several small pieces, and returns Arrow batches, so Python passes columns to
+Java. Readers hold only options, because Spark pickles them and plans in another process.
 
 Invariant: the rows equal the rows of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema
 may omit default columns and name further columns; unknown columns and wrong types are refused when the query is

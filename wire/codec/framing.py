@@ -117,7 +117,7 @@ class FrameDecoder:
     joined: whole appends may come as runs of rows, where `feed` is given records.
     most_elements: the maximum number of elements of a list, such as the keys of a table update; None for as many as a
         frame holds.
-    acks_in_rows: consecutive DataAppended may come as `Rows`, valid until the next feed.
+    acks_in_rows: consecutive DataAppended may come as `FrameRows`, valid until the next feed.
     memory: where incomplete long frames are held.
 
     Attributes:

@@ -179,7 +179,7 @@ class OffsetLocated(SegmentReply, frozen=True, gc=False):
 
 
 @record
-class ConditionalAttributeUpdate(Record, frozen=True, gc=False):
+class ConditionalAttributeUpdate(WireStruct, frozen=True, gc=False):
     """A conditional attribute update of a merge; update types follow the reference's `AttributeUpdateType`."""
 
     attribute_id: Id

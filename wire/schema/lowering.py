@@ -45,7 +45,7 @@ class Text(SchemaNode, frozen=True):
     """uint16 length, modified UTF-8."""
 
 
-class Data(Node, frozen=True):
+class Data(SchemaNode, frozen=True):
     """int32 length, bytes; the flags are as in `types.Blob`."""
 
     negative_is_empty: bool
@@ -59,11 +59,11 @@ class Remainder(SchemaNode, frozen=True):
     frames: tuple[int, ...] = ()
 
 
-class ZeroRun(Node, frozen=True):
+class ZeroRun(SchemaNode, frozen=True):
     """All remaining bytes, of which only the number matters."""
 
 
-class Sized(Node, frozen=True):
+class Sized(SchemaNode, frozen=True):
     """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format`, if any."""
 
     trailer_name: str

@@ -30,7 +30,7 @@ class Part(msgspec.Struct, frozen=True):
     wire: Any
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class WireStruct(msgspec.Struct, frozen=True, gc=False):
     """An immutable value with a schema: a command, or a structure inside a command.
 
     Payload attributes are buffers. Decoded payloads are views of their frame, valid as long as its owner keeps it.

@@ -122,7 +122,7 @@ def _name(option: str) -> str:
 
 async def _authorization() -> str:
     """Returns the metadata `authorization` for the credentials in the environment, or "". Raises UsageError."""
-    from segstore.cli.pravega import Cluster
+    from segstore.cli.pravega import ClusterOptions
     from segstore.client import Basic
 
     settings = ClusterOptions("", None).settings()
