@@ -196,7 +196,7 @@ PACKED_COLUMNS: Final = (
     *(ALL_COLUMNS[name] for name in PLACE),
     Column("rows", "binary", "rows of one connection of one file, the first at this place; see `trace.batches.packed`"),
 )
-"""The columns of packed rows: the place of the first of some rows, and all of them."""
+"""The columns of packed rows: the place of the first row, and the rows."""
 
 
 def _default_columns() -> tuple[str, ...]:
