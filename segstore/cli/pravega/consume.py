@@ -27,7 +27,7 @@ Start = Literal["head", "tail"] | Mapping[int, int]
 
 
 class Member(NamedTuple):
-    """The reader group to read as a member of, and the form that it is created in."""
+    """The reader group to join, and the form in which it is created."""
 
     group: str
     shared_with: GroupForm
