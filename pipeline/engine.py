@@ -52,7 +52,7 @@ class Engine(Protocol):
         """
 
     def held(self, table: Table) -> Table:
-        """Returns the same table, which from its first use until `release` is kept on disk."""
+        """Returns the same table, kept on disk from its first use until `release`."""
 
     def release(self, table: Table) -> None:
         """Removes from disk what `held` returned."""

@@ -186,8 +186,8 @@ class Storage:
             return file.size
 
     def changed_ns(self, path: str) -> int | None:
-        """Returns the time of a file's last change, None if it is missing. Of a file on a store, as `files` found it;
-        now, if the store does not report it."""
+        """Returns the time of a file's last change, None if it is missing. For a file on a store: from `files`, or the
+        time of that call if the store reports none."""
         if is_remote(path):
             found = self._found.get(path)
             return None if found is None else found.changed_ns

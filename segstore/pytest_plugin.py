@@ -283,7 +283,7 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
 
 def _stop(running: Sequence[testing.Running]) -> list[str]:
-    """Stops servers, the newest first; returns texts about the first of each one's rules that never matched."""
+    """Stops servers, the newest first; returns texts about each server's first rules that never matched."""
     unmatched = [text for each in running if each.watched for text in each.faults.unmatched_report()]
     with ExitStack() as stack:
         for each in running:
@@ -535,10 +535,10 @@ def _has_calls(path: Path) -> bool:
 def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[testing.StartTrace]:
     """Answers clients from a trace when called: segstore_trace("file", mode="match", missing="fail", pace=None).
 
-    The first request that the trace does not answer ends the test. Other values of `missing` let it go on: at its end
-    such a request is an error, unless check=False, with which missing="error" is the default. With complete=True, an
-    unused request is an error, too. With missing="pass" and no `upstream`, other requests are forwarded to
-    `segstore_server`, and if the trace has controller calls, other calls to its controller.
+    The first request that the trace does not answer ends the test. With other values of `missing` the test continues,
+    and such a request is an error at its end, unless check=False, which makes missing="error" the default. With
+    complete=True, an unused request is an error, too. With missing="pass" and no `upstream`, other requests are
+    forwarded to `segstore_server`, and if the trace has controller calls, other calls to its controller.
     """
     made: list[tuple[Path, testing.RunningTrace, bool, bool]] = []
 

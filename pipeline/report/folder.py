@@ -19,7 +19,7 @@ from typing import Final
 PAGE: Final = "report.html"
 
 _OF_WRITING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-"""Errors that cannot be of the traces, which are only read."""
+"""Errors of writing the report: the traces are only read."""
 
 
 class ReportError(RuntimeError):

@@ -1,9 +1,10 @@
 """The reference analysis: one pass over the records in plain Python.
 
 It follows all connections of a file at once and in file order, by the same `segstore.pipeline.report.connection` that
-Spark's runs connection by connection. Whether a later set-up covers an append is decided here on Python's objects, on
-Spark by SQL. So a comparison of both covers partitioning, batches and the SQL steps; tests check the rules themselves
-with planted faults and recorded traces. Rows are tuples in the order of `EXCHANGE_COLUMNS` and `VIOLATION_COLUMNS`.
+the analysis on Spark runs connection by connection. Whether a later set-up covers an append is decided here on Python's
+objects, on Spark by SQL. So comparing the two covers partitioning, batches and the SQL steps; tests check the rules
+themselves with planted faults and recorded traces. Rows are tuples in the order of `EXCHANGE_COLUMNS` and
+`VIOLATION_COLUMNS`.
 
 Invariant: rows come from `segstore.pipeline.trace.rows`, and so from the codec. Memory grows with the number of
 requests. No Spark, no NumPy.

@@ -4,7 +4,7 @@ The folder contains `report.html`, `report.json` (the page's data), and one fold
 holds everything that was read. The analysis reads the traces again, so do not report on files that are being written.
 `report_folder` checks the folder.
 
-Of traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only reads and follows the connections, and
+For traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only reads and follows the connections, and
 DuckDB makes the tables: Spark takes longer to plan a small table than DuckDB to make it.
 
 Invariant: unreadable parts are listed, with file and offset, in the table `skipped` and on the page; with `strict` the

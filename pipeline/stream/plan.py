@@ -421,7 +421,7 @@ class _Batch:
         """Returns the batch's end as an offset that determines, with the start, the batch's events.
 
         A segment is in it from the batch that begins it until the batch after its end is read, and longer until all its
-        successors have begun. It also waits for its predecessors, whose successor it would be again.
+        successors have begun. It also stays as long as a predecessor, which would begin it again.
         """
         start = self._start
         if all(end <= start.get(each, 0) for each, end in ends.items()):

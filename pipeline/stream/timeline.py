@@ -24,7 +24,7 @@ from segstore.pipeline.stream.segments import IndexEntry, Segments
 from segstore.wire import StreamSegmentInfo
 
 INDEX_DELAY_MS: Final = 10
-"""An entry is written so much later than the first event that it covers."""
+"""Delay of an entry after the first event that it covers."""
 _WINDOW: Final = 2048
 """Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
 

@@ -173,7 +173,7 @@ class Outs:
 async def write_rows(
     segments: Segments, query: UUID, batch: int, partition: int, rows: AsyncIterable[Rows]
 ) -> TaskResult:
-    """Stores a task's rows invisibly, except those already in the stream."""
+    """Stores a task's rows invisibly, except rows already in the stream."""
     registry = Registry(segments)
     layout: Layout | None = None
     of_query = position_of_query(query)

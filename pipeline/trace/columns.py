@@ -198,7 +198,7 @@ PACKED_COLUMNS: Final = (
         "rows", "binary", "rows of one connection of one file, the first at this place; see `trace.batches.packed`"
     ),
 )
-"""The columns of packed rows: the place of the first of some rows, and all of them."""
+"""The columns of packed rows: the place of the first row, and the rows."""
 
 
 def _default_columns() -> tuple[str, ...]:

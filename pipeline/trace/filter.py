@@ -77,7 +77,7 @@ class Condition(NamedTuple):
         return bool(_COMPARE[self.test](value, self.values[0])) is not self.negated
 
     def in_numbers(self) -> Numbers:
-        """Returns the same as ranges of 64-bit numbers: of a kind, a direction, a type code, or of the column's own."""
+        """Returns the condition as ranges of numbers: of kinds, directions, type codes, or the column's int64."""
         if self.column in _NAMED:
             here = tuple((each, each) for each in _NAMED[self.column] if self.holds(each.name.lower()))
             return self.column, False, False, here

@@ -192,7 +192,7 @@ def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface],
 
 
 def _comment(options: memoryview, order: str) -> bytes:
-    """The first comment of a packet, if it is not too long to be one about a connection."""
+    """Returns the first comment of a packet, if it is short enough to be about a connection."""
     at = 0
     while at + 4 <= len(options):
         code, size = struct.unpack_from(order + "HH", options, at)

@@ -13,8 +13,8 @@ ports decide which of `GROUPS` groups a connection belongs to; controller calls 
 own packets alone, and on the time of the capture's last packet, so records, skips and limits are the same in any number
 of parts:
 
-1. A record's block is the offset of the packet that completed it, or at the end of the capture of the last packet of
-   its group. Its number is unique there, and later records of the group have higher blocks or numbers.
+1. A record's block is the offset of the packet that completed it; at the end of the capture, of the last packet of its
+   group. Its number is unique there, and later records of the group have higher blocks or numbers.
 2. A connection's number is the offset of its first packet.
 3. Memory is bounded in each group: data that waits for earlier packets, or for the first bytes of a client, takes at
    most `MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one
@@ -162,9 +162,9 @@ class TcpDirection:
 
 
 class _Connection:
-    """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it is one to a store.
-    comment: that on its first packet. closed_by: the direction that finished first. closing: the comment on the packet
-    with which it did.
+    """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it leads to a store.
+    comment: on its first packet. closed_by: the direction that finished first. closing: the comment on the packet that
+    finished it.
     """
 
     __slots__ = (

@@ -63,7 +63,7 @@ class StoreFailed(Exception):
 
 
 def announcement(addresses: dict[str, Endpoint | None], form: str) -> str:
-    """One line with the address of each part, an address for browsers as a URL; as JSON, an object with their keys."""
+    """Formats the addresses of the parts as one line, for browsers as URLs, or as a JSON object."""
     joined = {name: address_text(address) for name, address in addresses.items()}
     if form == "json":
         return json.dumps(joined)

@@ -305,7 +305,7 @@ class Running(_Hosted):
         return self._do(Watched.report)
 
     def cut(self) -> int:
-        """Breaks all connections at once, as a failing network does; how many there were."""
+        """Breaks all connections at once, as a failing network does; returns their number."""
         return self._do(break_connections)
 
     # --- requests ---------------------------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file, readable only by its owner, that takes the place of `path` at the end; not if that fails.
+    """Opens a new file, readable only by its owner, that replaces `path` at the end unless the block fails.
 
     A link stays, and its target is replaced. A device or pipe is written to. An OSError in writing names `path`.
     """

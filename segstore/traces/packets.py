@@ -6,7 +6,7 @@ addresses of 127.0.0.0/8. A connection ends with FINs, first from the side that 
 addresses, and the trace's metadata) are written as comments, for readers only.
 
 Controller calls are lines of a fixture, on an interface of their own for Wireshark's exported PDUs, which Wireshark
-shows as JSON. Of a message that would make a packet too long for Wireshark only the size is kept.
+shows as JSON. If a message would make a packet too long for Wireshark, only its size is kept.
 
 Invariant: reading a written file gives the same calls, and the same records of each connection that starts with a
 Hello, apart from those facts. They are in the order of their packets, except that an open record comes with the

@@ -13,7 +13,7 @@ from segstore.wire.inspect import describe, lines
 from segstore.wire.trace import CONTROLLER, Call, FieldDifference, redacted_call
 
 _MOST_PLACES: Final = 8
-"""Places in which one payload differs that are listed."""
+"""Maximum number of listed differences in a payload."""
 _THERE: Final = "_EXISTS"
 """The end of names of replies that refuse to create what exists, such as SEGMENT_ALREADY_EXISTS and STREAM_EXISTS."""
 

@@ -404,7 +404,7 @@ def show_group(admin: Admin, group: Name) -> int:
 @click.argument("reader")
 @_admin
 def take_offline(admin: Admin, group: Name, reader: str) -> int:
-    """Put a failed reader of a group offline; others continue at its last recorded position."""
+    """Put a failed reader of a group offline; other readers continue at its last recorded position."""
 
     async def work(client: Client) -> None:
         async with client.reader_group(*group) as opened:

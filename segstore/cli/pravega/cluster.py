@@ -98,7 +98,7 @@ def cluster_options(command: F) -> F:
 
 
 def cut_of(stream: tuple[str, str], text: str, takes: str) -> StreamCut:
-    """Returns the cut of a stream that a text is. Raises UsageError. takes: what may stand here, for the message."""
+    """Parses a text as a cut of a stream. Raises UsageError. takes: the accepted forms, for the message."""
     from segstore.client import CutError, StreamCut
 
     try:

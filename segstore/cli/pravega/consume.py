@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Start = Literal["head", "tail"] | Mapping[int, int]
 
 
-class MemberOptions(NamedTuple):
-    """The reader group to read as a member of, and the form that it is created in."""
+class Member(NamedTuple):
+    """The reader group to join, and the form in which it is created."""
 
     group: str
     shared_with: GroupForm

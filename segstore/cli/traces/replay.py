@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upstream_controller", "pace")
 
 _MOST_PRINTED: Final = 100
-"""Problems that a replay prints, with the nearest requests; a client that retries has any number of them."""
+"""Maximum number of problems that a replay prints; a client that retries has any number of them."""
 
 
 @click.command(short_help="Answer clients from a trace.")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 _MOST_PLACES: Final = 8
-"""Places in which one payload differs that a comparison prints."""
+"""Maximum number of printed differences in a payload."""
 
 _OUT = NewPath(dir_okay=False, path_type=Path)
 _REREAD = Rereadable(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
