@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Start = Literal["head", "tail"] | Mapping[int, int]
 
 
-class Member(NamedTuple):
+class MemberOptions(NamedTuple):
     """The reader group to join, and the form in which it is created."""
 
     group: str
