@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from segstore.server.connection.receiving import ReceiveBuffers
 from segstore.server.connection.states import Ending
 from segstore.server.descriptors import Limit, shares
-from segstore.server.fair_queue import Job
 
 if TYPE_CHECKING:
     from segstore.server.connection.deadlines import Missed, Waits
     from segstore.server.connection.service import StoreService
+    from segstore.server.connection.session import Session
     from segstore.server.durable import Gate
     from segstore.server.faults import Faults
     from segstore.server.recording import Recorder
@@ -39,8 +39,10 @@ _AT_ONCE: Final = 128
 _SIZES: Final = 64
 
 
-class Member(Job, Protocol):
+class Member(Protocol):
     """A connection as the hub sees it; attributes and methods as in `Connection`."""
+
+    session: Session
 
     @property
     def held_bytes(self) -> int: ...
@@ -76,7 +78,6 @@ class ConnectionHub(Generic[C]):
         service: executes their requests.
         connections: all open connections.
         outstanding_bytes: bytes held for all peers, as last reported by the connections.
-        queue: connections with more to execute than a slice allows, and other long work of the store.
         buffers: those that its connections read into.
         recorder: records the traffic of new connections; None for no recording.
         fence: called before requests are executed; removes containers that the store has lost. None if no other store
@@ -103,7 +104,6 @@ class ConnectionHub(Generic[C]):
         self.number = number
         self.fence: Callable[[], None] | None = None
         self.limits = limits = service.settings.limits
-        self.queue = service.queue
         self.connections: set[C] = set()
         self.buffers = ReceiveBuffers()
         self.outstanding_bytes = 0
@@ -131,29 +131,27 @@ class ConnectionHub(Generic[C]):
 
     # --- running and flushing ---------------------------------------------------------------------------------------
 
-    def enter(self, connection: C) -> None:
-        """Begins a slice of a connection's requests; the connection writes its own replies. Losing containers to the
-        fence may close the connection."""
+    def run(self, connection: C, execute: Callable[[], None]) -> None:
+        """Executes requests of a connection, which writes its own replies; answers the reads that they woke. An
+        unexpected error ends this connection only. Losing containers to the fence may close it.
+        """
         if self.fence is not None:
             self.fence()
-        self.queue.begin()
         self._running = connection
-
-    def leave(self) -> bool:
-        """Ends the slice: answers the reads that it woke, and writes. Returns whether the slice was used up."""
-        service, queue = self.service, self.queue
         try:
-            if service.store.waiters.woken and service.advance():
-                queue.add(service)
+            execute()
+        except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
+            self.service.failed(connection.session, error)
         finally:
-            self._running = None
-            if self._to_flush:
-                self.flush()
-            used_up = queue.end()
-        return used_up
+            try:
+                self.service.answer_waiting()
+            finally:
+                self._running = None
+                if self._to_flush:
+                    self.flush()
 
     def reply_queued(self, connection: C) -> None:
-        """Handles a new reply or the end of a session. Outside a slice, replies are written in the next iteration."""
+        """Handles a new reply or the end of a session. Outside `run`, replies are written in the next iteration."""
         if connection is self._running:
             return
         if not self._to_flush and self._running is None:
@@ -161,7 +159,7 @@ class ConnectionHub(Generic[C]):
         self._to_flush[connection] = None
 
     def flush(self) -> None:
-        """Writes the replies of connections outside their own slices."""
+        """Writes the replies of connections other than the running one."""
         while self._to_flush:
             connection, _ = self._to_flush.popitem()
             connection.flush()
@@ -314,6 +312,5 @@ class ConnectionHub(Generic[C]):
         self._ended.pop(connection, None)
         self._watched.discard(connection)
         self._to_flush.pop(connection, None)
-        self.queue.discard(connection)
         if not self.connections and self._all_closed is not None:
             self._all_closed.set()

@@ -169,14 +169,12 @@ class Session:
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def receive_all(self, items: Sequence[Item], start: int = 0, whole: bool = True) -> int:
-        """Executes items in order, from `start`; returns how many of all are done.
+    def receive_all(self, items: Sequence[Item], *, whole: bool = True) -> int:
+        """Executes items in order until the session has ended or enough output is pending; returns how many are done.
 
-        It stops early when the session has ended, when enough output is pending, and after a command that uses up the
-        open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
+        whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        service, done, total = self._service, start, len(items)
-        now_ms = service.now_ms()
+        done, total, now_ms = 0, len(items), self._service.now_ms()
         try:
             while done < total:
                 item = items[done]
@@ -188,8 +186,6 @@ class Session:
                     self._append((_run_of(item),), now_ms, -1 if offset is None else offset)
                 else:
                     self._command(item)  # type: ignore[arg-type]  # nothing else is left
-                    if service.queue.is_over():
-                        break
                 if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
         finally:
@@ -293,31 +289,19 @@ class Session:
 
     def close(self) -> None:
         """Drops waiting requests and deletes the transient segments of the closed connection."""
-        while not self.close_some():
-            pass
-
-    def close_some(self) -> bool:
-        """As `close`, until the open slice is used up, but at least one step; returns whether all is done."""
         self.end("")
         self.woken.clear()
-        is_over = self._service.queue.is_over
-        while True:
-            if self.reads:
-                self._service.forget_read(self.reads.pop())
-            elif self._expiries:
-                self._expiries.popitem()[1].timer.cancel()
-            elif self._writers:
-                self._drop_writer(next(reversed(self._writers)))
-            elif self._transients:
-                self._service.drop_transient(self._transients.pop())
-            else:
-                break
-            if is_over():
-                return False
+        while self.reads:
+            self._service.forget_read(self.reads.pop())
+        while self._expiries:
+            self._expiries.popitem()[1].timer.cancel()
+        for key in tuple(self._writers):
+            self._drop_writer(key)
+        while self._transients:
+            self._service.drop_transient(self._transients.pop())
         self._refused.clear()
         self.take_out()
         self._on_reply = lambda: None  # the socket's owner refers to this: without a cycle both are freed at once
-        return True
 
     # --- out ------------------------------------------------------------------------------------------------------
 

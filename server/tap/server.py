@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.server.accepting import stop_accepting
-from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.net import TlsFiles, listening_on, public_host, trusting
 from segstore.server.recording import together
@@ -122,7 +121,6 @@ class TapServer(WithFaults):
         traffic: the latest traffic, recorded too; None if it is not kept.
         rules: fault rules and request log; None to forward bytes without decoding.
         links: the open connections.
-        queue: links that have more pieces to process than a slice allows.
         closing: whether `stop` was called.
         upstream_context: TLS context for connections to stores; None without TLS.
         sockets: direction, addresses of both ends → door and side, for the sockets of all links.
@@ -140,7 +138,6 @@ class TapServer(WithFaults):
         if recorder is not None:
             self.record(recorder)
         self.links: set[Link] = set()
-        self.queue = FairQueue()
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
         self._trusted: bytes | None = None

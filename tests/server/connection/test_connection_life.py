@@ -164,8 +164,7 @@ def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_
 ) -> None:
     room = Room(monkeypatch)
     line = room.connect()
-    room.queue.is_busy = True
-    line.send(PONG, create())
+    line.queue(PONG, create())
     assert line.connection.eof_received(), "the transport is needed for the replies"
     assert line.socket.calls == []
     room.run()
@@ -181,8 +180,7 @@ def test_a_peer_that_ends_its_side_gets_the_replies_that_a_rule_delays(
     room = Room(monkeypatch, rules=True)
     room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
     line = room.connect()
-    room.queue.is_busy = is_pending
-    line.send(PONG, create())
+    line.queue(PONG, create()) if is_pending else line.send(PONG, create())
     assert line.connection.eof_received(), "the transport is needed for the replies"
     room.run()
     assert line.socket.calls == []
@@ -283,12 +281,12 @@ def test_a_connection_that_has_executed_what_its_peer_sent_before_its_end_needs_
 ) -> None:
     room = Room(monkeypatch)
     line, other = room.connect(), room.connect()
-    room.queue.is_busy = True
-    line.send(PONG)
+    line.queue(PONG)
     other.send(Hello(18, 18))
     line.connection.eof_received()
     for each in (line, other):
-        assert not each.connection.advance()
+        each.connection.catch_up_soon()
+        room.run()
         assert each.socket.calls == ["close"]
 
 
@@ -355,8 +353,7 @@ def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_again(monkeyp
     line = room.connect()
     room.disk.behind()
     line.send(PONG)
-    room.queue.is_busy = True
-    line.send(create())
+    line.queue(create())
     line.connection.end("it is to go", Ending.FLUSHED)
     room.run()
     assert (line.socket.calls, line.socket.reads) == ([], False)
@@ -413,8 +410,7 @@ def test_what_is_pending_has_no_account_when_its_connection_is_ended(monkeypatch
     line = room.connect()
     line.socket.is_stuck = True
     line.send(HELLO)
-    room.queue.is_busy = True
-    line.send(create())
+    line.queue(create())
     assert room.hub.outstanding_bytes == len(encode(HELLO)) + len(encode(create()))
     line.connection.end("enough")
     assert room.hub.outstanding_bytes == len(encode(HELLO))
@@ -447,7 +443,8 @@ def test_a_reply_for_a_transport_that_closes_by_itself_is_dropped(monkeypatch: p
     writer.send(append(1))
     assert line.answers() == []
     assert line.session.out == []
-    assert not line.connection.advance()
+    line.connection.catch_up_soon()
+    room.run()
     assert "resume" not in line.socket.calls
 
 
@@ -456,10 +453,10 @@ def test_requests_that_are_pending_when_a_transport_closes_by_itself_are_execute
 ) -> None:
     room = Room(monkeypatch)
     line = room.connect()
-    room.queue.is_busy = True
-    line.send(create())
+    line.queue(create())
     line.socket.calls.append("abort")
-    assert not line.connection.advance()
+    line.connection.catch_up_soon()
+    room.run()
     assert not exists(room)
     line.connection.connection_lost(None)
     assert exists(room)
@@ -573,8 +570,7 @@ def test_requests_of_a_connection_that_is_cut_are_not_executed(
 ) -> None:
     room = Room(monkeypatch, record=True)
     line = room.connect()
-    room.queue.is_busy = True
-    line.send(create())
+    line.queue(create())
     line.connection.abort()
     line.connection.abort()
     room.run()
@@ -602,8 +598,7 @@ def test_a_rule_that_resets_a_connection_that_is_lost_is_recorded(monkeypatch: p
     room = Room(monkeypatch, rules=True, record=True)
     room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"close": "before", "reset": True}, name="cut")
     line = room.connect()
-    room.queue.is_busy = True
-    line.send(INFO, create())
+    line.queue(INFO, create())
     line.connection.connection_lost(None)
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "fault 'cut': close before"})}
     assert not exists(room)
