@@ -256,7 +256,6 @@ class Connection(asyncio.BufferedProtocol):
             self.end("", Ending.FLUSHED)
         if self._state not in (ConnectionState.HALF_CLOSED, ConnectionState.DRAINING):
             return False
-        self._hub.peer_ended(self)
         transport = self.transport  # under TLS nothing can be sent any more
         return transport is not None and transport.get_extra_info("sslcontext") is None
 
@@ -485,11 +484,6 @@ class Connection(asyncio.BufferedProtocol):
         """Of the connection, over all stores that share a recorder or fault rules; None without both."""
         return self._number or None
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether the peer has requested nothing so far: at most Hello and KeepAlive."""
-        return not self.session.has_asked
-
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""
         held = self._execution.held_bytes
@@ -502,12 +496,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _tell(self, held: int) -> None:
         difference, self.held_bytes = held - self.held_bytes, held
-        self._hub.account(self, difference)
-
-    def shrink(self, share: int) -> None:
-        """No more than `share` bytes of replies may wait for this peer, until it has read them."""
-        if self.transport is not None:
-            self._output.shrink(share)
+        self._hub.account(difference)
 
     def missed(self, missed: Missed, now_s: float) -> None:
         """A deadline has passed: the connection ends, unless the peer was only slow to read."""
@@ -530,11 +519,11 @@ class Connection(asyncio.BufferedProtocol):
         self.session.end(why, ending)
         self.flush()
 
-    def cut(self, why: str, level: int = logging.WARNING) -> None:
-        """Ends the connection at once: what was written and not read is lost. level: of its log line."""
+    def cut(self, why: str) -> None:
+        """Ends the connection at once: what was written and not read is lost."""
         session = self.session
         session.end(why)
-        log.log(level, "connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
+        log.warning("connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
         self.abort()
 
     def abort(self) -> None:

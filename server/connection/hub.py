@@ -1,11 +1,8 @@
 """State shared by all connections of a server: receive buffer, memory accounting, deadlines, shutdown.
 
 Memory is accounted in bytes. A connection reports what it holds after each read and write; what its peer has read since
-is checked twice a second, with the deadlines. Above half of `total_outstanding_bytes`, the largest connections are
-checked at once, and each peer's pending replies are limited to its share. Above the limit, connections that hold the
-most are closed until the sum is within the limit. Connections are grouped by the power of two of the bytes they hold,
-so one of the largest is found in constant time. The accounting costs one addition per read, and no group of peers can
-take the memory that others need.
+is checked twice a second, with the deadlines. Above `total_outstanding_bytes`, the largest connections are closed until
+the sum is within the limit.
 
 Invariants: `outstanding_bytes` is the sum of what the connections report; at most one connection runs at a time; after
 `close` no connection and no timer is left. Source: `ConnectionTracker`, which has the same limit in the reference but
@@ -17,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from segstore.server.connection.receiving import ReceiveBuffers
 from segstore.server.connection.states import Ending
-from segstore.server.descriptors import Limit, shares
+from segstore.server.net import most_connections
 
 if TYPE_CHECKING:
     from segstore.server.connection.deadlines import Missed, Waits
@@ -34,9 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 0.5
-_AT_ONCE: Final = 128
-"""Maximum number of connections whose deadlines are checked in one loop iteration."""
-_SIZES: Final = 64
 
 
 class Member(Protocol):
@@ -50,12 +44,7 @@ class Member(Protocol):
     @property
     def waits(self) -> Waits: ...
 
-    @property
-    def is_silent(self) -> bool: ...
-
     def look_up(self) -> None: ...
-
-    def shrink(self, share: int) -> None: ...
 
     def missed(self, missed: Missed, now_s: float) -> None: ...
 
@@ -63,7 +52,7 @@ class Member(Protocol):
 
     def end(self, why: str, ending: Ending) -> None: ...
 
-    def cut(self, why: str, level: int = ...) -> None: ...
+    def cut(self, why: str) -> None: ...
 
     def abort(self) -> None: ...
 
@@ -85,7 +74,6 @@ class ConnectionHub(Generic[C]):
         gate: delays replies until their changes are durable; None if changes need not be durable.
         faults: the rules and the observer of all connections; None if requests are neither observed nor changed.
         number: the store's number in its cluster, for fault rules.
-        limit: maximum number of open connections; another one replaces a silent one.
     """
 
     def __init__(
@@ -109,23 +97,14 @@ class ConnectionHub(Generic[C]):
         self.outstanding_bytes = 0
         self.closing = False
         self.recorder: Recorder | None = None
-        self._crowded_bytes = limits.total_outstanding_bytes // 2
-        self._relieving = False
-        self._holders: list[dict[C, None]] = [{} for _ in range(_SIZES)]  # by the bit length of what they hold
         self._to_flush: dict[C, None] = {}
         self._watched: set[C] = set()
-        self._to_ask: list[C] = []  # in this sweep
         shortest = min(
             limits.first_frame_timeout_s, limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.linger_s
         )
         self._sweep_s = min(_SWEEP_S, shortest / 4)
-        self._sweeper: asyncio.Handle | None = None
-        most = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
-        self.limit = Limit(
-            "connections to the segment store", most, "max_connections" if limits.max_connections else "ulimit -n"
-        )
-        self._silent: dict[C, None] = {}
-        self._ended: dict[C, None] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._max_connections = limits.max_connections or max(1, most_connections() // stores)
         self._running: C | None = None
         self._all_closed: asyncio.Event | None = None
 
@@ -166,33 +145,16 @@ class ConnectionHub(Generic[C]):
 
     # --- accounting -------------------------------------------------------------------------------------------------
 
-    def account(self, connection: C, difference: int) -> None:
-        """Adjusts the account by a change in the bytes that a connection holds."""
+    def account(self, difference: int) -> None:
+        """Adjusts the account by a change in the bytes that a connection holds; closes the largest ones if need be."""
         self.outstanding_bytes += difference
-        held = connection.held_bytes
-        before, size = (held - difference).bit_length(), held.bit_length()
-        if size != before:
-            self._holders[before].pop(connection, None)
-            if size:
-                self._holders[size][connection] = None
-        if difference > 0 and self.outstanding_bytes > self._crowded_bytes and not self._relieving:
-            self._relieving = True
-            try:
-                self._relieve(connection)
-            finally:
-                self._relieving = False
-
-    def _relieve(self, growing: C) -> None:
         limit = self.limits.total_outstanding_bytes
-        while self.outstanding_bytes > self._crowded_bytes:
-            largest = next(iter(next(filter(None, reversed(self._holders)))))
+        while difference > 0 and self.outstanding_bytes > limit:
+            largest = max(self.connections, key=lambda each: each.held_bytes)
             held = largest.held_bytes
             largest.look_up()
             if largest.held_bytes < held:
                 continue  # its peer has read meanwhile; another connection may be the largest now
-            if self.outstanding_bytes <= limit:
-                growing.shrink(max(1, self._crowded_bytes // len(self.connections)))
-                return
             self.service.counters.evictions += 1
             largest.cut(
                 f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed "
@@ -202,43 +164,17 @@ class ConnectionHub(Generic[C]):
     # --- admission --------------------------------------------------------------------------------------------------
 
     def admit(self, connection: C) -> str:
-        """Admits a new connection; returns "", or why it is refused.
-
-        At the limit, it replaces the oldest connection that has sent no request, or else the one whose peer has ended
-        its direction first.
-        """
-        if len(self.connections) >= self.limit.most:
-            self.limit.reached()
-            why = f"{self.limit.most} are open"
-            if not self._close_idle(why):
-                return why
+        """Admits a new connection; returns "", or why it is refused."""
+        if len(self.connections) >= self._max_connections:
+            setting = "max_connections" if self.limits.max_connections else "half of ulimit -n"
+            return f"{self._max_connections} connections are open, the limit ({setting})"
         self.connections.add(connection)
-        self._silent[connection] = None
         return ""
 
-    def peer_ended(self, connection: C) -> None:
-        """Called for a connection whose peer has ended its direction while replies are to be sent. It may have gone."""
-        self._ended[connection] = None
-
     def refused(self, peer: str, why: str) -> None:
-        """Counts and logs a refused connection. The limits warn themselves."""
+        """Counts and logs a refused connection."""
         self.service.counters.connections_refused += 1
-        log.debug("connection from %s refused: %s", peer, why)
-
-    def _close_idle(self, why: str) -> bool:
-        """Closes a connection that gives way to another; returns whether there was one."""
-        while self._silent:
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
-            if oldest.is_silent:
-                oldest.cut(f"it has sent no request, and {why}", logging.DEBUG)
-                return True
-        if self._ended:
-            oldest = next(iter(self._ended))
-            del self._ended[oldest]
-            oldest.cut(f"its peer has ended its direction, and {why}", logging.DEBUG)
-            return True
-        return False
+        log.log(logging.INFO if self.closing else logging.WARNING, "connection from %s refused: %s", peer, why)
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
@@ -249,18 +185,12 @@ class ConnectionHub(Generic[C]):
             self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
 
     def _sweep(self) -> None:
-        self._to_ask = list(self._watched)
+        loop = asyncio.get_running_loop()
         self.buffers.trim()
-        self._sweep_some()
-
-    def _sweep_some(self) -> None:
-        """Checks a part of the connections; later loop iterations check the rest."""
-        loop, to_ask = asyncio.get_running_loop(), self._to_ask
         now = loop.time()
-        some = to_ask[-_AT_ONCE:]
-        del to_ask[-_AT_ONCE:]
+        self._sweeper = None
         try:
-            for connection in some:
+            for connection in tuple(self._watched):
                 if connection not in self._watched:
                     continue  # it was closed meanwhile
                 connection.look_up()
@@ -270,12 +200,8 @@ class ConnectionHub(Generic[C]):
                 elif deadline is None and not connection.held_bytes:
                     self._watched.discard(connection)
         finally:  # an error must not stop later sweeps
-            if to_ask:
-                self._sweeper = loop.call_soon(self._sweep_some)
-            elif self._watched:
+            if self._watched:
                 self._sweeper = loop.call_later(self._sweep_s, self._sweep)
-            else:
-                self._sweeper = None
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -308,8 +234,6 @@ class ConnectionHub(Generic[C]):
     def closed(self, connection: C) -> None:
         """Removes a closed connection."""
         self.connections.discard(connection)
-        self._silent.pop(connection, None)
-        self._ended.pop(connection, None)
         self._watched.discard(connection)
         self._to_flush.pop(connection, None)
         if not self.connections and self._all_closed is not None:

@@ -74,7 +74,6 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
-        has_asked: whether the peer has sent more than Hello and KeepAlive.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends, "" for a peer that went of its own accord.
@@ -97,7 +96,6 @@ class Session:
         "admin",
         "ending",
         "full",
-        "has_asked",
         "out",
         "out_bytes",
         "out_has_payload",
@@ -129,7 +127,6 @@ class Session:
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
-        self.has_asked = False
         self.ending = _NOT_YET
         self.why = ""
         self._on_reply = on_reply
@@ -257,7 +254,6 @@ class Session:
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
         if special is None:
-            self.has_asked = True
             self._service.handle(self, command)
         else:
             special(self, command)
@@ -351,7 +347,6 @@ class Session:
     # --- appends ----------------------------------------------------------------------------------------------------
 
     def _setup_append(self, command: SetupAppend) -> None:
-        self.has_asked = True
         if self.admin:
             self.end("SetupAppend is not served on the admin port")
             return
@@ -456,7 +451,6 @@ class Session:
             self.end(f"{operation} failed: {error}", Ending.FLUSHED)
 
     def _create_transient(self, command: CreateTransientSegment) -> None:
-        self.has_asked = True
         if self.admin:
             self.end("CreateTransientSegment is not served on the admin port")
             return

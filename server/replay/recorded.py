@@ -64,7 +64,7 @@ class RecordedController(Handler):
         listener = new_server(*bounds(ControllerConfig()))
         self = cls(server, calls, listener, host)
         self.endpoint = Endpoint(host, await listen(listener, host, port, None))
-        await self._in_flight.begin(self.endpoint.port)
+        await self._in_flight.begin()
         return self
 
     async def aclose(self, grace_s: float = 0.0) -> None:

@@ -285,30 +285,6 @@ async def test_hundreds_that_hold_frames_in_part_hold_no_more_than_is_allowed_to
         await until(lambda: hub.outstanding_bytes == 0)
 
 
-async def test_many_that_do_not_read_get_a_smaller_share_before_anybody_is_cut() -> None:
-    # 20 times the 8 MiB of one connection and the reply that passes them would be more than is allowed.
-    limits = LimitSettings(connection_outstanding_bytes=8 * MIB, total_outstanding_bytes=160 * MIB)
-    async with (
-        MockSegmentStore(watched=False, limits=limits) as store,
-        await filled(store) as healthy,
-        Crowd() as crowd,
-    ):
-        hub = store.server.hub
-        peers = await crowd.connect(store, 20)
-        for peer in peers:
-            peer.send(HELLO, *[read(request_id=each) for each in range(50)])
-            assert await is_served(healthy)
-            assert hub.outstanding_bytes <= limits.total_outstanding_bytes
-        await until(lambda: sum(1 for each in hub.connections if each.session and each.session.full) == 20)
-        assert hub.outstanding_bytes <= limits.total_outstanding_bytes
-        assert store.server.service.counters.evictions == 0
-        # Whoever reads after all gets everything.
-        answers = await peers[0].receive(51)
-        assert [each.request_id for each in answers if isinstance(each, SegmentRead)] == list(range(50))
-        await crowd.close()
-        await until(lambda: hub.outstanding_bytes == 0)
-
-
 async def test_hundreds_that_do_not_read_are_cut_until_it_fits(caplog: pytest.LogCaptureFixture) -> None:
     limits = LimitSettings(connection_outstanding_bytes=8 * MIB, total_outstanding_bytes=16 * MIB)
     async with (

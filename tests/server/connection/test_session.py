@@ -455,7 +455,6 @@ def test_the_admin_port_names_what_it_does_not_serve(command: Command) -> None:
     desk = Desk(make_service(), admin=True)
     assert desk.ask(command) == []
     assert desk.session.why == f"{type(command).__name__} is not served on the admin port"
-    assert desk.session.has_asked
 
 
 def test_a_limit_that_ends_a_session_is_named() -> None:
@@ -466,18 +465,6 @@ def test_a_limit_that_ends_a_session_is_named() -> None:
     desk = authorised(clock := FakeClock(1_000.0), 1_030.0)
     clock.advance(31)
     assert desk.session.why == f"the token of a writer of {SEGMENT!r} expired"
-
-
-def test_greetings_are_no_requests_and_anything_else_is() -> None:
-    desk = Desk(make_service())
-    desk.ask(Hello(17, 5), KeepAlive())
-    assert not desk.session.has_asked
-    desk.ask(create())
-    assert desk.session.has_asked
-    for command in (set_up(), transient()):
-        other = Desk(make_service())
-        other.ask(command)
-        assert other.session.has_asked
 
 
 def test_what_a_session_stores_and_queues_is_counted() -> None:
