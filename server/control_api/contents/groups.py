@@ -89,7 +89,7 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
     for name in await _later(controller, [*places, *found.future], found.ends):
         places.setdefault(name, (None, None))
     listed = sorted(places)[:_MOST_MEASURED]
-    infos = await answers(controller, controller.segments.segment_info, listed)
+    infos = await answers(controller.segments.segment_info, listed)
     shown_segments = [_segment(name, *places[name], infos.get(name), found.ends.get(name)) for name in listed]
     lags: dict[str | None, int] = defaultdict(int)
     for name, each in zip(listed, shown_segments, strict=True):
@@ -146,7 +146,7 @@ async def _later(controller: Controller, names: Iterable[str], ends: Container[s
     seen = set(names)
     ahead = [each for each in seen if each not in ends]
     while ahead and len(seen) < _MOST_LATER:
-        await controller.pace.take(1)
+        await asyncio.sleep(0)
         more = [each for each in _successors(controller.state, ahead.pop()) if each not in seen]
         seen |= set(more)
         ahead += [each for each in more if each not in ends]

@@ -242,15 +242,13 @@ class ControllerServer:
         async def perform(request: Message, caller: Caller) -> bytes:
             response: Message | None = await serve_one(request, caller)
             response = with_status(method.response, "SUCCESS") if response is None else response
-            data = response.SerializeToString()
-            self.executor.charge(len(data))
-            return data
+            return response.SerializeToString()
 
         def prepare(asked: bytes, caller: Caller) -> Callable[[], Awaitable[bytes]]:
             return partial(perform, method.request.FromString(asked), caller)
 
         async def handle(asked: bytes, context: Any) -> bytes:
-            execution = self.executor.execute(name, context.peer(), asked, _authorization(context), prepare)
+            execution = self.executor.execute(name, asked, _authorization(context), prepare)
             del asked  # it may be large, and is not needed any more
             try:
                 return await execution

@@ -1,6 +1,6 @@
 """Tests of `server/connection`. Modules whose tests have another name:
 
-executing: test_steps too; refusals, requests: test_session, test_service
+refusals, requests: test_session, test_service
 
 Most tests of connections use real sockets. `test_connection_life`, `test_connection_lost`, `test_connection_flow` and
 `test_connection_rules` drive the loop, the transport and the disk by hand (`driven`).
