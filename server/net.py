@@ -49,7 +49,7 @@ def end_by_reset(transport: asyncio.Transport) -> None:
 
 
 def most_connections() -> int:
-    """The connections that a port of this process may have: half of its file descriptors, the rest is for files."""
+    """The connections that the stores of this process may have: half of its file descriptors."""
     try:
         import resource
     except ImportError:  # Windows

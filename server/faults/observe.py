@@ -31,11 +31,10 @@ from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.inspect import NO_PAYLOAD, Payload
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import Call, Filter, Subject, check_possible, parse_filter, segments_of
 
-_MOST_SHOWN: Final = 100
 _STEP: Final = 256
 """Requests that are examined in a loop iteration."""
 _REQUEST_BYTES: Final = 700
@@ -444,7 +443,7 @@ def check_wait(count: object, timeout_s: object, since: object = 0) -> None:
 
 
 def _shown(given: object) -> str:
-    return printable(repr(given), _MOST_SHOWN)
+    return printable(repr(given), SHOWN)
 
 
 def _cost(seen: Seen) -> int:

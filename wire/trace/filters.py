@@ -49,7 +49,7 @@ from segstore.wire.patterns import (
     path_of,
     regular_expression,
 )
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.calls import outcomes
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from segstore.wire.trace.calls import Call
 
 MOST_TEXT: Final = 64 * 1024
-_SHOWN: Final = 100
 _DEEPEST: Final = 100
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _TIMES: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
@@ -96,7 +95,7 @@ class FilterError(WireError):
     """
 
     def __init__(self, column: int, expected: str, found: str) -> None:
-        shown = printable(repr(found), _SHOWN) if found else "the end"
+        shown = printable(repr(found), SHOWN) if found else "the end"
         super().__init__(f"column {column}: expected {expected}, found {shown}")
         self.column = column
         self.expected = expected
@@ -241,7 +240,6 @@ _WORDS: Final[dict[str, dict[str, Any]]] = {
 _GUESSED: Final = {"type": "command", "rpc": "method", "status": "status"}
 """What a word of a sort is called where the nearest one is suggested."""
 On = Literal["request", "reply"]
-_MOST_MEANT: Final = 6
 _APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a condition"
 _ACKS: Final = "an append is answered with DATA_APPENDED"
 _TRANSACTIONS: Final = (
@@ -539,7 +537,7 @@ def _meant(on: On | None) -> dict[str, str]:
             for word in cls.type_name.casefold().split("_"):
                 types.setdefault(word, []).append(cls.type_name)
     found = {
-        word: ", ".join(names[:_MOST_MEANT]) + (" …?" if len(names) > _MOST_MEANT else "?")
+        word: ", ".join(names[:6]) + (" …?" if len(names) > 6 else "?")
         for word, names in types.items()
         if word not in _TYPES
     }

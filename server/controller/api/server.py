@@ -67,7 +67,7 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
     """Create a server that does not listen yet. It closes connections beyond its limit at once."""
-    most = "grpc.max_allowed_incoming_connections", min(most_connections(), _GRPC_CONNECTIONS)
+    most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
     return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
 

@@ -124,7 +124,7 @@ def test_what_a_peer_reads_later_is_seen_by_the_sweep(monkeypatch: pytest.Monkey
     assert not room.loop.has_timers
 
 
-def test_what_is_executed_for_a_peer_that_does_not_read_is_bounded_within_a_slice(
+def test_what_is_executed_for_a_peer_that_does_not_read_is_bounded_within_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     room = Room(monkeypatch, connection_outstanding_bytes=1024 * 1024)
