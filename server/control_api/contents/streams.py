@@ -27,9 +27,6 @@ _SCALING: Final[tuple[Literal["fixed", "kbytes_per_s", "events_per_s"], ...]] = 
     "kbytes_per_s",
     "events_per_s",
 )
-_MOST_NEIGHBOURS: Final = 100
-_MOST_SUBSCRIBERS: Final = 100
-_MOST_POSITION: Final = 32_768
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -141,8 +138,8 @@ def _details(stream: KnownStream) -> m.StreamDetails:
         rollover_bytes=config.rollover_bytes,
         timestamp_aggregation_timeout_ms=config.timestamp_aggregation_timeout_ms,
         scaling_now=stream.scale is not None,
-        head=head if len(head) <= _MOST_POSITION else None,
-        subscribers=sorted(stream.subscribers)[:_MOST_SUBSCRIBERS],
+        head=head,
+        subscribers=sorted(stream.subscribers),
     )
 
 
@@ -193,6 +190,6 @@ def _segment(
         store=None if owner is None else str(owner),
         start_offset=None if info is None else info.start_offset,
         length=None if info is None else info.write_offset,
-        predecessors=[each.id for each in before[:_MOST_NEIGHBOURS]],
-        successors=[each.id for each in after[:_MOST_NEIGHBOURS]],
+        predecessors=[each.id for each in before],
+        successors=[each.id for each in after],
     )
