@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -45,8 +45,6 @@ _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
 _MOST_PROBLEMS: Final = 20
 _SUFFIXES: Final = (".jsonl", ".wtrace")
-_MOST_NAMES: Final = 1_000
-"""Maximum number of traces among which the nearest name to a missing trace is looked for."""
 _CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
@@ -512,7 +510,7 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
             said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
             pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
     traces = chain.from_iterable(Path(folder).glob(f"*{suffix}") for folder in folders for suffix in _SUFFIXES)
-    names = {each.stem for each in islice(traces, _MOST_NAMES)}
+    names = {each.stem for each in traces}
     near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
     pytest.fail(f"{said}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
 

@@ -169,9 +169,8 @@ class LimitSettings(BaseModel):
     what one connection has in flight at 128 MiB."""
     total_outstanding_bytes: int = Field(default=512 * _MIB, gt=0)
     """Maximum size of what is held for all peers together: waiting replies, incomplete frames and append blocks,
-    buffered requests, reads that wait at a tail. Above half of it, the replies that may wait for one peer shrink to its
-    share; above it, one of the largest connections is closed. It is exceeded by at most the replies to one read of one
-    connection (1 MiB and one reply)."""
+    buffered requests, reads that wait at a tail. Above it, the largest connections are closed. It is exceeded by at
+    most the replies to one read of one connection (1 MiB and one reply)."""
     connection_waiting_reads: int = Field(default=10_000, gt=0)
     """Maximum number of tail reads that wait for one peer; one more closes its connection."""
     connection_writer_bytes: int = Field(default=8 * _MIB, gt=0)
@@ -194,13 +193,13 @@ class LimitSettings(BaseModel):
     """Maximum number of segments that one request may merge; more are refused as an illegal argument. The reference's
     controller sends at most 100 (`CommitRequestHandler`)."""
     max_connections: int | None = Field(default=None, gt=0)
-    """Maximum number of connections; as many as file descriptors allow if not given. One more replaces the oldest
-    connection that has requested nothing; if there is none, the new one is closed at once."""
+    """Maximum number of connections; half of the process's file descriptors (`ulimit -n`) if not given. One more is
+    closed at once."""
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Close a connection that has not sent a whole frame by then. A TLS handshake may take as long."""
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Close a connection whose frame or append block is not complete by then. Bytes that arrive meanwhile do not extend
-    the time; time in which the store does not read the peer does not count."""
+    the time, which starts again when the store reads the peer after a pause."""
     stalled_peer_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Close a connection whose peer has read nothing of its waiting replies for this long."""
     linger_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)

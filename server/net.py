@@ -1,5 +1,5 @@
-"""Network addresses: endpoints, the host that clients are sent to, TLS files, ports that cannot be listened on, and
-resets.
+"""Network addresses: endpoints, the host that clients are sent to, TLS files, ports that cannot be listened on, resets,
+and the number of connections.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import struct
+import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,16 @@ def end_by_reset(transport: asyncio.Transport) -> None:
     found = transport.get_extra_info("socket")
     if found is not None:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+
+
+def most_connections() -> int:
+    """The connections that the stores of this process may have: half of its file descriptors."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
 
 
 class CannotListen(OSError):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 512 * 1024 * 1024
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
-_MOST_RECORDINGS: Final = 100
 
 
 class RecordingRefused(Exception):
@@ -128,8 +127,6 @@ class Recordings:
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
         """Starts a recording. name: a free one; one is made up for "". Raises RecordingRefused."""
-        if len(self._all) >= _MOST_RECORDINGS:
-            raise RecordingRefused(f"there are {_MOST_RECORDINGS} recordings, as many as are kept; delete some first")
         reserved = sum(each.reserved_bytes for each in (*self._all.values(), *self._deleted))
         if reserved + max_bytes > self.max_bytes:
             left = max(0, self.max_bytes - reserved)

@@ -10,6 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Final
+
+SHOWN: Final = 100
+"""Characters that an error shows of a name or a value."""
 
 
 def printable(text: str, longest: int | None = None) -> str:

@@ -16,7 +16,6 @@ from segstore.pipeline.storage import File
 
 MOST_PACKET_BYTES: Final = 1 << 20
 """Four times the maximum of tcpdump. Small packets are read together, up to this size."""
-_MOST_INTERFACES: Final = 4096
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 _ETHERNET, _NULL, _LOOP, _SLL, _SLL2 = 1, 0, 108, 113, 276
@@ -38,7 +37,6 @@ _PCAP: Final = {  # magic → byte order, nanoseconds per unit of the fraction
 }
 _SECTION, _INTERFACE, _OLD_PACKET, _PACKET = 0x0A0D0D0A, 1, 2, 6
 _ORDERS: Final = {bytes.fromhex("1a2b3c4d"): ">", bytes.fromhex("4d3c2b1a"): "<"}
-_MOST_COMMENT_BYTES = 4096
 _END, _COMMENT, _RESOLUTION, _OFFSET = 0, 1, 9, 14
 _SECOND_NS: Final = 1_000_000_000
 _INT64: Final = 1 << 63
@@ -155,8 +153,6 @@ def _pcapng(source: _Window) -> Iterator[Packet]:
                     yield _packet(at, body, order, interfaces, old=kind == _OLD_PACKET)
             except struct.error as cause:
                 raise BadPackets(at, f"a block of {size} bytes is too short for its fields") from cause
-            if len(interfaces) > _MOST_INTERFACES:
-                raise BadPackets(at, f"a section has more than {_MOST_INTERFACES} interfaces")
         at += size
 
 
@@ -192,12 +188,12 @@ def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface],
 
 
 def _comment(options: memoryview, order: str) -> bytes:
-    """Returns the first comment of a packet, if it is short enough to be about a connection."""
+    """The first comment of a packet."""
     at = 0
     while at + 4 <= len(options):
         code, size = struct.unpack_from(order + "HH", options, at)
         if code == _COMMENT:
-            return bytes(options[at + 4 : at + 4 + size]) if size <= _MOST_COMMENT_BYTES else b""
+            return bytes(options[at + 4 : at + 4 + size])
         if code == _END:
             break
         at += 4 + size + -size % 4

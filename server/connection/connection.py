@@ -1,11 +1,10 @@
 """One connection of a segment store on its socket: bytes in, its session run, bytes out.
 
-All connections of a hub share one receive buffer. The bytes of a read are decoded and executed in steps of up to 256
-frames. Usually all are executed before the next read, and the replies are sent in one write. What takes longer than a
-slice (`fair_queue`) continues in turn with other connections. A connection whose peer does not read its replies is not
-read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,
-in order. Whatever was read is executed, even if the peer has closed the connection since; then the replies are dropped
-as they are made.
+All connections of a hub share one receive buffer. Usually the requests of a read are all executed before the next read,
+and the replies are sent in one write. A connection executes at most one step (`executing`) in a loop iteration; the
+rest continues in the next ones. A connection whose peer does not read its replies is not read from until the peer has
+caught up. Meanwhile at most the bytes of one read are held, in order. Whatever was read is executed, even if the peer
+has closed the connection since; then the replies are dropped as they are made.
 
 With a durable store, replies are held until every operation executed before them is durable (`held`), and a peer that
 sends more than the disk can take is not read for a while. `states` has the life of a connection.
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
-from segstore.server.connection.receiving import CROWDED_BYTES, LONG_BYTES
+from segstore.server.connection.receiving import LONG_BYTES
 from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, SessionEnding, after
@@ -35,8 +34,6 @@ from segstore.wire import WireError
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from segstore.server.connection.executing import LaneHost
     from segstore.server.connection.hub import ConnectionHub
     from segstore.server.connection.receiving import Received
@@ -77,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         "_output",
         "_problem",
         "_recorder",
+        "_scheduled",
         "_state",
         "admin",
         "bytes_in",
@@ -102,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held = None if hub.gate is None else HeldReplies(hub.gate, hub.limits.connection_outstanding_bytes)
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.NEW
+        self._scheduled = False  # `_catch_up`, for the next loop iteration
         self.admin = admin
         self.bytes_in = self.bytes_out = 0
         self.waits = Waits(self._loop.time())
@@ -175,24 +174,18 @@ class Connection(asyncio.BufferedProtocol):
         self._output.is_full = self.session.full = False
         self._drop_out()
         self.look_up()
-        if self._wind_up():
-            hub.queue.add(self, heavy=True)
+        self._wind_up()
 
-    def _wind_up(self) -> bool:
-        """The connection is lost: executes what was received, and drops the session. Returns whether there is more to
-        do in another slice."""
+    def _wind_up(self) -> None:
+        """The connection is lost: executes what was received, step by step, and drops the session."""
         hub, session = self._hub, self.session
         if self._can_go_on():
             self._serve()
             self.look_up()
             if self._can_go_on():
-                return True
-        hub.enter(self)
-        try:
-            if not session.close_some():
-                return True
-        finally:
-            hub.leave()
+                self.catch_up_soon()
+                return
+        hub.run(self, session.close)
         if self._recorder is not None:
             why = session.why or self._problem or (str(self._lost_by) if self._lost_by is not None else "")
             ours = bool(session.why or self._problem)
@@ -202,7 +195,6 @@ class Connection(asyncio.BufferedProtocol):
         self._take(ConnectionEvent.FINISHED)
         log.debug("connection from %s ended: %d bytes in, %d bytes out", session.peer, self.bytes_in, self.bytes_out)
         hub.closed(self)
-        return False
 
     @property
     def is_full(self) -> bool:
@@ -218,10 +210,10 @@ class Connection(asyncio.BufferedProtocol):
         buffers = self._buffers
         if buffers.held_bytes:
             buffers.advance()
-        return buffers.view[:CROWDED_BYTES] if self._hub.queue.is_crowded else buffers.view
+        return buffers.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
+        session, received, held, lane = self.session, self.received, self._held, self._lane
         self._counters.bytes_in += nbytes
         self.bytes_in += nbytes
         if lane is not None and not (received.is_pending() or session.ended or lane.is_paused):
@@ -234,8 +226,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not received.read(nbytes):
             return  # the peer wrote more before reading was paused
-        if not hub.queue.is_busy:
-            self._serve()
+        self._serve()
         left = not received.finish()
         if left and session.ending is _NOT_YET:
             received.hold()
@@ -265,7 +256,6 @@ class Connection(asyncio.BufferedProtocol):
             self.end("", SessionEnding.FLUSHED)
         if self._state not in (ConnectionState.HALF_CLOSED, ConnectionState.DRAINING):
             return False
-        self._hub.peer_ended(self)
         transport = self.transport  # under TLS nothing can be sent any more
         return transport is not None and transport.get_extra_info("sslcontext") is None
 
@@ -339,83 +329,63 @@ class Connection(asyncio.BufferedProtocol):
         return self._output.is_full or (held is not None and held.is_stalled) or (lane is not None and lane.is_paused)
 
     def _serve(self) -> None:
-        """Executes what was read until the slice is used up, or the peer or the disk falls behind."""
-        hub, execution, held = self._hub, self._execution, self._held
+        """Executes one step of what was read, unless the peer or the disk is behind; writes its replies, and ends the
+        connection if its session has ended."""
+        hub, execution, held, received = self._hub, self._execution, self._held, self.received
         if held is not None and held.is_overfull and not held.is_stalled and self._pause_reading():
             held.stall(self)
-        hub.enter(self)
-        try:
-            if not self._output.is_full and (held is None or not held.is_stalled):
-                execution.run(self._make_room)
-        except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
-            hub.service.failed(self.session, error)
-        finally:
-            execution.slice_ended(used_up=hub.leave())
-        self._finish_slice()
-
-    def _finish_slice(self) -> None:
-        """Writes the replies of a slice, and ends the connection if its session has ended."""
-        received = self.received
+        if not self._output.is_full and (held is None or not held.is_stalled):
+            hub.run(self, execution.run)
+        execution.settle()
         if received.has_part:
-            self._hub.watch(self)
+            hub.watch(self)
         if self._lane is not None and self._lane.is_paused:
             self._pause_reading()
         self.flush()
         if received.problem is not None and not received.backlog:
             self._refuse(received.problem)
 
-    def _make_room(self) -> bool:
-        """Writes the pending replies; returns whether the peer may get more."""
-        self.write()
-        self.look_up()
-        return not self.is_paused()
-
     def catch_up_soon(self) -> None:
         """Executes what is pending, if it may be, and resumes reading, in a later loop iteration."""
         # Deferred, because a transport may report room while it is being written to.
-        self._hub.queue.add(self, heavy=self._execution.is_heavy)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._catch_up)
 
-    def advance(self) -> bool:
-        """Answers woken reads and executes pending requests until the slice is used up or the peer falls behind; then
-        resumes reading. Returns whether there is more to do now."""
+    def _catch_up(self) -> None:
+        """Answers woken reads and executes one step of pending requests; resumes reading once none is left."""
+        self._scheduled = False
         session, transport, received = self.session, self.transport, self.received
         if transport is None:
-            return self._state is ConnectionState.LOST and self._wind_up()
+            if self._state is ConnectionState.LOST:
+                self._wind_up()
+            return
         if transport.is_closing() or session.ended or self.is_paused():
-            return False
+            return
         if session.woken:
-            self._in_slice(self._hub.service.answer_later, session)
+            self._hub.run(self, bound(self._hub.service.answer_later, session))
             self.flush()
         if self._can_go_on():
             self._serve()
             self.waits.restarted(self._loop.time())
         if transport.is_closing():
-            return False
+            return
         left = not received.finish()
         if not left and self._state is ConnectionState.HALF_CLOSED:
             if not self._has_requests():
-                self.end("", SessionEnding.FLUSHED)
-            return False
+                self.end("", Ending.FLUSHED)
+            return
         self.look_up()
         if self.is_paused():
-            return False
-        if not left:
+            return
+        if left:
+            self.catch_up_soon()
+        else:
             transport.resume_reading()
-        return left
-
-    def _in_slice(self, execute: Callable[..., None], *given: Any) -> None:
-        """Executes something in a slice of its own."""
-        self._hub.enter(self)
-        try:
-            execute(*given)
-        except Exception as error:  # noqa: BLE001 — as in `_serve`
-            self._hub.service.failed(self.session, error)
-        finally:
-            self._hub.leave()
 
     def _lane_continues(self, effects: list[Effect]) -> None:
         """The wait of a request or a reply in the lane has ended."""
-        self._in_slice(self._execution.apply, effects)
+        self._hub.run(self, bound(self._execution.apply, effects))
         self.flush()
         if not all(type(each) is Send for each in effects):
             self.waits.restarted(self._loop.time())
@@ -514,11 +484,6 @@ class Connection(asyncio.BufferedProtocol):
         """Of the connection, over all stores that share a recorder or fault rules; None without both."""
         return self._number or None
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether the peer has requested nothing so far: at most Hello and KeepAlive."""
-        return not self.session.has_asked
-
     def look_up(self) -> None:
         """Tells the hub what is held for this peer now."""
         held = self._execution.held_bytes
@@ -531,12 +496,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _tell(self, held: int) -> None:
         difference, self.held_bytes = held - self.held_bytes, held
-        self._hub.account(self, difference)
-
-    def shrink(self, share: int) -> None:
-        """No more than `share` bytes of replies may wait for this peer, until it has read them."""
-        if self.transport is not None:
-            self._output.shrink(share)
+        self._hub.account(difference)
 
     def missed(self, missed: Missed, now_s: float) -> None:
         """A deadline has passed: the connection ends, unless the peer was only slow to read."""
@@ -559,11 +519,11 @@ class Connection(asyncio.BufferedProtocol):
         self.session.end(why, ending)
         self.flush()
 
-    def cut(self, why: str, level: int = logging.WARNING) -> None:
-        """Ends the connection at once: what was written and not read is lost. level: of its log line."""
+    def cut(self, why: str) -> None:
+        """Ends the connection at once: what was written and not read is lost."""
         session = self.session
         session.end(why)
-        log.log(level, "connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
+        log.warning("connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
         self.abort()
 
     def abort(self) -> None:

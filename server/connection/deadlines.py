@@ -3,9 +3,9 @@
 Pure: times are arguments, in seconds of the caller's clock. Nothing here sets timers; the hub checks periodically which
 deadlines have passed.
 
-Invariants: every wait has its own start time, so none hides another; a frame's time runs from its first byte and stops
-while the store does not read the peer; a connection that has sent a frame, has no incomplete frame and has read its
-replies has no deadline.
+Invariants: every wait has its own start time, so none hides another; a frame's time runs from its first byte, and from
+scratch once the store reads the peer again; a connection that has sent a frame, has no incomplete frame and has read
+its replies has no deadline.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ class Waits:
         closing_since: closing began.
     """
 
-    __slots__ = ("block_since", "closing_since", "first_frame_since", "frame_since", "paused_since", "reading_since")
+    __slots__ = ("block_since", "closing_since", "first_frame_since", "frame_since", "reading_since")
 
     def __init__(self, now_s: float) -> None:
         self.first_frame_since: float | None = now_s
         self.frame_since: float | None = None
         self.block_since: float | None = None
         self.reading_since: float | None = None
-        self.paused_since = now_s
         self.closing_since: float | None = None
 
     def received(
@@ -70,7 +69,7 @@ class Waits:
     def paused(self, now_s: float) -> None:
         """Records that the store stops reading from the peer, which has too many replies to read."""
         if self.reading_since is None:
-            self.paused_since = self.reading_since = now_s
+            self.reading_since = now_s
 
     def progressed(self, now_s: float) -> None:
         """Records that the peer has read something, but not enough."""
@@ -78,15 +77,10 @@ class Waits:
             self.reading_since = now_s
 
     def resumed(self, now_s: float) -> None:
-        """Records that the store reads from the peer again, and extends its deadlines by the pause."""
-        if self.reading_since is None:
-            return
-        self.reading_since = None
-        lost = now_s - self.paused_since
-        if self.frame_since is not None:
-            self.frame_since += lost
-        if self.block_since is not None:
-            self.block_since += lost
+        """Records that the peer has read its replies, and the store reads from it again."""
+        if self.reading_since is not None:
+            self.reading_since = None
+            self.restarted(now_s)
 
     def restarted(self, now_s: float) -> None:
         """Records that the store reads from the peer again; the time before does not count."""

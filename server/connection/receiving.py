@@ -1,8 +1,7 @@
 """Receives and decodes what one peer sends, and holds what is not executed yet, sans I/O.
 
-Bytes come in, commands and whole appends go out. Bytes are decoded in steps of up to 256 frames, because their owner
-executes in slices. Bytes that are not decoded yet and items that are not executed yet can outlive their read: `hold`
-and `put_back` keep them.
+Bytes come in, commands and whole appends go out, up to 256 frames at a time. Bytes that are not decoded yet and items
+that are not executed yet can outlive their read: `hold` and `put_back` keep them.
 
 Invariants: items come out in the order of their bytes, also those before a malformed frame, and nothing behind it does;
 a lent read is given back once.
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 _RECEIVE_BYTES: Final = 1024 * 1024
 """The most that is read at a time."""
-CROWDED_BYTES: Final = 64 * 1024
-"""The most while many jobs are queued."""
 LONG_BYTES: Final = 256 * 1024
 """Reads of this size may stay where they were received."""
 _ALIGNED_BYTES: Final = 64

@@ -78,7 +78,7 @@ class Output:
         is_full: whether the peer has too many replies to read.
     """
 
-    __slots__ = ("_high_bytes", "_number", "_recorder", "_shrunk", "_transport", "_unread_bytes", "held", "is_full")
+    __slots__ = ("_high_bytes", "_number", "_recorder", "_transport", "_unread_bytes", "held", "is_full")
 
     def __init__(
         self,
@@ -94,7 +94,6 @@ class Output:
         self._recorder = recorder
         self._number = number
         self._high_bytes = high_bytes
-        self._shrunk = False
         self._unread_bytes = 0
         self.rewire(transport)
 
@@ -128,11 +127,8 @@ class Output:
         self._unread_bytes = self._transport.get_write_buffer_size()
 
     def drained(self) -> None:
-        """Ends `filled`, and `shrink`."""
+        """Ends `filled`."""
         self.is_full = False
-        if self._shrunk and not self._transport.is_closing():
-            self._shrunk = False
-            self._transport.set_write_buffer_limits(high=self._high_bytes)
 
     def has_progressed(self) -> bool:
         """Whether the peer has read more since the last call that said so, or since the output was full."""
@@ -141,9 +137,3 @@ class Output:
             return False
         self._unread_bytes = size
         return True
-
-    def shrink(self, share: int) -> None:
-        """No more than `share` bytes of replies may wait for this peer, until it has read them."""
-        if not self.is_full and self._transport.get_write_buffer_size() > share:
-            self._shrunk = True
-            self._transport.set_write_buffer_limits(high=share)

@@ -74,7 +74,6 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
-        has_asked: whether the peer has sent more than Hello and KeepAlive.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends, "" for a peer that went of its own accord.
@@ -97,7 +96,6 @@ class Session:
         "admin",
         "ending",
         "full",
-        "has_asked",
         "out",
         "out_bytes",
         "out_has_payload",
@@ -129,7 +127,6 @@ class Session:
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
-        self.has_asked = False
         self.ending = _NOT_YET
         self.why = ""
         self._on_reply = on_reply
@@ -169,14 +166,12 @@ class Session:
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def receive_all(self, items: Sequence[Item], start: int = 0, whole: bool = True) -> int:
-        """Executes items in order, from `start`; returns how many of all are done.
+    def receive_all(self, items: Sequence[Item], *, whole: bool = True) -> int:
+        """Executes items in order until the session has ended or enough output is pending; returns how many are done.
 
-        It stops early when the session has ended, when enough output is pending, and after a command that uses up the
-        open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
+        whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        service, done, total = self._service, start, len(items)
-        now_ms = service.now_ms()
+        done, total, now_ms = 0, len(items), self._service.now_ms()
         try:
             while done < total:
                 item = items[done]
@@ -188,8 +183,6 @@ class Session:
                     self._append((_run_of(item),), now_ms, -1 if offset is None else offset)
                 else:
                     self._command(item)  # type: ignore[arg-type]  # nothing else is left
-                    if service.queue.is_over():
-                        break
                 if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
         finally:
@@ -261,7 +254,6 @@ class Session:
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
         if special is None:
-            self.has_asked = True
             self._service.handle(self, command)
         else:
             special(self, command)
@@ -293,31 +285,19 @@ class Session:
 
     def close(self) -> None:
         """Drops waiting requests and deletes the transient segments of the closed connection."""
-        while not self.close_some():
-            pass
-
-    def close_some(self) -> bool:
-        """As `close`, until the open slice is used up, but at least one step; returns whether all is done."""
         self.end("")
         self.woken.clear()
-        is_over = self._service.queue.is_over
-        while True:
-            if self.reads:
-                self._service.forget_read(self.reads.pop())
-            elif self._expiries:
-                self._expiries.popitem()[1].timer.cancel()
-            elif self._writers:
-                self._drop_writer(next(reversed(self._writers)))
-            elif self._transients:
-                self._service.drop_transient(self._transients.pop())
-            else:
-                break
-            if is_over():
-                return False
+        while self.reads:
+            self._service.forget_read(self.reads.pop())
+        while self._expiries:
+            self._expiries.popitem()[1].timer.cancel()
+        for key in tuple(self._writers):
+            self._drop_writer(key)
+        while self._transients:
+            self._service.drop_transient(self._transients.pop())
         self._refused.clear()
         self.take_out()
         self._on_reply = lambda: None  # the socket's owner refers to this: without a cycle both are freed at once
-        return True
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -367,7 +347,6 @@ class Session:
     # --- appends ----------------------------------------------------------------------------------------------------
 
     def _setup_append(self, command: SetupAppend) -> None:
-        self.has_asked = True
         if self.admin:
             self.end("SetupAppend is not served on the admin port")
             return
@@ -472,7 +451,6 @@ class Session:
             self.end(f"{operation} failed: {error}", SessionEnding.FLUSHED)
 
     def _create_transient(self, command: CreateTransientSegment) -> None:
-        self.has_asked = True
         if self.admin:
             self.end("CreateTransientSegment is not served on the admin port")
             return

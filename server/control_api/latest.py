@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.faults import Seen, counts
 from segstore.wire import AppendBlock
-from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, check_possible, parse_filter
+from segstore.wire.trace import Direction, Exchange, Exchanges, RecordKind, check_possible, parse_filter
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -338,15 +338,14 @@ def _is_counted(record: Record) -> bool:
     return is_frame and counts(int.from_bytes(record.data[:4], signed=True))
 
 
-async def _matching(requests: deque[KeptRequest], holds: Filter | None, limit: int) -> list[KeptRequest]:
-    """Returns the last requests that match, newest first. Examines one slice per loop iteration."""
-    slice_length = max(1, MOST_TERMS // (1 if holds is None else holds.terms))
-    found: list[KeptRequest] = []
+async def _matching(requests: deque[Kept], holds: Filter | None, limit: int) -> list[Kept]:
+    """Returns the last requests that match, newest first. Examines `_AT_ONCE` requests per loop iteration."""
+    found: list[Kept] = []
     for looked_at, each in enumerate(reversed(requests), 1):
         if holds is None or holds(each):
             found.append(each)
             if len(found) == limit:
                 break
-        if looked_at % slice_length == 0:
+        if looked_at % _AT_ONCE == 0:
             await asyncio.sleep(0)
     return found

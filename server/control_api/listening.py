@@ -5,11 +5,11 @@ are computed between two steps of the store, so they never show a half-done chan
 short.
 
 Invariants: after `stop`, which can be called twice, no connection and no task is left. The number of connections is
-limited by its share of descriptors (`descriptors`); another connection replaces the one whose current step started
-first, if possible one without a request. A step is receiving the head of a request or answering it. Each step has a
+limited (`_CONNECTIONS`); another connection replaces the one whose current step started first, if possible one without
+a request. A step is receiving the head of a request or answering it. Each step has a
 deadline, which incoming bytes do not extend; a step in which the peer has read a part of a response gets another one,
 so a download takes as long as its reader needs. A peer that sends no more has `_ENDED_S`, because it may have
-disconnected. With TLS, half of the share is for connections whose handshake is not complete.
+disconnected.
 
 The control API requires a token unless the address is loopback, because any caller can change the server.
 """
@@ -41,7 +41,6 @@ from segstore.server.control_api.guard import ONE_HOST, Guard, is_loopback
 from segstore.server.control_api.latest import latest_seen
 from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
-from segstore.server.descriptors import Limit, shares
 from segstore.server.net import CannotListen, TlsFiles, listening_on
 from segstore.server.secret_file import read_secret
 from segstore.wire.endpoint import Endpoint
@@ -55,6 +54,8 @@ _uvicorn_log = log.getChild("uvicorn")
 _uvicorn_log.setLevel(logging.ERROR)  # below, it reports what clients do, such as Java's `Upgrade: h2c`
 
 _BACKLOG: Final = 1024
+_CONNECTIONS: Final = 128
+"""Maximum number of connections to a port."""
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
 _ENDED_S: Final = 2.0
@@ -100,12 +101,11 @@ class _Outgoing:
 class _Connection(H11Protocol):
     """One connection, with the deadline of its current step.
 
-    since_s: when the step started or, if its deadline was extended, when that was. limit: of its port.
+    since_s: when the step started or, if its deadline was extended, when that was.
     """
 
     _asking = _has_ended = False
     since_s = 0.0
-    limit: Limit
     _sent = 0
     _deadline: asyncio.TimerHandle | None = None
     _outgoing: _Outgoing
@@ -121,8 +121,7 @@ class _Connection(H11Protocol):
                 transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _UNSENT, _UNSENT_BYTES)
         super().connection_made(cast("asyncio.Transport", self._outgoing))
         self._begin_step(_FIRST_HEAD_S)
-        if len(self.connections) > self.limit.most:
-            self.limit.reached()
+        if len(self.connections) > _CONNECTIONS:
             slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_gives_way)
             self.connections.discard(slowest)
             slowest.transport.abort()
@@ -200,16 +199,11 @@ def _gives_way(connection: _Connection) -> tuple[bool, float]:
 
 
 class _Server:
-    """An application and its connections. server_state: the connections and tasks, as uvicorn has them.
+    """An application and its connections. server_state: the connections and tasks, as uvicorn has them."""
 
-    limit: on the connections. handshakes: on the TLS handshakes in progress.
-    """
-
-    def __init__(self, app: ASGIApp, limit: Limit, handshakes: Limit) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.server_state = ServerState()
         self._app = app
-        self._limit = limit
-        self._handshakes = handshakes
         self._is_ending = False
         self._config = uvicorn.Config(
             self._answer,
@@ -236,20 +230,13 @@ class _Server:
                 raise
 
     def _connection(self) -> _Connection:
-        connection = _Connection(self._config, self.server_state, {})
-        connection.limit = self._limit
-        return connection
+        return _Connection(self._config, self.server_state, {})
 
     async def begin(self, host: str, port: int, tls: ssl.SSLContext | None) -> Endpoint:
         """Listens; returns the address. Raises OSError."""
         self._config.load()
         timeouts = {"ssl_handshake_timeout": _FIRST_HEAD_S, "ssl_shutdown_timeout": _DRAIN_S}
-        listening = Listening(
-            self._connection,
-            self._limit,
-            handshakes=self._handshakes,
-            tls={} if tls is None else {"ssl": tls, **timeouts},
-        )
+        listening = Listening(self._connection, tls={} if tls is None else {"ssl": tls, **timeouts})
         self._listening = await listening.start(host, port, _BACKLOG)
         return Endpoint(*listening.address)
 
@@ -292,9 +279,7 @@ class HttpListener:
     async def listen(self, app: ASGIApp) -> Endpoint:
         """Starts listening; returns the address. Raises AddressInUse, CannotListen."""
         tls = None if self._tls is None else self._tls.server_context(self._host, self._port)
-        most = shares().http if tls is None else max(1, shares().http // 2)
-        connections = Limit(f"connections to the {self._use} port", most)
-        server = _Server(app, connections, Limit(f"TLS handshakes with the {self._use} port", most))
+        server = _Server(app)
         with listening_on(self._host, self._port, self._use, self._option):
             self.address = await server.begin(self._host, self._port, tls)
         self._server = server

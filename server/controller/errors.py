@@ -22,8 +22,8 @@
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
     ├── MemoryFull             the memory limit is reached
-    ├── RequestsTooLarge       the requests in flight of a connection are too large together
-    ├── ControllerClosed       the controller was closed before it started the call
+    ├── RequestsTooLarge       the requests in flight are too large together
+    ├── Closed                 the controller was closed before it started the call
     ├── Interrupted            the controller was closed before it finished the call
     └── SegmentStoreFailed     the segment store failed to execute a request
         └── NobodyOwns         the segment's container has no owner at the moment
@@ -214,7 +214,7 @@ class Interrupted(ControllerError):
 
 class RequestsTooLarge(ControllerError):
     def __init__(self) -> None:
-        super().__init__("the requests in flight on this connection are too large together")
+        super().__init__("the requests in flight are too large together")
 
 
 class SegmentStoreFailed(ControllerError):

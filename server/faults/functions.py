@@ -20,7 +20,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from segstore.server.faults.rules import Action, Close, Drop, Error
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
 from segstore.wire.blocks import Append
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.validation import first_error, message_of
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from segstore.server.faults.observe import Seen
 
 log = logging.getLogger(__name__)
-
-_MOST_SHOWN: Final = 100
 
 
 class FaultFunctionError(RuntimeError):
@@ -232,7 +230,7 @@ class Functions:
 
 
 def _shown(given: object) -> str:
-    return printable(repr(given), _MOST_SHOWN)
+    return printable(repr(given), SHOWN)
 
 
 def frames_of(command: Command | Append) -> bytes:

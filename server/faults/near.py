@@ -24,7 +24,6 @@ What = Literal["request", "reply"]
 MOST_LOOKED_AT: Final = 1_000
 _MOST_NEAR: Final = 3
 _LONGEST: Final = 300
-_MOST_SHOWN: Final = 100
 
 
 def line_of(seen: Seen) -> str:

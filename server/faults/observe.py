@@ -31,11 +31,12 @@ from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.inspect import NO_PAYLOAD, Payload
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, check_possible, parse_filter, segments_of
+from segstore.wire.trace import Call, Filter, Subject, check_possible, parse_filter, segments_of
 
-_MOST_SHOWN: Final = 100
+_STEP: Final = 256
+"""Requests that are examined in a loop iteration."""
 _REQUEST_BYTES: Final = 700
 _ENTRY_BYTES: Final = 200
 """Estimated overhead of an entry of a call's metadata, in addition to its texts."""
@@ -414,20 +415,19 @@ class Observer(Observed):
     ) -> list[Seen]:
         """Returns the last `limit` requests that match, newest first.
 
-        after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
+        after: only requests with a greater number. look_at: maximum number of requests to examine.
         Raises FilterError; ValueError for a filter that no request can match.
         """
         parsed = _parsed(match)
         holds = _of_requests(match if parsed is None else parsed)
-        slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
-        async with self._looking:  # one slice per tick, however many callers there are
+        async with self._looking:  # one step per loop iteration, however many callers there are
             for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
                 if each.number <= after or len(found) == limit:
                     break
                 if holds(each):
                     found.append(each)
-                if looked_at % slice_length == 0:
+                if looked_at % _STEP == 0:
                     await asyncio.sleep(0)
         return found
 
@@ -443,7 +443,7 @@ def check_wait(count: object, timeout_s: object, since: object = 0) -> None:
 
 
 def _shown(given: object) -> str:
-    return printable(repr(given), _MOST_SHOWN)
+    return printable(repr(given), SHOWN)
 
 
 def _cost(seen: Seen) -> int:

@@ -17,7 +17,6 @@ from segstore.server.accepting import Listening
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.connection import Connection, ConnectionHub, StoreService
-from segstore.server.descriptors import Limit, shares
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, WithFaults
 from segstore.server.net import listening_on
@@ -114,12 +113,7 @@ class SegmentStoreServer:
                 "ssl_handshake_timeout": limits.first_frame_timeout_s,
                 "ssl_shutdown_timeout": limits.linger_s,
             }
-        listening = Listening(
-            lambda: Connection(self.hub, admin=admin),
-            self.hub.limit,
-            handshakes=Limit("TLS handshakes with the segment store", shares(self.settings.containers).handshakes),
-            tls=tls,
-        )
+        listening = Listening(lambda: Connection(self.hub, admin=admin), tls=tls)
         with listening_on(host, port, *(("admin commands", "--admin-port") if admin else ())):
             await listening.start(host, port, _BACKLOG)
         self._listening.append(listening)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _SUCCESSORS: Final = ("getSegmentsImmediatelyFollowing", "getSegmentsImmediatlyFollowing")
 _LONGEST_DETAILS: Final = 1_000
-_MOST_METHOD: Final = 200
 
 
 class RecordedController(Handler):
@@ -64,7 +63,7 @@ class RecordedController(Handler):
         listener = new_server(*bounds(ControllerConfig()))
         self = cls(server, calls, listener, host)
         self.endpoint = Endpoint(host, await listen(listener, host, port, None))
-        await self._in_flight.begin(self.endpoint.port)
+        await self._in_flight.begin()
         return self
 
     async def aclose(self, grace_s: float = 0.0) -> None:
@@ -76,7 +75,7 @@ class RecordedController(Handler):
     def service(self, handler_call_details: Any) -> Any:
         """Returns the handler of a call; None for another service, which gRPC answers with UNIMPLEMENTED."""
         service, _, rpc = handler_call_details.method[1:].partition("/")
-        if service != SERVICE or len(rpc) > _MOST_METHOD:
+        if service != SERVICE:
             return None
         return grpc.unary_unary_rpc_method_handler(self._behaviour(rpc))
 

@@ -98,7 +98,7 @@ class ControllerFront(Handler):
         bound = await listen(server, host, port, tls)
         self = cls(server, channel_to(controller, trust), controller, through, published_host, calls)
         self.port = bound
-        await self._in_flight.begin(bound)
+        await self._in_flight.begin()
         return self
 
     @property

@@ -34,7 +34,6 @@ from segstore.wire.trace import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.server.fair_queue import FairQueue
     from segstore.server.faults import Effect, Faults, Seen
     from segstore.server.tap.side import Side
     from segstore.wire import Command
@@ -46,8 +45,8 @@ _PASSED: Final = WHOLE_APPENDS._replace(row=("last_event_number", "request_id"))
 _Run = tuple[BlockWriter, list[tuple[int, int]]]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
-_STEP: Final = 64
-"""Number of pieces processed at a time."""
+_STEP: Final = 1024
+"""Pieces of a side that are processed before other links have their turn."""
 _LINGER_S: Final = 2.0
 """Time for the store to answer earlier requests when a rule closes the connection before a request."""
 _HELD: Final = "held by fault rules"
@@ -72,15 +71,12 @@ class Inspected(Protocol):
 class Inspection:
     """The lane of one link, with the decoders that feed it.
 
-    store: number of the store. queue: gives the links with rules their turns. number: that of the link in a recording;
-    by default `faults` numbers it.
+    store: number of the store. number: of the link in a recording; by default `faults` numbers it.
     """
 
-    def __init__(
-        self, link: Inspected, faults: Faults, *, store: int, queue: FairQueue, number: int | None = None
-    ) -> None:
+    def __init__(self, link: Inspected, faults: Faults, *, store: int, number: int | None = None) -> None:
         self._link = link
-        self._queue = queue
+        self._scheduled: asyncio.Handle | None = None
         self._toxics = faults.toxics
         self._store = store
         self._lane = Lane(faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True, number=number)
@@ -116,25 +112,21 @@ class Inspection:
     # --- input ------------------------------------------------------------------------------------------------------
 
     def take(self, side: Side, data: bytes) -> None:
-        """Processes data received from a side, for one slice; the rest is processed in turn with other links."""
-        queue = self._queue
-        queue.begin()
+        """Processes one step of the data received from a side; the rest follows in the next loop iterations."""
         self._take_some(side, data)
-        left = self.advance()
-        queue.end()
-        if left:
-            queue.add(self, heavy=True)
+        self._take_rest_soon()
 
-    def advance(self) -> bool:
-        """Processes data from both sides, for one slice; returns whether there is more."""
-        link, is_over = self._link, self._queue.is_over
-        while self._requests.has_more or self._replies.has_more:
-            if is_over():
-                return True
-            for side, frames in ((link.client, self._requests), (link.store, self._replies)):
-                if frames.has_more:
-                    self._take_some(side, b"")
-        return False
+    def _take_rest_soon(self) -> None:
+        if self._scheduled is None and (self._requests.has_more or self._replies.has_more):
+            self._scheduled = asyncio.get_running_loop().call_soon(self._take_rest)
+
+    def _take_rest(self) -> None:
+        """Processes one step of the data of each side."""
+        self._scheduled = None
+        for side, frames in ((self._link.client, self._requests), (self._link.store, self._replies)):
+            if frames.has_more:
+                self._take_some(side, b"")
+        self._take_rest_soon()
 
     def _take_some(self, side: Side, data: bytes) -> None:
         """Adds bytes of a side, and processes one step of its pending bytes."""
@@ -383,7 +375,8 @@ class Inspection:
         self._requests.clear()
         self._replies.clear()
         self._link.hold(0)
-        self._queue.discard(self)
+        if self._scheduled is not None:
+            self._scheduled.cancel()
 
 
 def _one_by_one(raw: bytes, runs: list[_Run]) -> list[tuple[bytes, Append]]:

@@ -28,7 +28,6 @@ from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import LASTING_BYTES, Direction
 
 if TYPE_CHECKING:
-    from segstore.server.fair_queue import FairQueue
     from segstore.server.faults import Faults
     from segstore.server.recording import Recorder
 
@@ -116,7 +115,6 @@ class LinkContext(Protocol):
     upstream_context: ssl.SSLContext | None
     recorder: Recorder | None
     rules: Faults | None
-    queue: FairQueue
     links: set[Link]
     closing: bool
 
@@ -195,8 +193,7 @@ class Link:
             client.note = partial(_received, recorder, number)
             self.store.note = lambda data: recorder.sent(number, (data,))
         if rules is not None:
-            door, queue = self._door, self._tap.queue
-            self._inspection = Inspection(self, rules, store=door.number, queue=queue, number=self.number)
+            self._inspection = Inspection(self, rules, store=self._door.number, number=self.number)
             self.number = self._inspection.number
             self._inspection.connect(client)
         client.hold(_NO_STORE)

@@ -6,8 +6,8 @@ uses the tap never sees another address.
 
 Invariants: bytes are forwarded unchanged (`segstore.server.tap.link`) unless fault rules change them
 (`segstore.server.tap.inspection`); a store keeps its port for the tap's lifetime; after `stop`, which can be called
-twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: more than `MOST_STORES`
-stores; a store that is the tap itself.
+twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: a store that
+is the tap itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.server.accepting import stop_accepting
-from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.net import TlsFiles, listening_on, public_host, trusting
 from segstore.server.recording import together
@@ -41,22 +40,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_STORES: Final = 1_000
 MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
 _PROBE_S: Final = 3.0
-_MOST_PROBED: Final = 10
 _LOOP_S: Final = 10.0
 """How long a store counts as the tap itself. After that its name may lead elsewhere, so a client tries again."""
-
-
-class TooManyStores(OSError):
-    """The controller has named more than `MOST_STORES` stores."""
-
-    def __init__(self, store: Endpoint) -> None:
-        super().__init__(f"{store} would be the store number {MOST_STORES + 1} that the controller names")
-        self.store = store
 
 
 class TapSettings(BaseModel):
@@ -122,7 +111,6 @@ class TapServer(WithFaults):
         traffic: the latest traffic, recorded too; None if it is not kept.
         rules: fault rules and request log; None to forward bytes without decoding.
         links: the open connections.
-        queue: links that have more pieces to process than a slice allows.
         closing: whether `stop` was called.
         upstream_context: TLS context for connections to stores; None without TLS.
         sockets: direction, addresses of both ends → door and side, for the sockets of all links.
@@ -140,7 +128,6 @@ class TapServer(WithFaults):
         if recorder is not None:
             self.record(recorder)
         self.links: set[Link] = set()
-        self.queue = FairQueue()
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
         self._trusted: bytes | None = None
@@ -241,7 +228,7 @@ class TapServer(WithFaults):
             found.append(asked)
             if named is not None and named not in stores:
                 stores.append(named)
-        asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores[:_MOST_PROBED]]
+        asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores]
         return [*found, *await asyncio.gather(*asking)]
 
     async def ask_for_store(self) -> None:
@@ -268,8 +255,6 @@ class TapServer(WithFaults):
         async with self._learning:
             door = self._doors.get(store)
             if door is None:
-                if len(self._doors) >= MOST_STORES:
-                    raise TooManyStores(store)
                 door = Door(store, len(self._doors))
                 await self._open(door)
                 self._doors[store] = door

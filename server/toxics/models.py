@@ -20,8 +20,6 @@ from segstore.server.config import PlainName, unknown_name
 from segstore.wire.names import MAX_INT64
 from segstore.wire.validation import first_error, message_of
 
-MOST_TOXICS: Final = 100
-_MOST_NAME: Final = 255
 _DAY_MS: Final = 86_400_000
 
 Stream = Literal["upstream", "downstream"]
@@ -47,7 +45,7 @@ class _Toxic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     type: str
-    name: PlainName = Field(default="", max_length=_MOST_NAME)
+    name: PlainName = ""
     toxicity: float = Field(default=1.0, ge=0, le=1)
     store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=MAX_INT64, strict=True)
 

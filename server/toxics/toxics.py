@@ -20,7 +20,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from segstore.server.config import names_there
-from segstore.server.toxics.models import MOST_TOXICS, Toxic, ToxicOptions, toxic_problem
+from segstore.server.toxics.models import Toxic, ToxicOptions, toxic_problem
 from segstore.server.toxics.relay import Relay
 from segstore.server.toxics.stages import stage_of
 
@@ -87,8 +87,6 @@ class Toxics:
         name = made.known_as
         if name in self._toxics:
             raise ValueError(f"there is a toxic with the name {name!r}")
-        if len(self._toxics) >= MOST_TOXICS:
-            raise ValueError(f"there are {MOST_TOXICS} toxics, the limit")
         self._toxics[name] = made
         for end, wire in list(self._wires.items()):
             if self._give(name, made, wire):

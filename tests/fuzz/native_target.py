@@ -260,10 +260,9 @@ def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], cou
         buffers.view[: len(piece)] = piece
         received.read(len(piece))
         while received.at < received.end and not session.ended:
-            items, done = received.decode(), 0
-            whole = received.at == received.end
-            while done < len(items) and not session.ended:
-                done = session.receive_all(items, done, whole)
+            items, whole = received.decode(), received.at == received.end
+            while items and not session.ended:
+                items = items[session.receive_all(items, whole=whole) :]
         answers += desk.take()
         received.finish()
     answers.append(None if session.ended else str(received.problem))  # a step of C may be shorter

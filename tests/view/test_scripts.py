@@ -56,7 +56,7 @@ EXPRESSIONS = (
     "(?i)É", ".",
     "a.b", "(?m)^b", "(?m)a$", r"\t", r"\[", "[[]", "(", ")", "[", "a{", "a{1", "a{x}", "a{2,1}", "*", "a**",
     "?", "(?=a)", "(?<!a)",
-    r"\1", r"\p{L}", r"\q", "[b-a]", "(?x)a", "(?z)a", "\\", "(?P<>a)", "a" * 600, "a{1001}", "(a{100}){11}",
+    r"\1", r"\p{L}", r"\q", "[b-a]", "(?x)a", "(?z)a", "\\", "(?P<>a)", "a" * 600,
     "a{,2}", "(?", "(?i",
 )  # fmt: skip
 GLOBS = (
@@ -180,7 +180,7 @@ def made_up_filters(count: int) -> list[str]:
 
 
 async def test_errors_of_filters_are_those_of_python(tmp_path: Path) -> None:
-    short = [text for text, *_ in WRONG if len(text) < 70_000]
+    short = [text for text, *_ in WRONG if len(text) < 1_000]
     impossible = [
         "type = APPEND_BLOCK_END and direction = reply", "direction = request and (type = DATA_APPENDED)",
         "(type = HELLO and code = 9)", "type = HELLO and code = 9 and size > 1", "type = EVENT or type ~ *NOPE*",
@@ -209,7 +209,7 @@ def python_matches(make: Any, text: str, ignore_case: bool) -> list[int] | str:
         pattern = make(text, ignore_case=ignore_case)
     except PatternError as error:
         return str(error)
-    return [at for at, each in enumerate(TEXTS) if pattern.matches(each)]
+    return [at for at, each in enumerate(TEXTS) if pattern(each)]
 
 
 _PATTERNS = """(patterns, texts, make, ignoreCase) => patterns.map((each) => {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from segstore.wire.commands import AppendBlock, Hello, KeepAlive
 from segstore.wire.inspect import has_payload
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.schema import lowering as low
 
@@ -25,7 +25,6 @@ Among = Literal["request", "reply", "log", "trace"]
 """The records that a filter selects from: the requests of a fault rule, whose outcome is not known yet, or its replies;
 the log of requests, which take the outcome of their replies; the records of a trace."""
 
-_MOST_SHOWN: Final = 100
 _ON_REPLIES: Final = "a fault rule matches replies with on: reply"
 _OF_BOTH: Final = (Hello, KeepAlive)
 """The commands that are requests and replies."""
@@ -68,9 +67,7 @@ def check_possible(match: Filter, among: Among) -> None:
     what = "record of a trace" if among == "trace" else "reply" if among == "reply" else "request"
     if match.about_calls and among != "trace":
         what += " of a controller call"
-    raise ValueError(
-        f"{printable(' and '.join(text for text, _ in never), _MOST_SHOWN)}: no {what} can match this{hint}"
-    )
+    raise ValueError(f"{printable(' and '.join(text for text, _ in never), SHOWN)}: no {what} can match this{hint}")
 
 
 def possible(match: Filter, among: Among) -> list[SimpleNamespace]:

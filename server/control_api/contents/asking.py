@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeVar
 
 from fastapi import Query
 
-from segstore.server.controller import Controller, SegmentStoreFailed
+from segstore.server.controller import SegmentStoreFailed
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ async def named(
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
-async def answers(controller: Controller, ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -> dict[str, T]:
+async def answers(ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -> dict[str, T]:
     """Asks about each segment, at the same time. Returns the answers; those of stores that have none are left out."""
     found: dict[str, T] = {}
 
@@ -51,7 +51,7 @@ async def answers(controller: Controller, ask: Callable[[str], Awaitable[T]], se
 
     try:
         async with asyncio.timeout(_MEASURE_S), asyncio.TaskGroup() as group:
-            async for segment in controller.pace.over(segments):
+            for segment in segments:
                 group.create_task(one(segment), name=f"asking about {segment}")
     except TimeoutError:
         log.debug("only %d of %d segments were measured within %g s", len(found), len(segments), _MEASURE_S)

@@ -27,11 +27,8 @@ from segstore.server.controller.state import READER_GROUP_PREFIX, TABLE_SUFFIX, 
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.names import SegmentName, is_reader_group_table
 
-_MOST_READERS: Final = 1_000
-_MOST_STREAMS: Final = 1_000
 _MOST_MEASURED: Final = 500
 _MOST_LATER: Final = 10_000
-_MOST_CHARACTERS: Final = 1_000
 _AT_ONCE: Final = 20_000
 
 
@@ -89,7 +86,7 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
     for name in await _later(controller, [*places, *found.future], found.ends):
         places.setdefault(name, (None, None))
     listed = sorted(places)[:_MOST_MEASURED]
-    infos = await answers(controller, controller.segments.segment_info, listed)
+    infos = await answers(controller.segments.segment_info, listed)
     shown_segments = [_segment(name, *places[name], infos.get(name), found.ends.get(name)) for name in listed]
     lags: dict[str | None, int] = defaultdict(int)
     for name, each in zip(listed, shown_segments, strict=True):
@@ -99,10 +96,10 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
         scope=scope,
         group=group,
         kind=found.kind,
-        streams=[_text(each) for each in found.streams[:_MOST_STREAMS]],
+        streams=[shown(each) for each in found.streams],
         readers=[
-            m.ReaderView(reader=_text(each), segments=len(found.readers[each]), lag_bytes=lags[each])
-            for each in readers[:_MOST_READERS]
+            m.ReaderView(reader=shown(each), segments=len(found.readers[each]), lag_bytes=lags[each])
+            for each in readers
         ],
         reader_count=len(readers),
         segments=shown_segments,
@@ -125,17 +122,13 @@ def _segment(
         end = info.write_offset if ends is None else min(ends, info.write_offset)
         lag = max(0, end - max(offset or 0, info.start_offset))
     return m.GroupSegment(
-        name=_text(name),
-        reader=None if reader is None else _text(reader),
+        name=shown(name),
+        reader=None if reader is None else shown(reader),
         status=status,
         offset=offset,
         length=None if info is None else info.write_offset,
         lag_bytes=lag,
     )
-
-
-def _text(name: str) -> str:
-    return shown(name[:_MOST_CHARACTERS])
 
 
 async def _later(controller: Controller, names: Iterable[str], ends: Container[str]) -> set[str]:
@@ -146,7 +139,7 @@ async def _later(controller: Controller, names: Iterable[str], ends: Container[s
     seen = set(names)
     ahead = [each for each in seen if each not in ends]
     while ahead and len(seen) < _MOST_LATER:
-        await controller.pace.take(1)
+        await asyncio.sleep(0)
         more = [each for each in _successors(controller.state, ahead.pop()) if each not in seen]
         seen |= set(more)
         ahead += [each for each in more if each not in ends]

@@ -73,8 +73,8 @@ class StreamDetails(StreamSummary):
     rollover_bytes: int
     timestamp_aggregation_timeout_ms: int
     scaling_now: bool = Field(description="Whether segments are being replaced.")
-    head: str | None = Field(description="The position at which it begins; null if it names too many segments.")
-    subscribers: list[str] = Field(description="Reader groups that delay its retention, at most 100.")
+    head: str = Field(description="The position at which it begins.")
+    subscribers: list[str] = Field(description="Reader groups that delay its retention.")
 
 
 class SegmentOfStream(BaseModel):
@@ -92,8 +92,8 @@ class SegmentOfStream(BaseModel):
     store: str | None = Field(description="The address of its store; null if no store owns it now.")
     start_offset: int | None = Field(description="Null if its store does not answer, or it is deleted.")
     length: int | None = Field(description="The offset after its last byte; null as `start_offset`.")
-    predecessors: list[int] = Field(description="Ids, at most 100.")
-    successors: list[int] = Field(description="Ids, at most 100.")
+    predecessors: list[int] = Field(description="Ids.")
+    successors: list[int] = Field(description="Ids.")
 
 
 class SegmentPage(BaseModel):
@@ -206,7 +206,7 @@ class GroupDetails(GroupSummary):
     Positions are those that readers have recorded last, which they do every few seconds.
     """
 
-    streams: list[str] = Field(description="Its streams as scope/stream, at most 1,000.")
+    streams: list[str] = Field(description="Its streams as scope/stream.")
     readers: list[ReaderView] = Field(description="At most 1,000, sorted by name.")
     reader_count: int
     segments: list[GroupSegment] = Field(description="At most 500, sorted by name.")

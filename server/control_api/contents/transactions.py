@@ -62,7 +62,7 @@ async def _details(controller: Controller, stream: KnownStream, identifiers: lis
             names[each] = [name for _, name in islice(stream.transaction_segments(each), max(left, _LISTED))]
             left = max(0, left - len(names[each]))
     asked = list(islice((name for some in names.values() for name in some), _MOST_MEASURED))
-    infos = await answers(controller, controller.segments.segment_length, asked)
+    infos = await answers(controller.segments.segment_length, asked)
     made = (_transaction(controller, stream, each, names.get(each, []), infos) for each in identifiers)
     return [each for each in made if each is not None]
 

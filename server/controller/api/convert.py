@@ -7,7 +7,6 @@ from typing import Final
 from uuid import UUID
 
 from segstore.server.controller.errors import InvalidArgument, Malformed
-from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import (
     Cut,
     ReaderGroupConfig,
@@ -20,7 +19,8 @@ from segstore.server.controller.policies import (
     TableConfig,
     parse_group_id,
 )
-from segstore.server.controller.state import StreamSegment
+from segstore.server.controller.state import Segment
+from segstore.server.controller.steps import InSteps
 from segstore.wire.controller_api import messages as m
 
 _MASK = 2**64 - 1
@@ -42,11 +42,9 @@ def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentR
     return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
 
 
-async def segment_ranges(
-    pace: Pace, scope: str, stream: str, segments: Sequence[StreamSegment]
-) -> list[m.SegmentRange]:
+async def segment_ranges(scope: str, stream: str, segments: Sequence[Segment]) -> list[m.SegmentRange]:
     """Return the segments with their key ranges, in the given order."""
-    return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
+    return [segment_range(scope, stream, segment) async for segment in InSteps(segments)]
 
 
 def page_token(token: str) -> m.ContinuationToken:

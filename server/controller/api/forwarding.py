@@ -90,7 +90,7 @@ class ForwardingServer(Handler):
         server = new_server(*bounds(config))
         self = cls(server, leader, tls, trust_network, calls)
         self.port = await listen(server, host, port, tls)
-        await self._in_flight.begin(self.port)
+        await self._in_flight.begin()
         return self
 
     def offer(self, method: str, behaviour: Behaviour) -> None:

@@ -29,9 +29,8 @@ from segstore.server.controller.api.service import Caller, serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError, Interrupted
-from segstore.server.descriptors import shares
 from segstore.server.durable import JournalFailed
-from segstore.server.net import AddressInUse, CannotListen, TlsFiles
+from segstore.server.net import AddressInUse, CannotListen, TlsFiles, most_connections
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 from segstore.wire.endpoint import Endpoint
 
@@ -51,6 +50,8 @@ _OPTIONS: Final = (
 _STREAMS_MAX: Final = 1_024
 """Maximum number of calls in flight per connection, including those whose request has not arrived: gRPC needs 20 KB for
 each. It refuses others, and more than 1,000 at once."""
+_GRPC_CONNECTIONS: Final = (1 << 31) - 2
+"""gRPC aborts the process above this."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
 """Upper bound on the size of an entry of a stream cut."""
@@ -66,7 +67,7 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
     """Create a server that does not listen yet. It closes connections beyond its limit at once."""
-    most = "grpc.max_allowed_incoming_connections", shares().controller
+    most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
     return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
 
@@ -153,7 +154,7 @@ class ControllerServer:
         self._in_flight = CallsInFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
-        await self._in_flight.begin(bound)
+        await self._in_flight.begin()
         self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
         return self
 
@@ -241,15 +242,13 @@ class ControllerServer:
         async def perform(request: Message, caller: Caller) -> bytes:
             response: Message | None = await serve_one(request, caller)
             response = with_status(method.response, "SUCCESS") if response is None else response
-            data = response.SerializeToString()
-            self.executor.charge(len(data))
-            return data
+            return response.SerializeToString()
 
         def prepare(asked: bytes, caller: Caller) -> Callable[[], Awaitable[bytes]]:
             return partial(perform, method.request.FromString(asked), caller)
 
         async def handle(asked: bytes, context: Any) -> bytes:
-            execution = self.executor.execute(name, context.peer(), asked, _authorization(context), prepare)
+            execution = self.executor.execute(name, asked, _authorization(context), prepare)
             del asked  # it may be large, and is not needed any more
             try:
                 return await execution

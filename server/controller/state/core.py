@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary
 
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import TooMany
-from segstore.server.controller.pace import Pace
 from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state.memory import StateMemory
 from segstore.server.controller.state.operations import Operation
@@ -74,7 +73,6 @@ class Core:
         # so that ids of an earlier run are unknown.
         self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
         self.memory = StateMemory(memory, state)
-        self.pace = Pace()
         self.woken = asyncio.Event()
         self._journal = journal
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -15,6 +15,7 @@ from typing import Literal
 from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
 from segstore.server.controller.state import Core, Due, KeyRange, Scale, Stream, StreamSegment, history
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.wire.names import split_segment_id
 
 _log = logging.getLogger(__name__)
@@ -86,11 +87,11 @@ class Scaling:
         sealed = _as_current(stream, stream.scale)
         now_ms = core.now_ms()
         coming = history.next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
-        async for segment in core.pace.over(list(coming.made.values())):
+        async for segment in InSteps(list(coming.made.values())):
             name = stream.segment_name(segment)
             await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         sizes = {}
-        async for identifier in core.pace.over(sealed):
+        async for identifier in InSteps(sealed):
             sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
         core.record(op.ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 

@@ -35,6 +35,7 @@ from segstore.server.controller.state import (
     history,
 )
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire import Event, encode
 
@@ -45,9 +46,6 @@ _SEGMENT: Final = Struct(">qdd")
 _OFFSET: Final = Struct(">q")
 _REVISION: Final = Struct(">BBBBi")
 """Header of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
-
-_AT_ONCE: Final = 16
-"""Number of positions that count as one unit of `Pace`."""
 
 _SHORT, _MIDDLE = 1 << 7, 1 << 14
 
@@ -76,8 +74,7 @@ class Watermarks:
         if last is not None and any(mark.timestamp <= last.lower for mark in active):
             return
         bound = UpperBound(found)
-        for mark in active:
-            await self._core.pace.take(1 + len(mark.position) // _AT_ONCE)
+        async for mark in InSteps(active):
             bound.add(mark.position)
         cut = bound.cut({} if last is None else last.cut)
         if not cut:
@@ -104,7 +101,7 @@ class Watermarks:
         last, now_ms = stream.watermark, self._core.now_ms()
         behind_since = self._behind_since.setdefault(stream.full_name, {})
         active = []
-        async for writer in self._core.pace.over(list(stream.writers)):
+        async for writer in InSteps(list(stream.writers)):
             if self._core.state.find_stream(stream.scope, stream.name) is not stream:
                 self._behind_since.pop(stream.full_name, None)
                 return []

@@ -276,7 +276,6 @@ def found_in(path: Path, data: bytes, ports: tuple[int, ...] = ()) -> tuple[list
         (SECTION + interface() + block(6, bytes(1 << 20)), 48, "exceeds"),
         (SECTION + interface(options=struct.pack("<HHq", 14, 8, 1 << 62)) + enhanced(b"x"), 60, "64 bits"),
         (SECTION + interface(options=struct.pack("<HHBxxx", 9, 1, 0)) + enhanced(b"x", 0, 1 << 63), 56, "64 bits"),
-        (SECTION + interface() * 5_000, 28 + 4_096 * 20, "4096 interfaces"),
         (SECTION + interface(options=struct.pack("<HH", 5, 0) * 200_000 + struct.pack("<HH", 14, 8)), 28, "too short"),
         (PCAP[:20] + struct.pack("<I", 105) + record(b"x" * 60), 24, "link type 105"),
     ],

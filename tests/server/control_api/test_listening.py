@@ -19,7 +19,6 @@ from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled, Guard, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
-from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
 from segstore.testing import ServerThread
 from tests.looped import looped
@@ -329,7 +328,7 @@ async def test_a_download_goes_on_while_its_reader_makes_progress(path: str) -> 
 
 
 async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "shares", lambda: shares()._replace(http=4))
+    monkeypatch.setattr(listening, "_CONNECTIONS", 4)
     async with asking() as (mock, http):
         assert (await http.get("/v1/health")).status_code == 200
         dripping = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]

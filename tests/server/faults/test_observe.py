@@ -64,31 +64,6 @@ async def test_the_latest_requests_come_newest_first_and_at_most_look_at_are_exa
         await observer.latest("nonsense", limit=1)
 
 
-async def test_a_search_of_requests_yields_more_often_with_a_longer_filter() -> None:
-    observer = Observer()
-    for number in range(20):
-        observer.add(seen(number))
-    ticks = 0
-
-    async def count() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    await observer.latest("segment = x", limit=1)
-    assert ticks == 0
-    await observer.latest(" or ".join(["segment = x"] * 500), limit=1)
-    assert ticks >= 9
-    before = ticks
-    await asyncio.gather(*(observer.latest(" or ".join(["segment = x"] * 500), limit=1) for _ in range(5)))
-    counting.cancel()
-    assert ticks >= before + 5 * 9  # they take turns
-    with pytest.raises(asyncio.CancelledError):
-        await counting
-
-
 def test_a_request_is_a_subject_of_filters() -> None:
     each = seen(3, at_s=2.0)
     each.replied_s = 2.25

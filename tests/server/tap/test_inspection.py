@@ -16,7 +16,6 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.controller import Endpoint
-from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, Lane, Observer
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.inspection import Inspection
@@ -403,7 +402,7 @@ class FakeLink:
         self.faults = Faults(FakeClock())
         for match, do in rules:
             self.faults.add(match, do=do)
-        self.inspection = Inspection(self, self.faults, store=0, queue=FairQueue(now_s=lambda: 0.0))
+        self.inspection = Inspection(self, self.faults, store=0)
 
     def made(self, side: Side) -> None: ...
     def ended(self, side: Side) -> None: ...

@@ -59,8 +59,7 @@ class Service:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._streams = controller.streams
-        self._pace = controller.pace
 
-    async def _ranges(self, scope: str, stream: str, segments: Sequence[StreamSegment], token: str) -> m.SegmentRanges:
-        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
+    async def _ranges(self, scope: str, stream: str, segments: Sequence[Segment], token: str) -> m.SegmentRanges:
+        ranges = await convert.segment_ranges(scope, stream, segments)
         return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
