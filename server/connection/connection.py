@@ -373,7 +373,7 @@ class Connection(asyncio.BufferedProtocol):
         left = not received.finish()
         if not left and self._state is ConnectionState.HALF_CLOSED:
             if not self._has_requests():
-                self.end("", Ending.FLUSHED)
+                self.end("", SessionEnding.FLUSHED)
             return
         self.look_up()
         if self.is_paused():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from segstore.wire import Buffer
     from segstore.wire.blocks import Run
 
-_NOT_YET: Final = Ending.NOT_YET
+_NOT_YET: Final = SessionEnding.NOT_YET
 _STEP: Final = 4096
 """Requests that a connection executes before other connections have their turn, if their replies are small."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from segstore.server.connection.receiving import ReceiveBuffers
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.net import most_connections
 
 if TYPE_CHECKING:

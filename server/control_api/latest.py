@@ -338,9 +338,9 @@ def _is_counted(record: Record) -> bool:
     return is_frame and counts(int.from_bytes(record.data[:4], signed=True))
 
 
-async def _matching(requests: deque[Kept], holds: Filter | None, limit: int) -> list[Kept]:
+async def _matching(requests: deque[KeptRequest], holds: Filter | None, limit: int) -> list[KeptRequest]:
     """Returns the last requests that match, newest first. Examines `_AT_ONCE` requests per loop iteration."""
-    found: list[Kept] = []
+    found: list[KeptRequest] = []
     for looked_at, each in enumerate(reversed(requests), 1):
         if holds is None or holds(each):
             found.append(each)

@@ -23,7 +23,7 @@
     ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
     ├── MemoryFull             the memory limit is reached
     ├── RequestsTooLarge       the requests in flight are too large together
-    ├── Closed                 the controller was closed before it started the call
+    ├── ControllerClosed       the controller was closed before it started the call
     ├── Interrupted            the controller was closed before it finished the call
     └── SegmentStoreFailed     the segment store failed to execute a request
         └── NobodyOwns         the segment's container has no owner at the moment

@@ -63,7 +63,7 @@ async def answered(
         try:
             answer = await operation.perform(Calling(executor, caller, peer, calls), asked)
         except Refused as error:
-            return Answer(error.status, why=error.why)
+            return RestResponse(error.status, why=error.why)
         return answer
 
     try:
@@ -122,7 +122,7 @@ async def _delete_scope(calling: Calling, asked: RestRequest) -> RestResponse:
 async def _list_scopes(calling: Calling, asked: RestRequest) -> RestResponse:
     found = await _listed(calling, "listScopes", m.ScopesRequest(), "scopes")
     items = [bodies.encode(bodies.ScopeProperty(each)) for each in found]
-    return Answer(HTTPStatus.OK, _array("scopes", items))
+    return RestResponse(HTTPStatus.OK, _array("scopes", items))
 
 
 def _array(name: str, items: list[bytes]) -> bytes:

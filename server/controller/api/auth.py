@@ -29,8 +29,8 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from segstore.server.auth import any_key_length
-from segstore.server.controller.api.access import Entry, Permission, permission_of, read_entries
-from segstore.server.controller.errors import Closed, PermissionDenied, Unauthenticated
+from segstore.server.controller.api.access import AclEntry, Permission, permission_of, read_entries
+from segstore.server.controller.errors import ControllerClosed, PermissionDenied, Unauthenticated
 
 log = logging.getLogger(__name__)
 

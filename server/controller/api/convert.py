@@ -19,7 +19,7 @@ from segstore.server.controller.policies import (
     TableConfig,
     parse_group_id,
 )
-from segstore.server.controller.state import Segment
+from segstore.server.controller.state import StreamSegment
 from segstore.server.controller.steps import InSteps
 from segstore.wire.controller_api import messages as m
 
@@ -42,7 +42,7 @@ def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentR
     return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
 
 
-async def segment_ranges(scope: str, stream: str, segments: Sequence[Segment]) -> list[m.SegmentRange]:
+async def segment_ranges(scope: str, stream: str, segments: Sequence[StreamSegment]) -> list[m.SegmentRange]:
     """Return the segments with their key ranges, in the given order."""
     return [segment_range(scope, stream, segment) async for segment in InSteps(segments)]
 

@@ -341,7 +341,7 @@ def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_again(monkeyp
     room.disk.behind()
     line.send(PONG)
     line.queue(create())
-    line.connection.end("it is to go", Ending.FLUSHED)
+    line.connection.end("it is to go", SessionEnding.FLUSHED)
     room.run()
     assert (line.socket.calls, line.socket.reads) == ([], False)
     room.disk.commit()

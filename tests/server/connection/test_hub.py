@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection import ConnectionHub, Ending
+from segstore.server.connection import ConnectionHub, SessionEnding
 from segstore.server.connection.deadlines import Waits
 
 MANY = 2_000

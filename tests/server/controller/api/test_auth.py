@@ -14,7 +14,13 @@ import pytest
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority, Permission
 from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
-from segstore.server.controller.errors import Closed, EmptyName, PermissionDenied, Unauthenticated, UnusableEntry
+from segstore.server.controller.errors import (
+    ControllerClosed,
+    EmptyName,
+    PermissionDenied,
+    Unauthenticated,
+    UnusableEntry,
+)
 from tests.looped import looped
 
 KEY = "0123456789abcdef" * 4

@@ -92,7 +92,7 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
 async def test_a_start_that_is_cancelled_frees_the_port() -> None:
     server = serving.new_server()
     port = await serving.listen(server, "127.0.0.1", 0, None)
-    in_flight = InFlight(server, grpc.method_handlers_generic_handler("none", {}))
+    in_flight = CallsInFlight(server, grpc.method_handlers_generic_handler("none", {}))
     starting = asyncio.create_task(in_flight.begin())
     await asyncio.sleep(0)
     starting.cancel()
