@@ -210,9 +210,6 @@ async def test_after_a_failure_nobody_is_acknowledged_and_everybody_is_told_once
         assert made.failures == [committer.failure] == held.ended == stalled.ended
         assert (held.released, committer.committed, made.notes.noted, committer.stalled) == ([], 0, [], {})
         assert [each.levelno for each in caplog.records if each.getMessage() == committer.failure] == [level]
-        assert ("unexpected error in a commit to the journal" in caplog.messages) == isinstance(
-            error, ZeroDivisionError
-        )
         made.journal.error = None
         committer.add(0, b"later")
         assert committer.hand_over() == 1
@@ -338,7 +335,7 @@ def test_records_that_are_cut_off_are_refused_with_their_place() -> None:
         records(whole + whole[:-1])
 
 
-async def test_who_waits_is_notified_when_its_own_batch_is_durable_and_no_longer_counted() -> None:
+async def test_who_waits_is_notified_when_its_own_batch_is_durable() -> None:
     class Stepwise(Journal):
         def __init__(self) -> None:
             super().__init__()
@@ -361,7 +358,7 @@ async def test_who_waits_is_notified_when_its_own_batch_is_durable_and_no_longer
         await asyncio.sleep(0)
         journal.steps.release()
         await first
-        assert (committer.committed, second.done(), len(committer._futures)) == (1, False, 1)
+        assert (committer.committed, second.done()) == (1, False)
         journal.steps.release()
         await second
-        assert (committer.committed, committer._futures) == (2, {})
+        assert committer.committed == 2

@@ -168,12 +168,6 @@ def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp
     assert f"{log} has bytes in no group, from byte {end} on" in found.stderr
 
 
-def test_verify_changes_nothing(crashed: Path) -> None:
-    before = {each.name: each.read_bytes() for each in files_of(crashed)}
-    assert verify(crashed).faults == []
-    assert {each.name: each.read_bytes() for each in files_of(crashed)} == before
-
-
 async def test_a_journal_that_the_system_does_not_let_be_read_is_not_called_damaged(
     crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,20 +219,3 @@ def test_a_file_system_that_cannot_write_directly_writes_through_the_page_cache(
         made.append(each)
     made.close()
     assert list(JournalReader(path, made.base_crc)) == groups
-
-
-def test_what_no_way_of_writing_takes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[bool] = []
-
-    def refused(descriptor: int, _: bytes) -> int:
-        tried.append(is_direct(descriptor))
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    files = Files()
-    descriptor = files.create_direct(tmp_path / "file")
-    directly = is_direct(descriptor)
-    monkeypatch.setattr(os, "write", refused)
-    with pytest.raises(OSError, match="Invalid argument"):
-        files.write(descriptor, b"data")
-    os.close(descriptor)
-    assert tried == ([True, False] if directly else [False])
