@@ -138,15 +138,6 @@ async def test_a_session_survives_a_server_that_ignores_its_request_to_connect_a
         await session.aclose()
 
 
-async def test_a_session_that_is_closed_while_it_looks_leaves_nothing(server: ZooKeeperServer) -> None:
-    session = await with_changes(server)
-    await asyncio.to_thread(server.stop)
-    await reaches(session, SessionState.SUSPENDED)
-    (look,) = session._looks
-    await session.aclose()
-    assert look.cancelled()
-
-
 async def test_a_configuration_is_published_again_when_its_service_has_lost_it(server: ZooKeeperServer) -> None:
     configured = {f"scope{number}": {"s": StreamConfig()} for number in range(20)}
     configuration = Configuration(at(server))
