@@ -11,7 +11,6 @@ from contextlib import suppress
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.tap.frames import Frames
 from segstore.wire import AppendBlock, ReadSegment, encode
 from tests.server.support import HELLO, SEGMENT, WRITER, create, set_up, until
 from tests.server.tap.test_server import HELLO_BYTES, connected, read_all, reset, tap_before
@@ -56,26 +55,3 @@ async def test_what_a_connection_holds_is_freed_with_it_and_without_the_garbage_
             reset(peer.writer)
         await until(lambda: not tap.links)
         await until(lambda: [each() for each in links] == [None])
-
-
-@pytest.mark.usefixtures("no_collection")
-async def test_an_incomplete_frame_of_a_connection_that_is_closed_for_it_is_freed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("segstore.server.tap.server.MOST_HELD_BYTES", 1_000_000)
-    frames: weakref.WeakSet[Frames] = weakref.WeakSet()
-    made = Frames.__init__
-
-    def remembered(each: Frames) -> None:
-        made(each)
-        frames.add(each)
-
-    monkeypatch.setattr(Frames, "__init__", remembered)
-    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
-        for _ in range(3):
-            async with await connected(tap) as peer:
-                peer.send_bytes(HELLO_BYTES + struct.pack(">ii", 9, 8_000_000) + bytes(1_100_000))
-                with suppress(ConnectionError):
-                    await read_all(peer.reader)
-                assert sum(each.held for each in frames) == 0
-            await until(lambda: not tap.links)
