@@ -18,45 +18,14 @@ from segstore.server.durable import (
     DirectoryUnusable,
     Durability,
     Epoch,
-    Fenced,
-    FencedDirectory,
     JournalFailed,
     epochs_of,
 )
-from segstore.server.shared_folder import FolderStorage, SharedFolder, identify, verify_cluster
+from segstore.server.shared_folder import identify, verify_cluster
 from segstore.server.store import Container
 from tests.server.durable.support import everything, write
 from tests.server.shared_folder.members import CONTAINERS, Member, given_back, in_container, members, until, write_some
 from tests.server.support import PATIENCE_S
-
-
-def test_a_claim_ends_the_epochs_before_it(tmp_path: Path) -> None:
-    first = Epoch.claim(tmp_path)
-    first.check()
-    second = Epoch.claim(tmp_path)
-    assert (first.number, second.number) == (1, 2)
-    second.check()
-    with pytest.raises(Fenced, match=r"was opened by another store; epoch 1 has ended"):
-        first.check()
-
-
-def test_an_epoch_is_over_also_when_later_folders_were_created_and_removed(tmp_path: Path) -> None:
-    epochs = [Epoch.claim(tmp_path) for _ in range(4)]
-    epochs[3].remove_older()
-    assert epochs_of(tmp_path) == [4]
-    assert [each.is_over for each in epochs] == [True, True, True, False]
-
-
-async def test_what_one_store_had_committed_the_next_one_has(tmp_path: Path) -> None:
-    async with members(tmp_path) as (old, new):
-        await old.open_all()
-        for number in range(20):
-            old.store.create_segment(f"scope/s{number}/0.#epoch.0", now_ms=1)
-            write(old.store, f"scope/s{number}/0.#epoch.0", b"%d" % number * 100)
-        await old.settled()
-        before = everything(old.store, with_index=False)
-        await new.open_all()
-        assert everything(new.store, with_index=False) == before
 
 
 async def test_the_older_owner_is_fenced_by_its_next_change_and_its_reply_is_never_sent(tmp_path: Path) -> None:
@@ -203,14 +172,6 @@ async def test_a_store_that_unloads_a_container_writes_everything_before(tmp_pat
         }
 
 
-async def test_the_same_store_may_open_a_container_again(tmp_path: Path) -> None:
-    async with members(tmp_path, 1) as (only,):
-        before = await given_back(only)
-        assert await only.open() == 2
-        assert everything(only.store, with_index=False) == before
-        assert await only.storage.epoch(0) == 2
-
-
 async def test_an_opening_that_another_one_overtakes_can_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,24 +218,6 @@ async def test_what_a_cancelled_opening_opens_is_given_up_and_the_next_one_waits
         assert len(made) == 2
         assert made[0].directory._folder == -1
         assert everything(only.store, with_index=False) == before
-
-
-async def test_a_disk_that_cannot_be_read_is_no_sign_of_another_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_: Path) -> bool:
-        raise OSError(errno.EIO, "Input/output error")
-
-    epoch = Epoch.claim(tmp_path)
-    directory = FencedDirectory.adopt(epoch, containers=1, held=(0,), cluster="ours")
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "exists", fails)
-        assert [epoch.is_known_over, directory.is_over] == [False, False]
-        with pytest.raises(OSError, match="Input/output"):
-            epoch.check()
-    Epoch.claim(tmp_path)
-    assert [epoch.is_known_over, directory.is_over] == [True, True]
-    directory.close()
 
 
 async def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -400,17 +343,6 @@ def test_a_cluster_folder_is_no_data_directory_of_one_process(tmp_path: Path) ->
     (tmp_path / "CLUSTER").write_text("{}")
     with pytest.raises(DirectoryForeign, match="is that of a cluster of processes; start it with --zookeeper"):
         DataDirectory.open(tmp_path, containers=1, held=(0,))
-
-
-def test_memory_is_for_all_containers_together(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="memory_bytes must be at least 67108864 for 2 containers, not 40000000"):
-        FolderStorage(
-            SharedFolder(tmp_path, "ours", 2),
-            lambda *_: Container(),
-            40_000_000,
-            on_failure=print,
-            before_loss=lambda: None,
-        )
 
 
 @pytest.mark.seed("57.7")
