@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import logging
 import resource
 import socket
@@ -15,10 +13,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
 from segstore.server.controller.api import room
@@ -31,6 +25,7 @@ from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
+from tests.server.certificates import write_certificate
 from tests.server.controller.calls import Client
 from tests.server.controller.fake_store import FakeStore
 from tests.server.support import PATIENCE_S
@@ -49,36 +44,6 @@ def controller(store: FakeStore | None = None, ended: asyncio.Event | None = Non
             ended.set()
 
     return Controller(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal)
-
-
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """A certificate for localhost that vouches for itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    files = TlsFiles(folder / "cert.pem", folder / "key.pem")
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return files
 
 
 async def test_a_port_that_another_server_has_is_refused() -> None:
@@ -172,7 +137,8 @@ async def test_an_unexpected_error_while_making_room_is_logged_once(
     assert [each.exc_info is not None for each in caplog.records if each.levelno == logging.ERROR] == [True]
 
 
-async def test_with_tls_clients_get_the_published_name(tls: TlsFiles) -> None:
+async def test_with_tls_clients_get_the_published_name(tmp_path: Path) -> None:
+    tls = TlsFiles(*write_certificate(tmp_path))
     async with await ControllerServer.start(controller(), tls=tls, published_host="localhost") as server:
         credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
         async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:

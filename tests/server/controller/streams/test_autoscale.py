@@ -54,13 +54,6 @@ def test_a_short_burst_changes_nothing() -> None:
     assert parts_wanted(watch, 100, 30 * MINUTE_MS + 5_000, SETTINGS) == 1
 
 
-def test_time_that_does_not_pass_is_no_rate() -> None:
-    watch = Watch.begin(1_000, 0)
-    watch.take(1_000, 50, MINUTE_MS)
-    watch.take(500, 50, MINUTE_MS)
-    assert (watch.rates[2], watch.total) == (0.0, 0)
-
-
 def quarters() -> Epoch:
     return first_epoch(4, 0, 0)
 

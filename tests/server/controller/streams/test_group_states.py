@@ -97,16 +97,6 @@ async def test_what_is_no_group_is_not_found(controller: Controller) -> None:
             await controller.reader_groups.shared_state(scope, name)
 
 
-async def test_a_larger_state_is_refused(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.server.controller.streams.group_states._MOST_BYTES", 600)
-    await controller.reader_groups.create("a", "group", ReaderGroupConfig())
-    await write(controller, java_events()[0])
-    assert (await controller.reader_groups.shared_state("a", "group")).unassigned
-    await write(controller, *java_events()[1:])
-    with pytest.raises(IllegalState, match="too large"):
-        await controller.reader_groups.shared_state("a", "group")
-
-
 @pytest.mark.parametrize("kind", ["table", "stream"])
 async def test_the_loop_runs_while_a_state_is_decoded(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, kind: str
