@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from segstore.server.controller import AutoScaling, ControllerConfig, read_config
+from segstore.server.controller import ControllerConfig, read_config
 from tests.looped import looped
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "controller-settings.md"
@@ -60,12 +60,6 @@ def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it_and_the_field(
     with pytest.raises(ValueError, match=re.escape(f"{path}: {said}")) as refused:
         read_config(path)
     assert "\n" not in str(refused.value)
-
-
-def test_whole_minutes_need_no_point(tmp_path: Path) -> None:
-    path = tmp_path / "controller.toml"
-    path.write_text("[scaling]\nsilence_minutes = 2\n")
-    assert read_config(path).scaling == AutoScaling(silence_minutes=2.0)
 
 
 def shown(value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +10,7 @@ import grpc
 import pytest
 
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import ControllerConfig, ControllerServer, SegmentStoreFailed
+from segstore.server.controller import ControllerConfig, ControllerServer
 from segstore.server.controller.api.server import bounds
 from segstore.wire import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Hello, encode
 from segstore.wire.controller_api import messages as m
@@ -309,35 +308,6 @@ async def test_requests_in_flight_that_are_too_large_together_are_refused(
         assert sorted(set(answers)) == ["RESOURCE_EXHAUSTED", "SUCCESS"]
         assert answers.count("SUCCESS") == 2
         assert await call.status("createReaderGroup", large[0]) == "SUCCESS"
-
-
-@pytest.mark.parametrize(
-    ("error", "logged"),
-    [
-        (SegmentStoreFailed("a/s/0", "create"), []),
-        (ZeroDivisionError("x" * 1_000), ["unexpected error in createStream of a controller, whose caller has gone: "]),
-    ],
-)
-async def test_an_error_of_a_call_that_was_given_up_is_logged_once_and_shortly_if_it_is_unexpected(
-    world: World,
-    call: Client,
-    server: ControllerServer,
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
-    logged: list[str],
-) -> None:
-    await call("createScope", m.ScopeInfo(scope="a"))
-    gate = Gate(world)
-    gate.error = error
-    pending = asyncio.create_task(call.status("createStream", stream_config("s")))
-    await until(lambda: gate.asked)
-    await given_up([pending])
-    await until(lambda: not server.executor._held._taken)
-    gate.open.set()
-    await until(lambda: not server.executor._work)
-    gc.collect()
-    assert [message[:73] for message in caplog.messages] == [each[:73] for each in logged]
-    assert all(len(message) < 400 for message in caplog.messages)
 
 
 async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(

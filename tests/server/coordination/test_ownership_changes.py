@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 
-from segstore.server.coordination import (
-    ContainerRefused,
-    InProcessCoordinator,
-    Opened,
-    SessionState,
-    SharedContainers,
-    container_path,
-)
+from segstore.server.coordination import ContainerRefused, Opened, SessionState, container_path
 from segstore.server.coordination.errors import Unreachable
 from segstore.server.store import Container
 from tests.looped import looped
-from tests.server.coordination.clusters import CONTAINERS, Cluster, Storage, opened_by_another, played, recorded
+from tests.server.coordination.clusters import CONTAINERS, Cluster, opened_by_another, played, recorded
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
 
@@ -44,41 +37,6 @@ async def test_a_waiter_for_a_condition_is_woken_by_the_change_that_makes_it_tru
     await cluster.second.ownership.stop()
     done = await asyncio.gather(*waiting, return_exceptions=True)
     assert [each is None for each in done] == [True, False, True]
-
-
-@played(session_expired_policy="reconnect", preload=True)
-async def test_a_waiter_for_a_refusal_or_for_the_end_is_woken_by_it(cluster: Cluster) -> None:
-    ownership = cluster.first.ownership
-    await cluster.second.ownership.stop()
-    await ownership.until(lambda: len(ownership.served) == CONTAINERS)
-    cluster.storage.damaged[0] = "it is damaged"
-    cluster.storage.fence[0]()
-    await ownership.until(lambda: 0 in ownership.refused)
-    assert ownership.shutdown_reason is None
-    cluster.storage.fails = ZeroDivisionError("a defect")
-    cluster.storage.fence[1]()
-    await ownership.until(lambda: ownership.shutdown_reason is not None)
-    assert ownership.session is None
-    assert cluster.first.reasons == [ownership.shutdown_reason]
-
-
-def test_a_waiter_for_the_only_container_is_woken_when_it_is_owned_to_be_opened_on_first_use() -> None:
-    async def play() -> None:
-        service, storage = InProcessCoordinator(), Storage()
-        store = Store("only", service, storage, 1, session_expired_policy="reconnect")
-        ownership = store.ownership
-        await ownership.start({0})
-        async with asyncio.timeout(1_000):
-            await ownership.until(lambda: ownership.served == {0})
-            assert ownership.session is not None
-            service.expire(ownership.session.session_id)
-            await SharedContainers.open(storage, 0, lambda: None)
-            await ownership.until(lambda: ownership.owns(0))
-        assert (ownership.served, set(store.first_uses)) == (set(), {0})
-        await ownership.stop()
-        service.close()
-
-    run(play())
 
 
 @looped("why", ["stopped", "failed"])
@@ -365,20 +323,3 @@ def test_a_late_node_of_an_older_session_is_not_taken_for_another_stores(why: st
         await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
 
     play()
-
-
-@played(session_expired_policy="reconnect", rebalance=False)
-async def test_a_store_whose_new_node_was_replaced_at_once_by_one_of_its_name_ends(cluster: Cluster) -> None:
-    twin = await cluster.service.connect()
-    session = cluster.session_of(cluster.first)
-    create = session.create
-
-    async def replaced(path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await create(path, data, ephemeral=ephemeral)
-        await twin.delete(path)
-        await twin.create(path, data, ephemeral=True)
-
-    session.create = replaced  # type: ignore[method-assign]
-    await cluster.second.ownership.stop()
-    await cluster.until(lambda: bool(cluster.first.reasons))
-    assert "another store is called 'first' too" in cluster.first.reasons[0]

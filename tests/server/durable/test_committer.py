@@ -16,7 +16,7 @@ from segstore.server.durable import JournalFailed
 from segstore.server.durable.committer import BATCH, Committer, records
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group
-from segstore.wire import Buffer
+from tests.server.durable.support import Sender
 from tests.server.support import until
 
 
@@ -54,22 +54,6 @@ class Notes:
 
     def check_place(self) -> None:
         pass
-
-
-class Sender:
-    def __init__(self) -> None:
-        self.released: list[Buffer] = []
-        self.ended: list[str] = []
-        self.resumed = 0
-
-    def release(self, out: list[Buffer]) -> None:
-        self.released += out
-
-    def go_on(self) -> None:
-        self.resumed += 1
-
-    def failed(self, why: str) -> None:
-        self.ended.append(why)
 
 
 class Parts:

@@ -211,7 +211,7 @@ from segstore.server.durable.files import Files
 
 sys.setswitchinterval(1e-6)
 ended = []
-for _ in range(30):
+for _ in range(10):
     child = os.fork()  # the first read changes state of the process
     if not child:
         together = threading.Barrier(8)
@@ -236,7 +236,7 @@ def test_threads_may_read_their_first_manifests_at_the_same_time(tmp_path: Path)
     found = subprocess.run(
         [sys.executable, "-c", FIRST_READS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (found.stdout, found.stderr) == ("0 of 30 have crashed\n", "")
+    assert (found.stdout, found.stderr) == ("0 of 10 have crashed\n", "")
 
 
 def test_a_refusal_names_the_directory_the_file_and_what_is_wrong(tmp_path: Path) -> None:
@@ -285,24 +285,6 @@ def test_what_is_noted_and_changed_is_there_when_the_directory_is_opened_again(t
     read.look_at()
     assert read.manifest == owner.manifest
     owner.close()
-
-
-@pytest.mark.parametrize(
-    ("expected", "said"),
-    [
-        (("other", 4, (0, 1, 2, 3)), "belongs to cluster ours, but this cluster has other there"),
-        (("ours", 8, (0, 1, 2, 3)), "counts containers 4, but this cluster has 8 there"),
-        (("ours", 4, (0,)), r"holds containers \(0, 1, 2, 3\), but this cluster has \(0,\) there"),
-    ],
-)
-def test_the_owner_of_a_directory_is_checked(
-    tmp_path: Path, expected: tuple[str, int, tuple[int, ...]], said: str
-) -> None:
-    directory = take(tmp_path, cluster="ours")
-    directory.check_owner("ours", 4, (0, 1, 2, 3))
-    with pytest.raises(DirectoryForeign, match=said):
-        directory.check_owner(*expected)
-    directory.close()
 
 
 def test_files_with_our_names_that_are_not_in_force_are_removed_and_others_stay(tmp_path: Path) -> None:

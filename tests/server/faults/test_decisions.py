@@ -106,13 +106,6 @@ def test_rules_on_replies_are_asked_about_replies_alone() -> None:
     assert made.looks_at_replies
 
 
-def test_what_has_matched_nothing_or_never_fired_is_known() -> None:
-    made = decider({"name": "never", "match": "type = HELLO"}, {"name": "idle", "nth": 5}, {"name": "used"})
-    made.decide(read())
-    assert [each.name for each in made.tallies() if not each.matched] == ["never"]
-    assert [each.name for each in made.tallies() if each.matched and not each.fired] == ["idle"]
-
-
 def test_a_decision_names_its_request_and_the_request_lists_its_decisions() -> None:
     made = decider({"name": "lost", "nth": 1, "do": "close after"})
     seen = append(12)

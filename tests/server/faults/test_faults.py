@@ -16,13 +16,9 @@ from segstore.server.faults.rules import reply_class
 from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
     AppendSetup,
-    ConditionalAppend,
-    ConditionalCheckFailed,
     DataAppended,
-    Event,
     GetStreamSegmentInfo,
     Hello,
-    InvalidEventNumber,
     NoSuchSegment,
     SegmentCreated,
     SegmentIsSealed,
@@ -35,8 +31,7 @@ from segstore.wire import (
 from segstore.wire.names import container_of
 from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
-from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up, until
-from tests.server.tap.test_server import reset
+from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
 
 @pytest.fixture(params=["store", "tap"])
@@ -117,42 +112,6 @@ async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_
         assert [each.type_name for each in again] == ["APPEND_SETUP", "DATA_APPENDED"]
         peer.send(append(6))
         assert acknowledged(await peer.receive(1)) == [6]
-
-
-async def test_what_another_rule_does_with_an_append_behind_a_refused_one_is_done(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=1, do="WrongHost")
-        mock.faults.add(APPENDS, nth=1, do="NoSuchSegment")
-        mock.faults.add(APPENDS, nth=1, do="drop")
-        mock.faults.add(APPENDS, nth=1, do="duplicate reply")
-        peer.send(*map(append, range(1, 6)), PONG)
-        names = [each.type_name for each in await peer.receive(6)]
-        assert names == ["WRONG_HOST", "NO_SUCH_SEGMENT", "WRONG_HOST", "WRONG_HOST", "WRONG_HOST", "KEEP_ALIVE"]
-        assert stored(mock) == 0
-
-
-async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it_is(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do="ConditionalCheckFailed")
-        first, second = (ConditionalAppend(WRITER, number, 0, Event(b"x"), 5) for number in (1, 2))
-        peer.send(first, second)
-        failed, done = await peer.receive(2)
-        assert failed == ConditionalCheckFailed(WRITER, 1, 5)
-        assert acknowledged([done]) == [2]
-
-
-@pytest.mark.parametrize("at", ["before", "after"])
-async def test_a_number_that_a_rule_calls_wrong_is_answered_and_then_ends_the_connection(
-    kind: HostName, at: str
-) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do={"error": "InvalidEventNumber", "at": at})
-        mock.faults.add("type = DATA_APPENDED", on="reply", nth=5, do="drop")
-        peer.send(append(1), append(2), append(3))
-        replies = await peer.receive(5)
-        assert [each.type_name for each in replies] == ["DATA_APPENDED", "INVALID_EVENT_NUMBER"]
-        assert replies[1] == InvalidEventNumber(WRITER, 3, "", 2)
-        assert await peer.closed() == b""
 
 
 async def test_an_error_after_the_store_has_applied_it_hides_that_it_has(kind: HostName) -> None:
@@ -241,19 +200,6 @@ async def test_what_may_be_overtaken_is(kind: HostName) -> None:
         assert info.write_offset == 4, "it was carried out when its time had come"
 
 
-async def test_a_request_whose_reply_is_delayed_was_executed_before(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": "after"})
-        peer.send(GetStreamSegmentInfo(8, SEGMENT, ""), append(1))
-        await mock.wait_for(APPENDS)
-        assert mock.requests(APPENDS, stage="replied") == [], "the reply behind waits too"
-        clock.advance(0.1)
-        info, acknowledgement = await peer.receive(2)
-        assert isinstance(info, StreamSegmentInfo)
-        assert (info.write_offset, acknowledgement.type_name) == (0, "DATA_APPENDED")
-
-
 async def test_a_round_trip_takes_its_time_without_slowing_the_store(kind: HostName) -> None:
     clock = FakeClock()
     async with hosted(kind, clock=clock) as mock, await Peer.connect(mock) as peer:
@@ -264,17 +210,6 @@ async def test_a_round_trip_takes_its_time_without_slowing_the_store(kind: HostN
         clock.advance(0.04)
         assert [each.type_name for each in await peer.receive(4)][-1] == "DATA_APPENDED"
         assert {each.latency_ns for each in mock.requests()} == {40_000_000}
-
-
-async def test_replies_that_wait_leave_before_a_connection_ends(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.round_trip_ms = 40
-        mock.faults.add(APPENDS, nth=2, do="close after")
-        peer.send(append(1), append(2))
-        await mock.wait_for(APPENDS, count=2)
-        clock.advance(0.04)
-        assert acknowledged(await peer.receive(2)) == [1]
 
 
 async def test_held_traffic_continues_when_it_is_released(kind: HostName) -> None:
@@ -303,17 +238,6 @@ async def test_disabling_a_rule_releases_what_it_holds_and_enabling_it_holds_aga
         assert stored(mock) == 8
         with pytest.raises(NoSuchRule, match="no rule has the name 'other'"):
             mock.faults.disable("other")
-
-
-async def test_what_is_held_for_a_peer_that_left_is_forgotten(kind: HostName) -> None:
-    async with hosted(kind) as mock:
-        peer = await writer_of(mock)
-        mock.faults.add("type = KEEP_ALIVE", do={"hold": "after"}, name="held")
-        peer.send(PONG)
-        await mock.faults.wait_held("held")
-        reset(peer.writer)
-        await until(lambda: mock.faults.held("held") == 0)
-        assert mock.faults.release("held") == 0
 
 
 async def test_a_store_that_stops_does_not_wait_for_what_is_held(kind: HostName) -> None:
@@ -445,33 +369,6 @@ def test_a_round_trip_that_no_fault_file_could_have_is_refused(wrong: Any, said:
     with pytest.raises(ValueError, match=said):
         faults.round_trip_ms = wrong
     assert faults.round_trip_ms == 5
-
-
-def test_a_wait_is_a_delay_then_its_holds_in_order() -> None:
-    clock = FakeClock()
-    faults = Faults(clock)
-    for name in ("first", "second"):
-        faults.add("size > 1GB", do="hold", name=name)
-    ended: list[str] = []
-    waits, cleared = FaultWaits(faults), FaultWaits(faults)
-    waits.add(Wait(0.5, ("first", "second")), lambda: ended.append("both"))
-    waits.add(Wait(0.0, ("second",)), lambda: ended.append("second"))
-    assert (faults.held("first"), faults.held("second")) == (0, 1)
-    clock.advance(0.5)
-    assert (faults.held("first"), faults.held("second"), faults.held("third")) == (1, 1, 0)
-    assert faults.release("first") == 1
-    assert faults.held("second") == 2
-    assert faults.release("second") == 2
-    assert ended == ["second", "both"], "the oldest first"
-    cleared.add(Wait(0.5, ("first",)), lambda: ended.append("cancelled"))
-    cleared.clear()
-    cleared.add(Wait(0.5, ("first",)), lambda: ended.append("after clear"))
-    clock.advance(1)
-    assert (faults.held("first"), clock.pending) == (0, [])
-    waits.add(Wait(0.5, ("first",)), lambda: ended.append("not held"))
-    faults.disable("first")
-    clock.advance(1)
-    assert ended == ["second", "both", "not held"]
 
 
 async def test_a_wait_for_what_a_rule_never_holds_is_refused_at_once() -> None:

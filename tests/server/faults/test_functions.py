@@ -228,24 +228,6 @@ async def test_a_held_request_is_released_by_its_handle_or_by_the_rule(kind: Hos
         assert mock.faults.held("held") == 0
 
 
-async def test_a_hold_that_is_released_within_the_function_or_whose_rule_is_gone_is_none(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-
-        @mock.fault(APPENDS, nth=1)
-        def short(request: FaultRequest) -> None:
-            request.hold()
-            request.release()
-
-        @mock.fault(APPENDS, nth=1)
-        async def once(request: FaultRequest) -> None:
-            mock.faults.clear("once")
-            request.hold()
-
-        peer.send(append(1), append(2), append(3))
-        await until(lambda: stored(mock) == 12)
-        assert mock.faults.held("short") == mock.faults.held("once") == 0
-
-
 @pytest.mark.parametrize(
     ("how", "stubborn"), [("release", False), ("disable", True), ("clear", False), ("replace", True)]
 )
@@ -277,20 +259,6 @@ async def test_a_coroutine_is_cancelled_with_the_hold_of_its_rule(kind: HostName
         assert mock.segments[SEGMENT].read_bytes(0, 4) == b"slow"
         await until(lambda: ended == [1])
         assert mock.faults.held("endless") == 0
-
-
-async def test_a_coroutine_that_removes_its_own_rule_runs_to_its_end(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-
-        @mock.fault(APPENDS)
-        async def once(request: FaultRequest) -> None:
-            mock.faults.clear("once")
-            await asyncio.sleep(0)
-            request.change(data=b"once")
-
-        peer.send(append(1), append(2))
-        await until(lambda: stored(mock) == 8)
-        assert mock.segments[SEGMENT].read_bytes(0, 8) == b"oncedata"
 
 
 async def test_a_coroutine_is_cancelled_when_its_connection_is_lost(kind: HostName) -> None:
@@ -408,26 +376,6 @@ async def yields_later(request: FaultRequest) -> AsyncIterator[None]:
 def test_a_generator_is_refused(function: Any) -> None:
     with pytest.raises(ValueError, match="a generator does nothing when it is called"):
         Rule(do=function)
-
-
-class Closing:
-    def __call__(self, request: FaultRequest) -> None:
-        request.close()
-
-
-async def test_what_is_called_without_a_name_of_its_own_is_decorated_too() -> None:
-    def closing(request: FaultRequest, *, reset: bool) -> None:
-        request.close(reset=reset)
-
-    async with hosted("store") as mock:
-        mock.fault("type = HELLO", nth=1)(partial(closing, reset=False))
-        mock.fault("type = HELLO", name="object")(Closing())
-        assert mock.faults.rules == ["rule 1", "object"]
-        for _ in range(2):
-            async with await Peer.connect(mock) as peer:
-                peer.send(HELLO)
-                assert await peer.closed() == b""
-        assert [each.action for each in mock.faults.decisions] == ["call partial", "call Closing"]
 
 
 async def test_a_decorator_that_makes_no_rule_of_the_function_is_refused() -> None:

@@ -13,7 +13,6 @@ from segstore.server.faults.observe import NotObserved, NotSeen, Stage, request_
 from segstore.wire import ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.trace import FilterError, parse_filter
-from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
 
@@ -29,13 +28,6 @@ def test_the_oldest_requests_are_forgotten_when_there_is_no_room() -> None:
     kept = [each.number for each in observer.requests()]
     assert kept == [16, 17, 18, 19, 20]
     assert observer.forgotten == 15
-
-
-def test_long_names_count() -> None:
-    observer = Observer(max_bytes=10_000)
-    for number in range(5):
-        observer.add(seen(number, segment="x" * 60_000))
-    assert len(observer.requests()) == 1
 
 
 async def test_the_latest_requests_come_newest_first_and_at_most_look_at_are_examined() -> None:
@@ -154,45 +146,12 @@ async def test_a_read_at_the_tail_is_applied_when_it_is_answered() -> None:
         assert applied.reply == "SEGMENT_READ"
 
 
-@looped(
-    ("match", "said"),
-    [
-        ("direction = reply", "no request can match this; a fault rule matches replies with on: reply"),
-        ("kind = open", "kind = open: no request can match this"),
-        ("status = OK and type = HELLO", "no request of a controller call can match this"),
-    ],
-)
-async def test_a_filter_that_no_request_can_match_is_refused(match: str, said: str) -> None:
-    observer = Observer()
-    with pytest.raises(ValueError, match=said):
-        observer.requests(match)
-    with pytest.raises(ValueError, match=said):
-        await observer.wait_for(match)
-    with pytest.raises(ValueError, match=said):
-        await observer.latest(match, limit=1)
-
-
 async def test_an_unwatched_store_raises_an_error_that_explains_it() -> None:
     async with MockSegmentStore(watched=False) as mock:
         with pytest.raises(NotObserved):
             mock.requests()
         with pytest.raises(RuntimeError, match="there are no faults here"):
             _ = mock.faults
-
-
-async def test_a_wait_that_times_out_names_the_last_request() -> None:
-    observer = Observer()
-    with pytest.raises(NotSeen) as caught:
-        await observer.wait_for(timeout_s=0)
-    assert str(caught.value) == "0 of 1 requests were applied within 0 s; no request came"
-    observer.add(seen(1))
-    with pytest.raises(NotSeen) as caught:
-        await observer.wait_for("failure", count=2, stage="replied", timeout_s=0)
-    assert str(caught.value) == (
-        "0 of 2 requests with failure were replied within 0 s; the last request was READ_SEGMENT on connection 1"
-    )
-    error = caught.value
-    assert (error.filter, error.stage, error.count, error.found, error.timeout_s) == ("failure", Stage.REPLIED, 2, 0, 0)
 
 
 async def test_rules_and_the_log_select_appends_by_their_events() -> None:

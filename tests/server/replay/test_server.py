@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,13 +26,11 @@ from segstore.wire import (
     NoSuchSegment,
     SegmentCreated,
     SegmentDeleted,
-    SegmentRead,
     encode,
 )
 from segstore.wire.trace import SECRET_CODES, Direction, Record, RecordKind
 from tests.looped import looped
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up, until
-from tests.server.tap.test_server import upstream
 from tests.server.traffic import WRITER, record, streams, writes
 from tests.strategies import framed
 
@@ -233,35 +230,6 @@ async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[
             assert refused.refusal.startswith(f"no connection to the store at {gone[0]}:{gone[1]}: ")
 
 
-async def test_replies_of_another_store_are_read_no_faster_than_by_the_client(recorded: list[Record]) -> None:
-    frame = encode(SegmentRead(SEGMENT, 0, False, False, bytes(1 << 20), 5))
-    sent = 0
-
-    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        await reader.read(1)
-        with suppress(ConnectionError):
-            for _ in range(64):
-                writer.write(frame)
-                await writer.drain()
-                sent += 1
-
-    async with (
-        upstream(floods) as store,
-        TraceServer(recorded, mode="match", missing="pass", upstream=store) as server,
-        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
-    ):
-        peer.send(HELLO, DeleteSegment(9, SEGMENT, ""))
-        await until(lambda: sent > 1)
-        for _ in range(40):
-            await asyncio.sleep(0.005)  # in which what is not bounded would grow
-        assert sent < 48
-        count = 0
-        async with asyncio.timeout(PATIENCE_S):
-            while count < 64 * len(frame):
-                count += len(await peer.reader.read(1 << 20))
-
-
 async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:
     def frame(at_ms: int, direction: Direction, data: bytes) -> Record:
         return Record(at_ms * 1_000_000, 1, direction, RecordKind.FRAME, data)
@@ -405,22 +373,6 @@ async def test_a_hello_that_the_trace_has_otherwise_is_a_problem(recorded: list[
     async with TraceServer(recorded, mode=mode) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
         assert isinstance((await peer.ask(Hello(16, 5)))[0], ErrorMessage)
         assert len(server.problems) == 1
-
-
-async def test_of_several_connections_only_one_that_lacks_hello_gets_one() -> None:
-    pieces = [(1, 0, HELLO), (1, 1, Hello(17, 4)), (2, 0, create())]
-    trace = [
-        Record(at, number, Direction(way), RecordKind.FRAME, encode(each))
-        for at, (number, way, each) in enumerate(pieces)
-    ]
-    async with (
-        TraceServer(trace) as server,
-        await Peer.connect(server) as first,  # type: ignore[arg-type]  # as above
-        await Peer.connect(server) as second,  # type: ignore[arg-type]  # as above
-    ):
-        assert await first.ask(HELLO) == [Hello(17, 4)]
-        assert await second.ask(HELLO) == [Hello(17, 5)]
-        assert server.problems == []
 
 
 @looped(

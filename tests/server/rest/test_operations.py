@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import ControllerConfig, SegmentStoreFailed
+from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.durable import JournalFailed
 from segstore.wire.controller_api import messages as m
@@ -180,27 +180,6 @@ async def test_a_body_that_makes_no_sense_is_refused_and_says_why(
     found, why = refused(answer)
     assert found == status
     assert said in why
-
-
-async def test_a_store_that_fails_is_an_error_of_the_server(
-    mock: MockCluster, http: httpx.AsyncClient, scope: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await http.post(f"{scope}/streams", json=stream())
-
-    async def fails(segment: str, *_: Any) -> None:
-        raise SegmentStoreFailed(segment, "answer")
-
-    for name in ("create_segment", "update_policy", "seal_segment"):
-        monkeypatch.setattr(mock._asked, name, fails)
-    failed = 500, "the segment store failed to answer a/"
-    one = f"{scope}/streams/s"
-    for answer in (
-        await http.post(f"{scope}/streams", json=stream("t")),
-        await http.put(one, json=stream()),
-        await http.put(f"{one}/state", json={"streamState": "SEALED"}),
-    ):
-        status, why = refused(answer)
-        assert (status, why[: len(failed[1])]) == failed
 
 
 @pytest.mark.parametrize(
@@ -389,14 +368,3 @@ async def test_permissions_are_those_of_the_reference(guarded: MockCluster) -> N
             headers = {} if header is None else {"authorization": header}
             answer = await http.request(verb, path, json=body, headers=headers)
             assert refused(answer)[0] == 401, (header, verb, path)
-
-
-async def test_listings_show_what_the_user_may_read(guarded: MockCluster) -> None:
-    async with client_of(guarded, "lister") as http:
-        assert (await http.get("/v1/scopes")).json() == {"scopes": [{"scopeName": "b"}]}
-    async with client_of(guarded, "reader") as http:
-        found = (await http.get("/v1/scopes/a/streams")).json()["streams"]
-        assert [each["streamName"] for each in found] == ["s"]
-    async with client_of(guarded, "maker") as http:
-        assert (await http.get("/v1/scopes/a/streams")).json() == {"streams": []}
-        assert (await http.get("/v1/scopes/a/readergroups")).json() == {"readerGroups": [{"readerGroupName": "g"}]}

@@ -53,16 +53,6 @@ def test_a_chunk_that_cannot_be_mapped_is_allocated(monkeypatch: pytest.MonkeyPa
     assert len(chunk) == 256 * 1024
 
 
-def test_a_write_larger_than_a_chunk_is_read_back_in_pieces() -> None:
-    data = SegmentData(ChunkPool())
-    payload = bytes(range(256)) * (9 * CHUNK_BYTES // 1024)
-    data.write(b"head")
-    data.write(payload)
-    pieces = data.read(4, len(payload))
-    assert len(pieces) > 1
-    assert b"".join(pieces) == payload
-
-
 def test_parts_are_written_one_after_the_other() -> None:
     data = SegmentData(ChunkPool())
     data.write_all([b"one", bytearray(b"two"), memoryview(b"three")])

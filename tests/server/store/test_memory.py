@@ -12,7 +12,6 @@ from uuid import UUID
 import pytest
 
 from segstore.cli.serving import machine_bytes
-from segstore.client import ClientError, connect
 from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.store.chunks import CHUNK_BYTES
@@ -224,21 +223,6 @@ async def test_the_stores_of_a_process_share_the_limit(grpc_runs: None) -> None:
         assert used > 60 * 1000
         await mock.stop_store(0)
         assert first.store.pool.memory.used == used
-
-
-async def test_a_controller_reports_that_its_store_is_full_and_continues_when_it_is_not(grpc_runs: None) -> None:
-    async with MockCluster(limits=LIMITS) as mock, connect(mock.controller_uri) as client:
-        memory = mock.stores[0].store.pool.memory
-        controller = client.controller
-        await controller.create_scope("scope")
-        await controller.create_stream("scope", "before")
-        memory.limit = memory.used
-        with pytest.raises(ClientError):
-            await controller.create_stream("scope", "during")
-        await controller.seal_stream("scope", "before")
-        await controller.delete_stream("scope", "before")
-        memory.limit = LIMIT
-        assert await controller.create_stream("scope", "during")
 
 
 async def test_with_a_data_directory_only_the_rest_counts_as_memory(grpc_runs: None, tmp_path: Path) -> None:

@@ -77,10 +77,6 @@ async def writer_of(tap: TapServer) -> Peer:
     return peer
 
 
-def names(replies: list[object]) -> list[str]:
-    return [getattr(each, "type_name", "") for each in replies]
-
-
 async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[bytes] = []
 
@@ -117,31 +113,6 @@ async def test_a_client_that_does_not_wait_for_the_end_that_a_rule_makes_leaves_
                 await tap.wait_for(APPENDS, stage="received")
                 peer.writer.write_eof()
                 await until(lambda: not tap.links)
-
-
-async def test_a_queued_reply_leaves_before_a_rule_closes_the_connection_to_a_store_that_has_ended() -> None:
-    async def ends_after_pong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await reader.readexactly(len(encode(HELLO))))
-        await reader.readexactly(len(encode(PONG)))
-        writer.write_eof()
-        await reader.read()
-
-    async with upstream(ends_after_pong) as (host, port):
-        faults = Faults(LoopClock(), observer=Observer())
-        faults.add("type = CREATE_SEGMENT", do="hold after", name="held")
-        faults.add("type = CREATE_SEGMENT", do="SegmentAlreadyExists")
-        faults.add("type = READ_SEGMENT", do="close before")
-        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
-            peer.send(HELLO, create(), PONG)
-            await faults.wait_held("held")
-            (link,) = tap.links
-            await until(lambda: link.store.ended)
-            peer.send(read())
-            await tap.wait_for("type = READ_SEGMENT", stage="received")
-            assert link.state is LinkState.CLIENT_ENDED
-            faults.release("held")
-            assert names(await peer.receive(3)) == ["HELLO", "SEGMENT_ALREADY_EXISTS"]
-            await until(lambda: not tap.links)
 
 
 async def test_an_answer_in_place_of_a_store_that_has_ended_is_not_sent_behind_its_end_and_a_rule_closes_at_once(
@@ -213,24 +184,6 @@ async def test_the_eof_of_a_client_waits_behind_held_requests() -> None:
         tap.faults.release("slow")
         assert await peer.closed() == encode(DataAppended(3, WRITER, 1, -(2**63), 4))
         assert stored(mock) == 4
-
-
-async def test_requests_are_recorded_with_their_outcome_at_the_store() -> None:
-    async with tapped() as (_, tap), await writer_of(tap) as peer:
-        await peer.ask(append(1), read(0))
-        peer.send(read(0, request_id=5, token="a token"), create())
-        await peer.receive(2)
-        await tap.wait_for("type = CREATE_SEGMENT", count=2, stage="received")
-        assert [each.reply for each in tap.requests(f"segment = {SEGMENT}")] == [
-            "SEGMENT_CREATED",
-            "APPEND_SETUP",
-            "DATA_APPENDED",
-            "SEGMENT_READ",
-            "SEGMENT_READ",
-            "SEGMENT_ALREADY_EXISTS",
-        ]
-        assert len(tap.requests("failure", stage="refused")) == 1
-        assert tap.mark() == 7
 
 
 OTHER = UUID(int=77)

@@ -15,7 +15,7 @@ from segstore.server import MockSegmentStore
 from segstore.server.clock import LoopClock
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
-from segstore.server.net import AddressInUse, CannotListen
+from segstore.server.net import AddressInUse
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import Link
 from segstore.server.tap.side import HIGH_BYTES
@@ -418,18 +418,6 @@ async def test_a_port_that_is_taken_is_refused_and_nothing_is_left() -> None:
         await tap_before("127.0.0.1", 1, port=taken.getsockname()[1]).start()
 
 
-async def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.pem"
-    empty.write_text("")
-    with pytest.raises(CannotListen, match="cannot be used"):
-        await tap_before("127.0.0.1", 1, tls_cert=empty, tls_key=empty).start()
-    other = tmp_path / "other.pem"
-    other.write_text("é")
-    for file in (empty, other):
-        with pytest.raises(OSError, match="no valid certificate in PEM"):
-            await tap_before("127.0.0.1", 1, tls=True, ca=file).start()
-
-
 async def test_each_store_has_a_port_of_its_own_that_stays() -> None:
     async with MockSegmentStore() as one, MockSegmentStore() as other, tap_before(one.host, one.port) as tap:
         first = await tap.through(Endpoint(one.host, one.port))
@@ -462,15 +450,3 @@ async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connecti
         assert len(ended) < 10
         assert not tap.sockets
     assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
-
-
-async def test_traffic_is_not_forwarded_to_a_named_store_that_is_a_port_of_the_tap(watched: bool) -> None:
-    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
-        assert tap.address is not None
-        itself = await tap.through(tap.address)
-        async with await Peer.connect(Port(*itself)) as peer:  # type: ignore[arg-type]  # it asks for no more
-            with suppress(ConnectionError):
-                assert await read_all(peer.reader) == b""
-        async with await connected(tap) as peer:
-            assert len(await peer.ask(HELLO, create())) == 2, "the store's own door works"
-        await until(lambda: not tap.links)

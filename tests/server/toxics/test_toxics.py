@@ -14,7 +14,6 @@ import pytest
 from segstore.server import FaultSettings, MockSegmentStore, StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.faults import FaultRequest, Faults, Observer
-from segstore.server.toxics import NoSuchToxic
 from segstore.wire import SegmentRead, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.faults.traffic import PONG, Host, HostName, acknowledged, hosted, stored, writer_of
@@ -59,19 +58,6 @@ async def test_a_latency_applies_to_an_open_connection_and_ends_with_its_removal
         assert acknowledged(await peer.receive()) == [2], "it was in flight"
         assert acknowledged(await peer.ask(append(3))) == [3]
         assert not clock.pending
-
-
-async def test_a_timeout_drops_what_is_sent_and_closes(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.toxics.add("timeout", timeout=1000, stream="upstream")
-        peer.send(append(1))
-        clock.advance(0.999)
-        await nothing_comes(peer)
-        assert stored(mock) == 0
-        clock.advance(0.001)
-        assert await peer.closed() == b""
-        await until(lambda: not connections(mock))
 
 
 async def test_a_timeout_of_zero_lasts_until_it_is_removed_which_closes_its_connections(kind: HostName) -> None:
@@ -139,12 +125,6 @@ async def test_a_limit_closes_the_connection_behind_so_many_bytes(kind: HostName
 async def acknowledgement_of(peer: Peer) -> bytes:
     (reply,) = await peer.ask(append(10))
     return encode(reply)
-
-
-async def writer_of_existing(mock: Host) -> Peer:
-    peer = await Peer.connect(mock)
-    assert len(await peer.ask(HELLO, set_up())) == 2
-    return peer
 
 
 async def test_while_a_store_is_down_its_connections_are_reset(kind: HostName) -> None:
@@ -216,22 +196,6 @@ async def test_large_data_passes_in_both_directions_while_toxics_come_and_go(kin
             found += bytes(answer.data)
         changing.cancel()
         assert found == data * 3
-
-
-async def test_a_client_that_does_not_read_holds_the_store_back_with_toxics_too(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        data = bytes(1_000_000)
-        assert acknowledged(await peer.ask(append(1, data))) == [1]
-        mock.faults.toxics.add("slicer", average_size=100_000)
-        count = 40
-        peer.send(*[read(0, 1_000_000) for _ in range(count)])
-        sizes = 0
-        for answer in await peer.receive(count):
-            assert isinstance(answer, SegmentRead)
-            sizes += len(answer.data)
-            for connection in mock.server.hub.connections:
-                assert connection.held_bytes < 12 * 2**20
-        assert sizes == count * len(data)
 
 
 async def test_a_function_can_change_the_toxics_of_its_own_connection(kind: HostName) -> None:
@@ -319,15 +283,6 @@ async def test_the_seed_decides_which_connections_have_a_toxic() -> None:
     assert 0 < sum(first) < 12
     assert await chosen(1) == first
     assert await chosen(2) != first
-
-
-async def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
-    async with hosted("store") as mock:
-        with pytest.raises(NoSuchToxic, match="no toxic has the name 'slow'; there are no toxics"):
-            mock.faults.toxics.clear("slow")
-        mock.faults.toxics.add("latency")
-        with pytest.raises(NoSuchToxic, match="there are 'latency_downstream'"):
-            mock.faults.toxics.clear("slow")
 
 
 async def test_a_disconnected_client_ends_at_the_store_behind_what_it_sent(kind: HostName) -> None:

@@ -135,8 +135,3 @@ async def test_a_call_that_the_client_gives_up_is_left_alone() -> None:
             while not slow.ended:  # noqa: ASYNC110  what is looked at has no event
                 await asyncio.sleep(0.002)
     assert slow.ended == ["cancelled"]
-
-
-async def test_a_method_that_is_not_served_stays_unimplemented() -> None:
-    async with Served(Slow()) as channel:
-        assert (await error_of(channel.unary_unary("/other")(b""))).code() is grpc.StatusCode.UNIMPLEMENTED

@@ -7,8 +7,6 @@ import contextlib
 import logging
 import resource
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -173,59 +171,3 @@ async def test_what_is_due_is_done_while_the_server_is_open() -> None:
         async with asyncio.timeout(60):
             await ended.wait()
     assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
-
-
-async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
-    """The commit was asked for when the client went away; the server carries it out."""
-    store = FakeStore()
-    stuck = asyncio.Event()
-    merge = store.merge_segments
-
-    async def slow_merge(target: str, sources: list[str]) -> None:
-        await stuck.wait()
-        await merge(target, sources)
-
-    ended = asyncio.Event()
-    served = controller(store, ended, retry_ms=5)
-    served.scopes.create("a")
-    await served.create_stream("a", "s", StreamConfig())
-    transaction, _ = await served.transactions.open("a", "s", 90_000)
-    store.merge_segments = slow_merge  # type: ignore[method-assign, assignment]
-    giving_up = asyncio.create_task(served.transactions.commit("a", "s", transaction))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    giving_up.cancel()
-    await asyncio.gather(giving_up, return_exceptions=True)
-    assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
-    stuck.set()
-    async with await ControllerServer.start(served), asyncio.timeout(60):
-        await ended.wait()
-    assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
-
-
-ON_UVLOOP = """
-import grpc, uvloop
-from segstore.server.controller.api import server as serving
-from segstore.server.controller.api.in_flight import InFlight
-from segstore.server.controller import Controller, ControllerServer
-from segstore.wire.controller_api import METHODS, messages as m
-
-async def main():
-    async with await ControllerServer.start(Controller(None)) as server:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            method = METHODS["createScope"]
-            call = channel.unary_unary(
-                method.path,
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=method.response.FromString,
-            )
-            print([(await call(m.ScopeInfo(scope="a"), timeout=60)).status for _ in range(3)])
-
-uvloop.run(main())
-"""
-
-
-def test_it_serves_on_uvloop() -> None:
-    """In a process of its own, as libuv keeps pipes for good."""
-    done = subprocess.run([sys.executable, "-c", ON_UVLOOP], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.returncode) == ("[0, 2, 2]\n", 0), done.stderr

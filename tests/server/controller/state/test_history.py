@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +20,6 @@ from segstore.server.controller.state.history import (
     is_at_or_after,
     lower_bound,
     next_epoch,
-    pieces_between,
     ranges_match,
     sealed_in,
     successors,
@@ -193,58 +189,3 @@ def test_successors_of_a_segment_equal_those_found_in_every_epoch(epochs: list[E
         segment = find_segment(epochs, each)
         assert (None if segment is None else sealed_in(epochs, segment)) == plain.sealed_in(epochs, each)
         assert successors(epochs, each) == plain.successors(epochs, each)
-
-
-def test_what_lies_between_cuts_of_a_long_history_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.server.controller.state.history._PIECE", 4)
-    epochs = [first_epoch(3, 0, 0)]
-    for now_ms in range(40):
-        current = epochs[-1]
-        epochs.append(next_epoch(current, [current.segments[now_ms % 3].id], [KEYS[now_ms % 3]], now_ms))
-    start, end = ({each.id: 0 for each in epochs[at].segments} for at in (5, 35))
-    pieces = [[each.id for each in piece] for piece in pieces_between(epochs, start, end)]
-    assert len(pieces) > 5
-    assert [each for piece in pieces for each in piece] == plain.between(epochs, start, end)
-
-
-KEYS = equal_ranges(3)
-COUNT = 500
-
-
-def wide() -> tuple[list[Epoch], dict[int, int], dict[int, int]]:
-    """A stream whose many segments were all replaced, and cuts before and after that."""
-    first = first_epoch(COUNT, 0, 0)
-    second = next_epoch(first, [each.id for each in first.segments], equal_ranges(COUNT - 1), 1)
-    return [first, second], *({each.id: 5 for each in epoch.segments} for epoch in (first, second))
-
-
-def spans_in_order(epochs: list[Epoch], one: dict[int, int], other: dict[int, int]) -> bool:
-    return is_at_or_after(other, cut_span(epochs, other), one, cut_span(epochs, one))
-
-
-@looped(
-    "question",
-    [
-        lambda epochs, one, other: why_invalid(epochs, one | dict.fromkeys(other, -1)),
-        compare,
-        between,
-        lambda epochs, one, other: lower_bound(epochs, [one, other]),
-        lambda epochs, one, other: ranges_match(epochs[0], one, equal_ranges(COUNT)),
-        lambda epochs, one, other: [successors(epochs, each) for each in one],
-        spans_in_order,
-    ],
-)
-def test_questions_about_cuts_take_time_linear_in_their_segments(question: Callable[..., Any]) -> None:
-    epochs, one, other = wide()
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        question(epochs, one, other)
-    finally:
-        sys.setprofile(None)
-    assert calls < COUNT * COUNT / 2

@@ -90,18 +90,6 @@ def test_a_segment_that_is_silent_is_cold_whatever_its_rates_were(silence: float
     assert decision == (((0, 1), ((0.0, 0.5),)) if decided else None)
 
 
-def test_a_silent_segment_is_considered_again_at_once() -> None:
-    settings = AutoScaling(silence_minutes=2.0)
-    watches = {each.id: watched(99, 30) for each in quarters().segments}
-    now_ms = 31 * MINUTE_MS
-    watches[0].written_ms = 0
-    assert decide(quarters(), POLICY, watches, now_ms, settings, MOST) is None, "it has no cold neighbour"
-    watches[1].written_ms = 0
-    decision = decide(quarters(), POLICY, watches, now_ms + 1, settings, MOST)
-    assert decision is not None
-    assert decision.sealed == (0, 1)
-
-
 def test_cold_neighbours_merge_and_a_lone_cold_segment_waits() -> None:
     now_ms = 25 * MINUTE_MS
     watches = {each.id: watched(80, 25) for each in quarters().segments}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from itertools import pairwise
 from random import Random
@@ -10,7 +9,6 @@ from random import Random
 import pytest
 
 from segstore.server.controller import StreamConfig
-from segstore.server.controller.errors import TooMany
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import Epoch, Segment, Stream, TransactionStatus, Watermark
 from segstore.server.controller.streams.watermarks import UpperBound, encode_watermark
@@ -145,37 +143,6 @@ async def test_a_writer_that_has_not_written_everywhere_gives_a_cut_that_readers
     assert note("a", "s", "one", 200, {0: 10, 1: -1}) == "SUCCESS"
     assert note("a", "s", "one", 300, {0: 10, 1: 5}) == "SUCCESS"
     assert note("a", "s", "one", 400, {0: 10, 1: -1}) == "INVALID_POSITION"
-
-
-async def test_a_stream_deleted_while_its_writers_are_examined_gets_no_watermark(world: World) -> None:
-    await world.stream()
-    for at in range(1_000):
-        world.controller.writers.note("a", "s", f"writer {at}", 100, {0: at})
-    world.clock.now_ms += EVERY_MS
-    run = asyncio.create_task(world.controller.run_due())
-    await asyncio.sleep(0)
-    await world.controller.streams.seal("a", "s")
-    await world.controller.streams.delete("a", "s")
-    await world.stream()
-    await run
-    assert (last(world), world.store.appended) == (None, {})
-
-
-async def test_writers_that_note_times_and_their_positions_are_bounded(world: World) -> None:
-    world.make(max_writers=150, max_segments=4_000)
-    await world.stream()
-    note = world.controller.writers.note
-    for writer in range(149):
-        assert note("a", "s", str(writer), 1, {}) == "SUCCESS"
-    assert note("a", "s", "0", 2, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
-    assert note("a", "s", "0", 3, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
-    assert note("a", "s", "1", 2, dict.fromkeys(range(1_600), 0)) == "SUCCESS"
-    with pytest.raises(TooMany, match="9665 segments in the positions of all writers"):
-        note("a", "s", "2", 2, dict.fromkeys(range(65), 0))
-    assert note("a", "s", "last", 1, {0: 1}) == "SUCCESS"
-    with pytest.raises(TooMany, match="151 writers that note times exceed the limit of 150"):
-        note("a", "s", "another", 1, {0: 1})
-    assert note("a", "s", "last", 2, {0: 1}) == "SUCCESS"
 
 
 async def test_the_lowest_time_of_all_writers_is_published_with_the_farthest_positions(world: World) -> None:

@@ -41,13 +41,6 @@ def test_a_version_is_a_position_absence_or_none() -> None:
             ),
         ),
         (
-            lambda: checks.check_lengths_to_write(T, 2, [(b"a", 5)], "Key"),
-            (
-                "Key for key `{5} ReadOnlyAbstractByteBuf(ridx: 0, widx: 1, cap: 1/1)` incompatible with segment "
-                f"'{T}' which requires key lengths of 2."
-            ),
-        ),
-        (
             lambda: checks.check_lengths_to_read(T, 2, [b"ab", b"abc", b""]),
             f"Segment KeyLength for segment `{T}' must be a positive integer smaller than or equal to 256; actual 0.",
         ),

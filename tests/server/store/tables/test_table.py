@@ -255,18 +255,6 @@ def test_a_fixed_key_table_calls_a_missing_key_a_bad_version_and_checks_it_befor
     assert driver.put((b"bbbb", b"", ABSENT), (b"aaaa", b"", 0)) == [22, 43]
 
 
-def test_keys_of_another_length_are_refused_in_the_recorded_words() -> None:
-    driver = Driver(4)
-    for request, words in (
-        (lambda: driver.put((b"aaaaa", b"1")), "Entry Key Length for key"),
-        (lambda: driver.remove((b"aaaaa", 7)), "Key Length for key"),
-        (lambda: driver.table.get([b"aaaa", b"aaaaa"]), "length 4, given 5"),
-        (lambda: driver.table.iterate_entries(4, b"", b"aa"), "length 4, given 2"),
-    ):
-        with pytest.raises(IllegalArgument, match=words):
-            request()
-
-
 def test_a_fixed_key_table_is_walked_in_the_order_of_its_keys() -> None:
     driver = Driver(2)
     for key in (b"\xff\xff", b"bb", b"aa", b"\x00\x00", b"cc"):
@@ -477,22 +465,6 @@ def test_a_table_behaves_as_a_dict_with_versions(
     told.update({key: (version, value) for key, version, value in delta.entries})
     assert told == model
     assert delta.last_position in (length, 0)
-
-
-@given(
-    st.sampled_from([0, 3]), st.binary(max_size=40), st.binary(max_size=4), st.binary(max_size=4), st.integers(-9, 9)
-)
-def test_no_token_and_no_range_does_more_than_be_refused(
-    key_length: int, token: bytes, from_key: bytes, to_key: bytes, count: int
-) -> None:
-    driver = Driver(key_length)
-    driver.put((b"aaa", b"1"))
-    for walk in (driver.table.iterate_keys, driver.table.iterate_entries):
-        try:
-            items, _ = walk(count, token, from_key, to_key)
-        except (IllegalArgument, Unmapped):
-            continue
-        assert len(items) <= 1
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=6), st.integers(-3, 400), st.integers(-2, 5))
