@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,10 +10,11 @@ import grpc
 import pytest
 
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import ControllerConfig, ControllerServer, SegmentStoreFailed
+from segstore.server.controller import ControllerConfig, ControllerServer
 from segstore.server.controller.api.server import bounds
 from segstore.wire import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Hello, encode
 from segstore.wire.controller_api import messages as m
+from tests.looped import looped
 from tests.server.controller.calls import Client, S, group, stream_config
 from tests.server.controller.conftest import World
 from tests.server.support import until
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 MOST = 3_000
 ENTRIES = ControllerConfig(max_segments=MOST).max_cut_entries
-TOO_MANY_SEGMENTS = [MOST + 1, 10**6, 2**31 - 1]
+TOO_MANY_SEGMENTS = [MOST + 1, 2**31 - 1]
 LENGTH = "grpc.max_receive_message_length"
 
 
@@ -78,25 +78,20 @@ async def test_too_many_segments_are_refused_before_one_is_made(
 
 
 @pytest.mark.usefixtures("stream")
-@pytest.mark.parametrize(
+@looped(
     ("name", "asked", "answer"),
     [
         ("scale", scale([0], MOST + 1), "FAILURE"),
         ("scale", scale(range(MOST + 1), 1), "FAILURE"),
-        ("scale", scale([0] * 200_000, 1), "FAILURE"),
         ("truncateStream", cut(ENTRIES + 1), "FAILURE"),
         ("isStreamCutValid", cut(ENTRIES + 1), "INVALID_ARGUMENT"),
         ("getSegmentsBetween", between(ENTRIES + 1, 2), "INVALID_ARGUMENT"),
-        ("getSegmentsBetween", between(2, ENTRIES + 1), "INVALID_ARGUMENT"),
         ("noteTimestampFromWriter", noted(cut(ENTRIES + 1)), "INVALID_ARGUMENT"),
         ("noteTimestampFromWriter", noted(cut(1), "w" * 100_000), "INVALID_ARGUMENT"),
         ("createReaderGroup", group("g", startingStreamCuts=[cut(ENTRIES)]), "FAILURE"),
-        ("createReaderGroup", group("g", endingStreamCuts=[cut(ENTRIES)]), "FAILURE"),
         ("createReaderGroup", group("g", startingStreamCuts=[m.StreamCut()] * 100_000), "FAILURE"),
         ("updateReaderGroup", group("g", startingStreamCuts=[cut(ENTRIES)]), "INVALID_ARGUMENT"),
         ("getURI", m.SegmentId(streamInfo=m.StreamInfo(scope="a", stream="x" * 900_000)), "INVALID_ARGUMENT"),
-        ("getStreamConfiguration", m.StreamInfo(scope="a", stream="x" * 900_000), "NOT_FOUND"),
-        ("createStream", stream_config("x" * 900_000), "INVALID_STREAM_NAME"),
         ("createScope", m.ScopeInfo(scope="x" * 900_000), "INVALID_SCOPE_NAME"),
     ],
 )
@@ -112,13 +107,6 @@ async def test_requests_that_name_too_many_segments_are_refused(
 async def test_as_many_as_are_allowed_can_be_named(call: Client) -> None:
     assert await call.status("noteTimestampFromWriter", noted(cut(ENTRIES))) == "SUCCESS"
     assert await call.status("createReaderGroup", group("g", startingStreamCuts=[cut(ENTRIES - 1)])) == "SUCCESS"
-
-
-@pytest.mark.usefixtures("stream")
-async def test_a_refusal_is_a_short_sentence(call: Client) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await call("getStreamConfiguration", m.StreamInfo(scope="a", stream="\U0001f600" * 100_000))
-    assert len(refused.value.details() or "") < 600
 
 
 async def test_a_request_that_is_longer_than_any_need_be_is_not_read(call: Client) -> None:
@@ -277,35 +265,6 @@ async def test_requests_in_flight_that_are_too_large_together_are_refused(
         assert sorted(set(answers)) == ["RESOURCE_EXHAUSTED", "SUCCESS"]
         assert answers.count("SUCCESS") == 5
         assert await call.status("createReaderGroup", large[0]) == "SUCCESS"
-
-
-@pytest.mark.parametrize(
-    ("error", "logged"),
-    [
-        (SegmentStoreFailed("a/s/0", "create"), []),
-        (ZeroDivisionError("x" * 1_000), ["unexpected error in createStream of a controller, whose caller has gone: "]),
-    ],
-)
-async def test_an_error_of_a_call_that_was_given_up_is_logged_once_and_shortly_if_it_is_unexpected(
-    world: World,
-    call: Client,
-    server: ControllerServer,
-    caplog: pytest.LogCaptureFixture,
-    error: Exception,
-    logged: list[str],
-) -> None:
-    await call("createScope", m.ScopeInfo(scope="a"))
-    gate = Gate(world)
-    gate.error = error
-    pending = asyncio.create_task(call.status("createStream", stream_config("s")))
-    await until(lambda: gate.asked)
-    await given_up([pending])
-    await until(lambda: not server.executor._held_bytes)
-    gate.open.set()
-    await until(lambda: not server.executor._work)
-    gc.collect()
-    assert [message[:73] for message in caplog.messages] == [each[:73] for each in logged]
-    assert all(len(message) < 400 for message in caplog.messages)
 
 
 async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(

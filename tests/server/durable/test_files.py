@@ -16,7 +16,6 @@ import pytest
 from segstore.server.durable import Files
 from segstore.server.durable.files import open_regular, read_regular, write_and_sync
 from segstore.server.durable.journal import Group, JournalReader, JournalWriter
-from segstore.wire import Buffer
 
 O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 
@@ -113,17 +112,6 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         assert (file.read(2), file.writable()) == (b"da", False)
 
 
-@pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
-def test_data_are_written_where_they_belong(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
-    path = tmp_path / "file"
-    descriptor = Files().create(path)
-    write(descriptor, b"0123", 2)
-    write(descriptor, b"ab", 4)
-    write(descriptor, b"", 0)
-    os.close(descriptor)
-    assert path.read_bytes() == b"\0\x0001ab"
-
-
 def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[bytes] = []
     path = tmp_path / "file"
@@ -156,42 +144,16 @@ def is_direct(descriptor: int) -> bool:
     return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & O_DIRECT)
 
 
-def test_a_journal_is_written_directly_where_the_file_system_can(tmp_path: Path) -> None:
-    try:
-        other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT | O_DIRECT)
-    except OSError:
-        can_be = False
-    else:
-        can_be = is_direct(other)
-        os.close(other)
-
-    class Watched(Files):
-        def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
-            found.append((is_direct(descriptor), len(data)))
-            super().write_at(descriptor, data, at)
-
-        def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
-            found.append((is_direct(descriptor), len(data)))
-            super().write_durably(descriptor, data, at)
-
-    found: list[tuple[bool, int]] = []
-    made = JournalWriter(tmp_path / "journal", Watched(), 64 * 1024)
-    piece = 256 * 1024
-    payloads = b"data", bytes(700_000), bytes(piece - 44), b"1" * piece
-    groups = [Group(number, number, each) for number, each in enumerate(payloads, 1)]
-    for each in groups:
-        made.append(each)
-    made.close()
-    rest = -(-(700_000 + 44 - 2 * piece) // 4096) * 4096
-    assert found == [(can_be, size) for size in (4096, piece, piece, rest, piece, piece, 4096)]
-    assert list(JournalReader(made.path, made.base_crc)) == groups
-
-
 def test_a_file_that_is_written_directly_has_what_was_written(tmp_path: Path) -> None:
     files, path = Files(), tmp_path / "file"
     pages = memoryview(mmap(-1, 8192))
     pages[:] = b"0123456789abcdef" * 512
     descriptor = files.create_direct(path)
+    try:
+        os.close(os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT | O_DIRECT))
+        assert is_direct(descriptor)
+    except OSError:
+        assert not is_direct(descriptor)
     files.write(descriptor, pages)
     write_and_sync(descriptor, pages[:4096], 8192)
     assert path.read_bytes() == bytes(pages) + bytes(pages[:4096])
@@ -219,20 +181,3 @@ def test_a_file_system_that_cannot_write_directly_writes_through_the_page_cache(
         made.append(each)
     made.close()
     assert list(JournalReader(path, made.base_crc)) == groups
-
-
-def test_what_no_way_of_writing_takes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[bool] = []
-
-    def refused(descriptor: int, _: bytes) -> int:
-        tried.append(is_direct(descriptor))
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    files = Files()
-    descriptor = files.create_direct(tmp_path / "file")
-    directly = is_direct(descriptor)
-    monkeypatch.setattr(os, "write", refused)
-    with pytest.raises(OSError, match="Invalid argument"):
-        files.write(descriptor, b"data")
-    os.close(descriptor)
-    assert tried == ([True, False] if directly else [False])

@@ -99,19 +99,6 @@ def test_a_reader_that_was_woken_can_still_be_cancelled(container: Container) ->
     assert container.waiters.take_woken() == []
 
 
-def test_a_token_waits_once(container: Container) -> None:
-    container.wait("s", 0, "t")
-    with pytest.raises(ValueError, match="waits already"):
-        container.wait("s", 5, "t")
-
-
-def test_readers_are_woken_when_the_container_is_released(container: Container) -> None:
-    container.wait("s", 0, "t")
-    container.clear()
-    assert container.waiters.take_woken() == [Woken("t", WakeReason.NOT_OWNED)]
-    assert len(container.waiters) == 0
-
-
 def test_readers_are_woken_by_their_offsets_after_most_of_them_were_cancelled(container: Container) -> None:
     offsets = [(37 * number) % 500 for number in range(500)]
     for token, offset in enumerate(offsets):

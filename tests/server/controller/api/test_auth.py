@@ -76,10 +76,11 @@ def test_without_entries_a_user_may_do_nothing_unless_the_password_is_plain_and_
     assert not known.allows("theirs", scope_resource("a"), Permission.READ)
 
 
-@pytest.mark.parametrize("line", ["anna", ":x", "anna:x:prn::", "anna:x:prn::*,WRITE", "anna:x:*,READ_UPDATE"])
+@looped("line", ["anna", ":x", "anna:x:prn::", "anna:x:prn::*,WRITE", "anna:x:*,READ_UPDATE"])
 def test_a_line_or_an_entry_of_another_form_grants_nothing_and_is_logged_by_its_number(
     line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.clear()
     known = authority("# people", line, "otto:y:prn::*,READ")
     assert not known.allows("anna", scope_resource("a"), Permission.READ)
     assert known.allows("otto", scope_resource("a"), Permission.READ)
@@ -93,9 +94,6 @@ def test_an_entry_that_cannot_be_matched_refuses_what_reaches_it() -> None:
     known.check("anna", scope_resource("a"), Permission.READ)
     with pytest.raises(UnusableEntry):
         known.check("anna", scope_resource("b"), Permission.READ)
-
-
-# --- checks of passwords --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -161,9 +159,6 @@ async def test_checks_in_flight_end_with_the_server_and_more_may_follow() -> Non
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(each) for each in answers} == {ControllerClosed}
     assert await known.principal(basic("anna", "secret")) == "anna"
-
-
-# --- tokens ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_token_carries_the_permission_and_when_it_ends() -> None:

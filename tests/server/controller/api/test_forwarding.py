@@ -100,16 +100,6 @@ async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown
         assert await refused(call)
 
 
-async def test_a_call_that_the_leader_finishes_before_it_ends_is_answered() -> None:
-    async with forwarding() as (leader, follower):
-        call = follower.create()
-        await leader.asked.acquire()
-        stopping = asyncio.create_task(leader.in_flight.stop(600))
-        leader.go.set()
-        assert await call == b"x"
-        await stopping
-
-
 async def test_the_outcome_of_a_call_in_flight_when_the_follower_ends_is_unknown() -> None:
     async with forwarding() as (leader, follower):
         call = follower.create()
