@@ -35,7 +35,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from segstore.server.accepting import Listening
-from segstore.server.control_api.app import make_app
+from segstore.server.control_api.app import serving
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import ONE_HOST, Guard, is_loopback
 from segstore.server.control_api.latest import latest_seen
@@ -329,13 +329,13 @@ class ControlApi(HttpListener):
     async def start(self) -> None:
         """Starts listening. Raises AddressInUse, CannotListen."""
         token = None if self._token_file is None else self._token(self._token_file)
-        app = make_app(self.controlled, guarded=token is not None)
+        app = serving(self.controlled, guarded=token is not None)
         guarded = Guard(app, bound=self._host, names=self._names, token=token, yaml_paths=bodies.YAML_PATHS)
         address = await self.listen(guarded)
         if token is None and not is_loopback(address.host):
             await self.stop()  # before the loop runs again, so no connection was accepted
             raise self._cannot(f"{address.host} is not loopback, so a token is required: --http-token-file")
-        self.controlled.count_writers()
+        self.controlled.begin()
         faults, traffic = self.controlled.faults, self.controlled.traffic
         if faults is not None and traffic is not None:
             faults.latest = partial(latest_seen, traffic)

@@ -4,8 +4,7 @@ YAML is read as fault files are, so aliases, tags and duplicate keys are refused
 Both forms are validated alike; an error in YAML has the line and the column in front.
 
 Reading YAML takes some seconds for odd documents of `_MOST_BYTES`, the limit, and the filters of a thousand rules some
-tenths. So such a body is read and validated in a thread while others are served. A route reads one at a time, unless
-its connection was lost meanwhile.
+tenths. So such a body is read and validated in a thread while others are served.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class LongBodyRoute(APIRoute):
         kind_of_body = self.body_field.field_info.annotation
         assert kind_of_body is not None, "FastAPI requires one"
         expected: TypeAdapter[Any] = TypeAdapter(kind_of_body)
-        one_at_a_time = asyncio.Lock()
 
         async def reading(request: Request) -> Response:
             kind, body = media_type(request.headers.get("content-type", "")), await request.body()
@@ -50,16 +48,13 @@ class LongBodyRoute(APIRoute):
                 return await handle(request)
             if is_yaml and len(body) > _MOST_BYTES:
                 raise ApiProblem(413, f"a body in YAML has at most {_MOST_BYTES} bytes; JSON may be longer", "body")
-            async with one_at_a_time:
-                if await request.is_disconnected():
-                    raise ApiProblem(408, "the client disconnected before its body was read", "body")
-                document = await _read(body) if is_yaml else None
-                try:
-                    given = await asyncio.to_thread(_validated, expected, document, body)
-                except ValidationError as error:
-                    raise _problem(document, error, kind_of_body) from error
-                except (ValueError, RecursionError):
-                    return await handle(request)  # which reports what is no JSON, and duplicate keys
+            document = await _read(body) if is_yaml else None
+            try:
+                given = await asyncio.to_thread(_validated, expected, document, body)
+            except ValidationError as error:
+                raise _problem(document, error, kind_of_body) from error
+            except (ValueError, RecursionError):
+                return await handle(request)  # which reports what is no JSON, and duplicate keys
             return await handle(_Validated(request, given))
 
         return reading

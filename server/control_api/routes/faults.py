@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Path, Response
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
@@ -33,11 +33,7 @@ def faults_of(controlled: Controlled) -> Faults:
     return controlled.faults
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=LongBodyRoute)
-    _all_rules(made, controlled)
-    _one_rule(made, controlled)
-    return made
+router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=LongBodyRoute)
 
 
 def _faults_with(controlled: Controlled, name: str) -> Faults:
@@ -73,75 +69,81 @@ def _encoded(state: FaultRules, counts: Sequence[tuple[Tally, int]]) -> str:
     return f'{rest[:-1]},"rules":[{rules}]}}'
 
 
-def _all_rules(made: APIRouter, controlled: Controlled) -> None:
-    @made.get("", summary="Rules and their counts", response_model=FaultRules)
-    async def list_faults() -> Response:
-        return await _state(faults_of(controlled))
-
-    @made.post("", summary="Append a rule", status_code=201)
-    async def add_fault(rule: Rule) -> Added:
-        there = faults_of(controlled)
-        _check_rule(controlled, rule, "body")
-        if rule.name in there.rules:
-            raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
-        try:
-            return Added(name=there.add(rule))
-        except ValueError as error:
-            raise ApiProblem(409, str(error), "body") from error
-
-    @made.put("", summary="Replace all rules and toxics with a fault file", response_model=FaultRules)
-    async def replace_faults(settings: FaultSettings) -> Response:
-        there = faults_of(controlled)
-        await asyncio.to_thread(_check_rules, controlled, settings.rules)
-        check_round_trip(controlled, settings.round_trip_ms)
-        for index, each in enumerate(settings.toxics):
-            controlled.check_store(each.store, f"body.toxics[{index}].store")
-        there.clear()
-        there.toxics.clear()
-        there.load(settings)
-        return await _state(there)
-
-    @made.delete("", summary="Remove all rules", status_code=204)
-    async def clear_faults() -> Response:
-        faults_of(controlled).clear()
-        return Response(status_code=204)
+@router.get("", summary="Rules and their counts", response_model=FaultRules)
+async def list_faults(controlled: Here) -> Response:
+    return await _state(faults_of(controlled))
 
 
-def _one_rule(made: APIRouter, controlled: Controlled) -> None:
-    @made.get(f"/{NAME}", summary="One rule and its counts")
-    async def get_fault(name: _Name) -> FaultRule:
-        return _rule(_faults_with(controlled, name), name)
+@router.post("", summary="Append a rule", status_code=201)
+async def add_fault(controlled: Here, rule: Rule) -> Added:
+    there = faults_of(controlled)
+    _check_rule(controlled, rule, "body")
+    if rule.name in there.rules:
+        raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
+    try:
+        return Added(name=there.add(rule))
+    except ValueError as error:
+        raise ApiProblem(409, str(error), "body") from error
 
-    @made.put(f"/{NAME}", summary="Replace a rule at its place, and release what it holds")
-    async def replace_fault(name: _Name, rule: Rule) -> FaultRule:
-        there = _faults_with(controlled, name)
-        _check_rule(controlled, rule, "body")
-        taken = rule.name != name and rule.name in there.rules
-        try:
-            return _rule(there, there.replace(name, rule))
-        except ValueError as error:
-            raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
 
-    @made.delete(f"/{NAME}", summary="Remove a rule, and release what it holds", status_code=204)
-    async def remove_fault(name: _Name) -> Response:
-        _faults_with(controlled, name).clear(name)
-        return Response(status_code=204)
+@router.put("", summary="Replace all rules and toxics with a fault file", response_model=FaultRules)
+async def replace_faults(controlled: Here, settings: FaultSettings) -> Response:
+    there = faults_of(controlled)
+    await asyncio.to_thread(_check_rules, controlled, settings.rules)
+    check_round_trip(controlled, settings.round_trip_ms)
+    for index, each in enumerate(settings.toxics):
+        controlled.check_store(each.store, f"body.toxics[{index}].store")
+    there.clear()
+    there.toxics.clear()
+    there.load(settings)
+    return await _state(there)
 
-    @made.post(f"/{NAME}/disable", summary="Disable a rule, and release what it holds")
-    async def disable_fault(name: _Name) -> FaultRule:
-        there = _faults_with(controlled, name)
-        there.disable(name)
-        return _rule(there, name)
 
-    @made.post(f"/{NAME}/enable", summary="Enable a rule")
-    async def enable_fault(name: _Name) -> FaultRule:
-        there = _faults_with(controlled, name)
-        there.enable(name)
-        return _rule(there, name)
+@router.delete("", summary="Remove all rules", status_code=204)
+async def clear_faults(controlled: Here) -> Response:
+    faults_of(controlled).clear()
+    return Response(status_code=204)
 
-    @made.post(f"/{NAME}/release", summary="Release what a rule holds now")
-    async def release_fault(name: _Name) -> Released:
-        return Released(released=_faults_with(controlled, name).release(name))
+
+@router.get(f"/{NAME}", summary="One rule and its counts")
+async def get_fault(controlled: Here, name: _Name) -> FaultRule:
+    return _rule(_faults_with(controlled, name), name)
+
+
+@router.put(f"/{NAME}", summary="Replace a rule at its place, and release what it holds")
+async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
+    there = _faults_with(controlled, name)
+    _check_rule(controlled, rule, "body")
+    taken = rule.name != name and rule.name in there.rules
+    try:
+        return _rule(there, there.replace(name, rule))
+    except ValueError as error:
+        raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
+
+
+@router.delete(f"/{NAME}", summary="Remove a rule, and release what it holds", status_code=204)
+async def remove_fault(controlled: Here, name: _Name) -> Response:
+    _faults_with(controlled, name).clear(name)
+    return Response(status_code=204)
+
+
+@router.post(f"/{NAME}/disable", summary="Disable a rule, and release what it holds")
+async def disable_fault(controlled: Here, name: _Name) -> FaultRule:
+    there = _faults_with(controlled, name)
+    there.disable(name)
+    return _rule(there, name)
+
+
+@router.post(f"/{NAME}/enable", summary="Enable a rule")
+async def enable_fault(controlled: Here, name: _Name) -> FaultRule:
+    there = _faults_with(controlled, name)
+    there.enable(name)
+    return _rule(there, name)
+
+
+@router.post(f"/{NAME}/release", summary="Release what a rule holds now")
+async def release_fault(controlled: Here, name: _Name) -> Released:
+    return Released(released=_faults_with(controlled, name).release(name))
 
 
 def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from segstore.server.control_api import Controlled, make_app
+from segstore.server.control_api.app import application
 from tests.processes import PATIENCE_S, SERVE, started
 from tests.server.control_api.support import asking, refusal
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def description() -> dict[str, Any]:
-    return make_app(Controlled([])).openapi()
+    return application("stores").openapi()
 
 
 def operations(description: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

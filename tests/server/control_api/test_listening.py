@@ -134,7 +134,7 @@ async def test_a_request_in_progress_when_it_stops_is_no_error(
 
     monkeypatch.setattr(Guard, "_check", checks)
     if answers:
-        monkeypatch.setattr(listening, "make_app", lambda *_, **__: never)
+        monkeypatch.setattr(listening, "serving", lambda *_, **__: never)
     api = ControlApi(Controlled([]), "127.0.0.1", 0)
     await api.start()
     assert api.address is not None
