@@ -82,13 +82,12 @@ _REFUSALS: Final = {
     "401": "The token is missing or wrong.",
     "403": "The request comes from another web page, or is for a host name that is not this server's.",
     "404": "Something that the path names does not exist.",
-    "408": "The body was not complete in time.",
     "409": "The server's state does not allow it, or what was waited for or verified is not so.",
     "413": "The body is too long.",
     "415": "The body's content type is not one that the operation takes.",
     "422": "A value in the request is invalid.",
     "500": "Unexpected error; the server's log says more.",
-    "503": "The server cannot store data any more, or too many requests are in progress.",
+    "503": "The server cannot store data any more.",
 }
 """What each status means that is no success. Routes add those of their own."""
 _PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -268,7 +267,7 @@ def _refusals(operation: dict[str, Any]) -> list[str]:
     has_body = "requestBody" in operation
     absent = set() if "path" in places else {"404"}
     if not has_body:
-        absent |= {"408", "413", "415"}
+        absent |= {"413", "415"}
     if operation["tags"] == ["server"]:  # they have no state
         absent |= {"409", "503"}
     return [each for each in _REFUSALS if each not in absent]

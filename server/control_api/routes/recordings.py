@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
@@ -110,20 +110,18 @@ def _trace(traffic: Traffic, form: str, pieces: Iterable[bytes], records: Iterab
     name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
     if form == "jsonl":
         return StreamingResponse(_lines(traffic, records), media_type="application/x-ndjson", headers=name)
-    return StreamingResponse(sent(pieces), media_type="application/octet-stream", headers=name)
+    return StreamingResponse(_sent(pieces), media_type="application/octet-stream", headers=name)
 
 
-async def sent(pieces: Iterable[bytes]) -> AsyncIterator[memoryview]:
-    """The body of a long answer."""
-    for each in pieces:
-        for part in _parts(each):
-            yield part
+async def _sent(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
-async def _lines(traffic: Traffic, records: Iterable[Record]) -> AsyncIterator[memoryview]:
+async def _lines(traffic: Traffic, records: Iterable[Record]) -> AsyncIterator[bytes]:
     """The lines of a fixture, which are made as they are sent."""
     start_ns, following = traffic.started_ns, iter(records)
-    yield memoryview(f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode())
+    yield f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode()
     while True:
         lines = bytearray()
         for record in islice(following, _LINES_AT_ONCE):
@@ -133,12 +131,4 @@ async def _lines(traffic: Traffic, records: Iterable[Record]) -> AsyncIterator[m
         await asyncio.sleep(0)
         if not lines:
             return
-        for part in _parts(bytes(lines)):
-            yield part
-
-
-def _parts(data: bytes) -> Iterator[memoryview]:
-    """Yields at most `_AT_ONCE_BYTES` at a time, so that the listener sees the progress of a slow reader."""
-    view = memoryview(data)
-    for start in range(0, len(view), _AT_ONCE_BYTES):
-        yield view[start : start + _AT_ONCE_BYTES]
+        yield bytes(lines)

@@ -6,14 +6,12 @@ import asyncio
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Response
-from fastapi.responses import StreamingResponse
 
 from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import AllSegments, SegmentDetails, SegmentSummary
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.routes.recordings import sent
 from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
 
@@ -112,7 +110,7 @@ async def read_bytes(
         why = f"the segment has the bytes from {info.start_offset} to {info.length}"
         raise ApiProblem(422, f"offset {at} is not in the segment: {why}", "query.from")
     data = store.store.segment(name).read_bytes(at, min(limit, info.length - at))
-    return StreamingResponse(sent([data]), media_type="application/octet-stream")
+    return Response(data, media_type="application/octet-stream")
 
 
 def _no_segment(name: str) -> ApiProblem:
