@@ -55,7 +55,7 @@ def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool
 # --- names in paths ---------------------------------------------------------------------------------------------------
 
 
-class _Name(click.ParamType):
+class _Name(click.ParamType[str]):
     """A name, as a part of a path: NAME or SCOPE, or, if `kind` is given, SCOPE/NAME of this kind."""
 
     name = "name"
