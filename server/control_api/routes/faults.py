@@ -1,13 +1,10 @@
 """Routes that list, add and remove fault rules while the server runs.
 
 Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
-Its rules are checked, and all rules are encoded, in a thread, while others are served.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,7 +16,7 @@ from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.routes.bodies import LongBodyRoute
+from segstore.server.control_api.routes.bodies import YamlRoute
 from segstore.server.faults import Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
@@ -33,7 +30,7 @@ def faults_of(controlled: Controlled) -> Faults:
     return controlled.faults
 
 
-router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=LongBodyRoute)
+router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
 
 
 def _faults_with(controlled: Controlled, name: str) -> Faults:
@@ -52,26 +49,19 @@ def _rule(there: Faults, name: str) -> FaultRule:
     return next(_info(each, there.held(name)) for each in there.tallies() if each.name == name)
 
 
-async def _state(there: Faults) -> Response:
+def _state(there: Faults) -> FaultRules:
     """All rules and their counts, as they are now."""
     given = there.round_trip_ms
-    state = FaultRules(
-        seed=there.seed, round_trip_ms=given if isinstance(given, int | float) else dict(given), rules=[]
+    return FaultRules(
+        seed=there.seed,
+        round_trip_ms=given if isinstance(given, int | float) else dict(given),
+        rules=[_info(each, there.held(each.name)) for each in there.tallies()],
     )
-    counts = [(each, there.held(each.name)) for each in there.tallies()]
-    return Response(await asyncio.to_thread(_encoded, state, counts), media_type="application/json")
 
 
-def _encoded(state: FaultRules, counts: Sequence[tuple[Tally, int]]) -> str:
-    """Encodes rule by rule: no other thread runs while a model or a text is encoded."""
-    rules = ",".join(_info(tally, held).model_dump_json() for tally, held in counts)
-    rest = json.dumps(state.model_dump(mode="json", exclude={"rules"}), separators=(",", ":"))
-    return f'{rest[:-1]},"rules":[{rules}]}}'
-
-
-@router.get("", summary="Rules and their counts", response_model=FaultRules)
-async def list_faults(controlled: Here) -> Response:
-    return await _state(faults_of(controlled))
+@router.get("", summary="Rules and their counts")
+async def list_faults(controlled: Here) -> FaultRules:
+    return _state(faults_of(controlled))
 
 
 @router.post("", summary="Append a rule", status_code=201)
@@ -86,17 +76,17 @@ async def add_fault(controlled: Here, rule: Rule) -> Added:
         raise ApiProblem(409, str(error), "body") from error
 
 
-@router.put("", summary="Replace all rules and toxics with a fault file", response_model=FaultRules)
-async def replace_faults(controlled: Here, settings: FaultSettings) -> Response:
+@router.put("", summary="Replace all rules and toxics with a fault file")
+async def replace_faults(controlled: Here, settings: FaultSettings) -> FaultRules:
     there = faults_of(controlled)
-    await asyncio.to_thread(_check_rules, controlled, settings.rules)
+    _check_rules(controlled, settings.rules)
     check_round_trip(controlled, settings.round_trip_ms)
     for index, each in enumerate(settings.toxics):
         controlled.check_store(each.store, f"body.toxics[{index}].store")
     there.clear()
     there.toxics.clear()
     there.load(settings)
-    return await _state(there)
+    return _state(there)
 
 
 @router.delete("", summary="Remove all rules", status_code=204)
