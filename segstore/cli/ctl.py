@@ -226,25 +226,25 @@ def _one_line(text: str) -> str:
     return " ".join(each.strip() for each in text.splitlines())
 
 
-def _events(found: dict[str, Any]) -> dict[str, Any]:
+def _events(answer: dict[str, Any]) -> dict[str, Any]:
     """The last events of a stream in one list."""
-    events = ({**each, "segment": one["id"]} for one in found["segments"] for each in one["events"])
+    events = ({**each, "segment": one["id"]} for one in answer["segments"] for each in one["events"])
     return {"events": [{**each, "text": _one_line(each["text"])} for each in events]}
 
 
-def _entries(found: dict[str, Any]) -> dict[str, Any]:
+def _entries(answer: dict[str, Any]) -> dict[str, Any]:
     """The entries of a table with their keys and values as text."""
-    for each in found["entries"]:
+    for each in answer["entries"]:
         for part in ("key", "value"):
             each[part] = _one_line(each[part].get("text") or each[part].get("hex") or "")
-    return found
+    return answer
 
 
 _VIEWS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "streams tail": _events,
     "tables entries": _entries,
-    "snapshot restore": lambda found: {"the snapshot is restored": f"{found['connections']} connections were cut"},
-    "reset": lambda found: {"all data and fault rules are removed": f"{found['connections']} connections were cut"},
+    "snapshot restore": lambda answer: {"the snapshot is restored": f"{answer['connections']} connections were cut"},
+    "reset": lambda answer: {"all data and fault rules are removed": f"{answer['connections']} connections were cut"},
 }
 """Change answers that are not printed as JSON."""
 
@@ -265,12 +265,12 @@ def _add_request(words: str, request: str, params: str, shown: str, text: str) -
             value = given.pop(part.strip("{}[]"))
             target = target.replace(f"/{part}", "" if value is None else f"/{value}")
         if method == "GET" or "?" in path:
-            found = api.ask(method, target.removesuffix("?"), **given)
+            answer = api.ask(method, target.removesuffix("?"), **given)
         else:
             body = {name: value for name, value in given.items() if value is not None}
-            found = api.ask(method, target, body if params else None)
+            answer = api.ask(method, target, body if params else None)
         view = _VIEWS.get(words)
-        api.show(found if view is None or api.as_json else view(found), shown)
+        api.show(answer if view is None or api.as_json else view(answer), shown)
 
     arguments = [_argument(part, path.partition("/")[0]) for part in parts]
     _add(words, [*arguments, *map(_parameter, params.split())], send, text)
@@ -298,8 +298,8 @@ def _list(kind: str, columns: str) -> Callable[..., None]:
 
     def listed(api: Api, scope: str | None, limit: int, after: str | None, **query: Any) -> None:
         if scope is not None:
-            found = api.ask("GET", f"{kind}/{scope}", limit=limit, after=after, **query)
-            api.show(found, f"{kind}: {columns}")
+            answer = api.ask("GET", f"{kind}/{scope}", limit=limit, after=after, **query)
+            api.show(answer, f"{kind}: {columns}")
             return
         if after is not None:
             raise click.UsageError("--after goes with a SCOPE")
@@ -375,8 +375,8 @@ def add_faults(
 @_command("faults replace", _file("Fault file (YAML or JSON).", required=True))
 def replace_faults(api: Api, file: Path) -> None:
     """Replace all rules and toxics, the seed and the round-trip time by a fault file."""
-    found = api.ask("PUT", "faults", _read_faults(file).model_dump(mode="json"))
-    api.show(found, "rules: name matched fired held enabled")
+    answer = api.ask("PUT", "faults", _read_faults(file).model_dump(mode="json"))
+    api.show(answer, "rules: name matched fired held enabled")
 
 
 def _read_faults(file: Path) -> FaultSettings:
@@ -401,9 +401,9 @@ def _value(text: str) -> Any:
 @_command("faults unmatched")
 def unmatched(api: Api) -> None:
     """Show the rules that never matched or never fired; the exit status is 1 if there are any."""
-    found = api.ask("GET", "unmatched")
-    api.show_texts(found, "unmatched", str)
-    if found["unmatched"]:
+    answer = api.ask("GET", "unmatched")
+    api.show_texts(answer, "unmatched", str)
+    if answer["unmatched"]:
         raise SystemExit(1)
 
 

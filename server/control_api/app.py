@@ -78,7 +78,7 @@ _ABOUT: Final = """Inspects and controls a running segment store, a tap before o
 Every error response is a `Problem`: one sentence, and the place in the request."""
 
 _REFUSALS: Final = {
-    "400": "The request is not HTTP, has no valid Host header, or its body is not JSON.",
+    "400": "The request has no valid Host header, or its body is not JSON.",
     "401": "The token is missing or wrong.",
     "403": "The request comes from another web page, or is for a host name that is not this server's.",
     "404": "Something that the path names does not exist.",
