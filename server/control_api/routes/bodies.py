@@ -78,9 +78,9 @@ async def _read(body: bytes) -> Document:
 def _problem(document: Document, error: ValidationError, kind_of_body: Any) -> ApiProblem:
     first = first_error(error)
     where = place(("body", *first["loc"]))
-    found = document.place(first["loc"])
-    at = "" if found is None else _at(found.line, found.column)
-    return ApiProblem(422, f"{at}{where}: {sentence({**first, 'loc': ('body', *first['loc'])}, kind_of_body)}", where)
+    at = document.place(first["loc"])
+    why = sentence({**first, "loc": ("body", *first["loc"])}, kind_of_body)
+    return ApiProblem(422, f"{_at(at.line, at.column)}{where}: {why}", where)
 
 
 def _at(line: int | None, column: int | None) -> str:

@@ -7,6 +7,7 @@ concurrent moves of one container would move it back and forth.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
@@ -58,10 +59,9 @@ def _several(controlled: Controlled, number: int) -> Cluster:
     return cluster
 
 
-def _change_session(controlled: Controlled, number: int, name: str) -> StoreInfo:
-    cluster = _several(controlled, number)
+def _change_session(controlled: Controlled, number: int, change: Callable[[int], None]) -> StoreInfo:
     try:
-        getattr(cluster, name)(number)
+        change(number)
     except RuntimeError as error:
         raise ApiProblem(409, str(error), "path.store") from error
     return store_info(controlled.fronts[number])
@@ -92,17 +92,17 @@ async def start_store(controlled: Here, store: _Number) -> StoreInfo:
 
 @router.post("/stores/{store}/expire-session", summary="Expire a store's session with the coordination service")
 async def expire_session(controlled: Here, store: _Number) -> StoreInfo:
-    return _change_session(controlled, store, "expire_session")
+    return _change_session(controlled, store, _several(controlled, store).expire_session)
 
 
 @router.post("/stores/{store}/cut-session", summary="Disconnect a store from the coordination service")
 async def cut_session(controlled: Here, store: _Number) -> StoreInfo:
-    return _change_session(controlled, store, "cut_session")
+    return _change_session(controlled, store, _several(controlled, store).cut_session)
 
 
 @router.post("/stores/{store}/heal-session", summary="Reconnect a store to the coordination service")
 async def heal_session(controlled: Here, store: _Number) -> StoreInfo:
-    return _change_session(controlled, store, "heal_session")
+    return _change_session(controlled, store, _several(controlled, store).heal_session)
 
 
 def _cluster(controlled: Controlled) -> Cluster:
