@@ -1,12 +1,12 @@
 """The control API: JSON over HTTP about a running server, on the event loop that serves its segments.
 
-`ControlApi` is the listener; `make_app` creates the application alone; `Operations` calls its handlers without HTTP;
-`Controlled` holds what it serves, and `ClusterControl` has the methods that it calls on several stores. `HttpListener`
-and `Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does
-that only if it has an HTTP port, or a test asks what it holds.
+`ControlApi` is the listener; `serving` returns the application alone; `Operations` calls its handlers without HTTP;
+`Controlled` holds what it serves, and `Cluster` has the methods that it calls on several stores. `HttpListener` and
+`Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does that
+only if it has an HTTP port, or a test asks what it holds.
 """
 
-from segstore.server.control_api.app import Operations, make_app
+from segstore.server.control_api.app import Operations, serving
 from segstore.server.control_api.contents import (
     GroupDetails,
     GroupSummary,
@@ -45,5 +45,5 @@ __all__ = [
     "TransactionState",
     "WriterNames",
     "WrittenEvent",
-    "make_app",
+    "serving",
 ]

@@ -11,12 +11,15 @@ the name of its handler, and clients are generated from it: it is part of the AP
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
+from importlib.metadata import version
 from typing import Any, Final, get_args
 from uuid import UUID
 
-from fastapi import Depends, FastAPI, Request, params
+from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from segstore.server.config import settings_of, unknown_name
 from segstore.server.control_api import contents, page, replayed
@@ -38,21 +41,29 @@ from segstore.server.control_api.routes import (
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
 _WITH_TRAFFIC: Final = (
-    connections,
-    faults,
-    decisions,
-    toxics,
-    asserting,  # before `requests`, whose paths end in a number
-    requests,
-    recordings,
-    page,
+    connections.router,
+    faults.router,
+    decisions.router,
+    toxics.router,
+    asserting.router,  # before `requests`, whose paths end in a number
+    requests.router,
+    recordings.router,
+    page.router,
 )
-_OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
-_RESOURCES: Final[tuple[tuple[tuple[Any, ...], tuple[Kind, ...]], ...]] = (
-    ((about,), ("stores", "tap", "replay")),
+_OF_CONTENTS: Final = (*contents.ROUTERS, arranging.router, events.router)
+_OF_STORES: Final = (
+    requests.sending,
+    streams.router,
+    segments.router,
+    containers.router,
+    *_OF_CONTENTS,
+    snapshots.router,
+)
+_RESOURCES: Final[tuple[tuple[tuple[APIRouter, ...], tuple[Kind, ...]], ...]] = (
+    ((about.router,), ("stores", "tap", "replay")),
     (_WITH_TRAFFIC, ("stores", "tap")),
     (_OF_STORES, ("stores",)),
-    ((replayed,), ("replay",)),
+    ((replayed.router,), ("replay",)),
 )
 """The resources, and the kinds of servers that have them."""
 _LACKS: Final[dict[Kind, str]] = {
@@ -67,17 +78,16 @@ _ABOUT: Final = """Inspects and controls a running segment store, a tap before o
 Every error response is a `ProblemDetails`: one sentence, and the place in the request."""
 
 _REFUSALS: Final = {
-    "400": "The request is not HTTP, has no valid Host header, or its body is not JSON.",
+    "400": "The request has no valid Host header, or its body is not JSON.",
     "401": "The token is missing or wrong.",
     "403": "The request comes from another web page, or is for a host name that is not this server's.",
     "404": "Something that the path names does not exist.",
-    "408": "The body was not complete in time.",
     "409": "The server's state does not allow it, or what was waited for or verified is not so.",
     "413": "The body is too long.",
     "415": "The body's content type is not one that the operation takes.",
     "422": "A value in the request is invalid.",
     "500": "Unexpected error; the server's log says more.",
-    "503": "The server cannot store data any more, or too many requests are in progress.",
+    "503": "The server cannot store data any more.",
 }
 """What each status means that is no success. Routes add those of their own."""
 _PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
@@ -127,11 +137,25 @@ async def _check_given(request: Request) -> None:
         raise ApiProblem(422, f"{where}: {said}", where)
 
 
-def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
-    """Creates the application, without the guard in front of it. guarded: whether the guard requires a token."""
+def serving(controlled: Controlled, *, guarded: bool = False) -> ASGIApp:
+    """Returns the application for a server, without the guard in front of it."""
+    app, state = application(controlled.kind, guarded=guarded), {"controlled": controlled}
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": state}, receive, send)
+
+    return serve
+
+
+@cache
+def application(kind: Kind, *, guarded: bool = False) -> FastAPI:
+    """Returns the application of all servers of a kind: making it takes as long as hundreds of requests.
+
+    guarded: whether the guard requires a token.
+    """
     app = FastAPI(
         title="segstore",
-        version=controlled.version,
+        version=version("segstore"),
         description=_ABOUT,
         openapi_url="/v1/openapi.json",
         docs_url=None,
@@ -139,13 +163,11 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=_operation,
     )
-    for modules, kinds in _RESOURCES:
-        is_here = controlled.kind in kinds
-        refused = [] if is_here else [_refuse(controlled.kind, kinds)]
-        for each in modules:
-            app.include_router(
-                each.router(controlled), dependencies=[*refused, Depends(_check_given)], include_in_schema=is_here
-            )
+    for routers, kinds in _RESOURCES:
+        is_here = kind in kinds
+        refused = [] if is_here else [_refuse(kind, kinds)]
+        for each in routers:
+            app.include_router(each, dependencies=[*refused, Depends(_check_given)], include_in_schema=is_here)
     install(app)
     described = app.openapi
 
@@ -153,7 +175,7 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         if app.openapi_schema is None:
             description = described()
             _describe_rules(description)
-            if controlled.kind != "replay":
+            if kind != "replay":
                 bodies.describe_yaml(description)
             _describe_responses(description)
             _describe_access(description, guarded=guarded)
@@ -163,13 +185,16 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
     return app
 
 
+_ROUTES: Final = {
+    route.name: route for router in _OF_CONTENTS for route in router.routes if isinstance(route, APIRoute)
+}
+
+
 class Operations:
     """The operations on streams, transactions, groups and tables, called in this process without HTTP."""
 
     def __init__(self, controlled: Controlled) -> None:
-        routers = *contents.routers(controlled), arranging.router(controlled), events.router(controlled)
-        routes = (route for router in routers for route in router.routes)
-        self._routes = {route.name: route for route in routes if isinstance(route, APIRoute)}
+        self._controlled = controlled
 
     async def call(self, operation: str, path: tuple[Any, ...], given: dict[str, Any]) -> Any:
         """Returns what the handler does. path: the values in the operation's path. given: the fields of its body, or
@@ -177,7 +202,7 @@ class Operations:
 
         Raises ControllerError, StoreError; LookupError, ValueError or RuntimeError for other refusals.
         """
-        route = self._routes[operation]
+        route = _ROUTES[operation]
         named = dict(zip((each.name for each in route.dependant.path_params), path, strict=True))
         for name, value in named.items():
             if not isinstance(value, str | UUID):
@@ -185,7 +210,7 @@ class Operations:
         for body in route.dependant.body_params:
             given = {body.name: settings_of(_model(body.field_info.annotation), given)}
         try:
-            return await route.endpoint(**named, **given)
+            return await route.endpoint(self._controlled, **named, **given)
         except ApiProblem as problem:
             raise _ERRORS.get(problem.status, RuntimeError)(problem.detail) from None
 
@@ -242,7 +267,7 @@ def _refusals(operation: dict[str, Any]) -> list[str]:
     has_body = "requestBody" in operation
     absent = set() if "path" in places else {"404"}
     if not has_body:
-        absent |= {"408", "413", "415"}
+        absent |= {"413", "415"}
     if operation["tags"] == ["server"]:  # they have no state
         absent |= {"409", "503"}
     return [each for each in _REFUSALS if each not in absent]

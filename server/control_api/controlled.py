@@ -9,22 +9,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Request
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import (
-    ClusterControl,
-    Front,
-    Replayed,
-    ReplayFront,
-    Store,
-    StoreFront,
-    TapFronts,
-)
-from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.fronts import Cluster, Front, Replayed, ReplayFront, Store, StoreFront, Tap
+from segstore.server.control_api.latest import Latest
+from segstore.server.control_api.problems import ApiProblem, not_kept
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
-from segstore.server.faults import Faults
+from segstore.server.faults import Faults, Observer
 from segstore.server.node import Snapshots
 from segstore.server.recordings import Recordings
 from segstore.server.store import StoreError
@@ -44,7 +39,7 @@ async def _settled() -> None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Controlled:
     """The objects behind the control API.
 
@@ -54,8 +49,9 @@ class Controlled:
     stops and starts stores, if several are in this process; else why_no_cluster is the reason why none can be.
     owner_elsewhere: returns the address of a container's owner in another process. names: registered writer names.
     snapshots: those of its data; None with a data directory. settled: returns when the controller's changes are
-    durable. one_at_a_time: held by requests that arrange data. traffic: the latest traffic of the stores; None if it is
-    not kept. started_ms: creation time of this object. version: of this project.
+    durable. one_at_a_time: held by requests that arrange data; moving: by those that move containers, stop and start
+    stores. traffic: the latest traffic of the stores; None if it is not kept. observer: the log of requests that the
+    API has started, if it has. started_ms: creation time of this object. version: of this project.
     """
 
     stores: Sequence[Store] = ()
@@ -73,6 +69,8 @@ class Controlled:
     snapshots: Snapshots | None = None
     settled: Callable[[], Awaitable[None]] = _settled
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    observer: Observer | None = None
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     version: str = field(default_factory=lambda: version("segstore"))
 
@@ -130,6 +128,13 @@ class Controlled:
         return None if self.traffic is None else Recordings(self.traffic)
 
     @cached_property
+    def latest(self) -> Latest:
+        """The latest requests. Raises ApiProblem."""
+        if self.traffic is None:
+            raise not_kept()
+        return Latest(self.traffic, self.faults)
+
+    @cached_property
     def counts(self) -> WriterCounts:
         """Counts per writer, shared by all stores because segments move between stores and stores are restarted."""
         return WriterCounts(lambda segment: any(each.service.has_segment(segment) for each in self.stores))
@@ -147,11 +152,23 @@ class Controlled:
         if self.faults is not None and self.faults.observer is not None:
             self.faults.observer.clear()
 
+    def begin(self) -> None:
+        """Starts logging requests, except on a tap, and counting appends per writer."""
+        if self.faults is not None and self.tap is None:
+            self.keep_requests(self.faults)
+        self.count_writers()
+
     def count_writers(self) -> None:
         """Starts counting appends per writer in all stores."""
         for each in self.stores:
             if each.service.writer_counts is None:
                 each.service.writer_counts = self.counts
+
+    def keep_requests(self, faults: Faults) -> Observer:
+        """Returns the log of requests, which it starts if there is none."""
+        if faults.observer is None:
+            self.observer = faults.observer = Observer()
+        return faults.observer
 
     def store_of(self, segment: str) -> Store | None:
         """Returns the store that owns the segment's container; None if none of these does, or the name is invalid."""
@@ -162,3 +179,12 @@ class Controlled:
                 continue
             return each
         return None
+
+
+async def _of_request(request: Request) -> Controlled:
+    controlled: Controlled = request.state.controlled
+    return controlled
+
+
+Here = Annotated[Controlled, Depends(_of_request)]
+"""The objects of the server that a request is for: all servers of a process have the same routes."""

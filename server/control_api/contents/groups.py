@@ -18,7 +18,7 @@ from fastapi import APIRouter
 
 from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import After, Limit, answers, named
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.first import First
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Group, Scope, controller_of
@@ -32,31 +32,30 @@ _MOST_LATER: Final = 10_000
 _AT_ONCE: Final = 20_000
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1", tags=["groups"])
+router = APIRouter(prefix="/v1", tags=["groups"])
 
-    @made.get("/groups/{scope}", summary="Reader groups of a scope")
-    async def list_groups(scope: Scope, after: After = "", limit: Limit = 100) -> m.GroupPage:
-        controller = controller_of(controlled)
 
-        async def names(token: str) -> tuple[list[str], str]:
-            return await controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
+@router.get("/groups/{scope}", summary="Reader groups of a scope")
+async def list_groups(controlled: Here, scope: Scope, after: After = "", limit: Limit = 100) -> m.GroupPage:
+    controller = controller_of(controlled)
 
-        found: dict[str, Literal["table", "stream"]] = {}
-        after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""
-        streams, _ = await named(names, after_stream, limit + 1)
-        found |= {name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams}
-        found |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
-        page = sorted(found)
-        groups = [m.GroupSummary(scope=scope, group=shown(each), kind=found[each]) for each in page[:limit]]
-        return m.GroupPage(groups=groups, next=shown(page[limit - 1]) if len(page) > limit else None)
+    async def names(token: str) -> tuple[list[str], str]:
+        return await controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
 
-    @made.get("/groups/{scope}/{group}", summary="A reader group: its readers, positions and lag")
-    async def get_group(scope: Scope, group: Group) -> m.GroupDetails:
-        controller = controller_of(controlled)
-        return await _details(controller, scope, group, await controller.reader_groups.shared_state(scope, group))
+    found: dict[str, Literal["table", "stream"]] = {}
+    after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""
+    streams, _ = await named(names, after_stream, limit + 1)
+    found |= {name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams}
+    found |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
+    page = sorted(found)
+    groups = [m.GroupSummary(scope=scope, group=shown(each), kind=found[each]) for each in page[:limit]]
+    return m.GroupPage(groups=groups, next=shown(page[limit - 1]) if len(page) > limit else None)
 
-    return made
+
+@router.get("/groups/{scope}/{group}", summary="A reader group: its readers, positions and lag")
+async def get_group(controlled: Here, scope: Scope, group: Group) -> m.GroupDetails:
+    controller = controller_of(controlled)
+    return await _details(controller, scope, group, await controller.reader_groups.shared_state(scope, group))
 
 
 async def _tables(controlled: Controlled, state: State, scope: str, after: str, limit: int) -> list[str]:

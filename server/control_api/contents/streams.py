@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query
 
 from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import After, Limit, answers, named
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Scope, Stream, controller_of, position_text
 from segstore.server.controller import Controller, SegmentStoreFailed
@@ -29,61 +29,63 @@ _SCALING: Final[tuple[Literal["fixed", "kbytes_per_s", "events_per_s"], ...]] = 
 )
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1")
 
-    @made.get("/scopes", tags=["scopes"], summary="Names of scopes")
-    async def list_scopes(after: After = "", limit: Limit = 500) -> m.ScopeList:
-        names, following = await named(controller_of(controlled).scopes.names, after, limit)
-        return m.ScopeList(scopes=names, next=following)
 
-    @made.get("/scopes/{scope}", tags=["scopes"], summary="A scope")
-    async def get_scope(scope: Scope) -> m.ScopeDetails:
-        found = controller_of(controlled).state.scope(scope)
-        return m.ScopeDetails(
-            scope=scope,
-            created_ms=found.created_ms,
-            streams=len(found.streams),
-            reader_groups=len(found.reader_groups),
-            tables=len(found.tables),
-        )
+@router.get("/scopes", tags=["scopes"], summary="Names of scopes")
+async def list_scopes(controlled: Here, after: After = "", limit: Limit = 500) -> m.Scopes:
+    names, following = await named(controller_of(controlled).scopes.names, after, limit)
+    return m.Scopes(scopes=names, next=following)
 
-    @made.get("/streams/{scope}", tags=["streams"], summary="Streams of a scope")
-    async def list_streams(
-        scope: Scope,
-        after: After = "",
-        limit: Limit = 100,
-        internal: Annotated[
-            bool, Query(description="Whether to list internal streams, whose names begin with _.")
-        ] = False,
-    ) -> m.StreamPage:
-        controller = controller_of(controlled)
 
-        async def names(token: str) -> tuple[list[str], str]:
-            return await controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
+@router.get("/scopes/{scope}", tags=["scopes"], summary="A scope")
+async def get_scope(controlled: Here, scope: Scope) -> m.ScopeDetails:
+    found = controller_of(controlled).state.scope(scope)
+    return m.ScopeDetails(
+        scope=scope,
+        created_ms=found.created_ms,
+        streams=len(found.streams),
+        reader_groups=len(found.reader_groups),
+        tables=len(found.tables),
+    )
 
-        found, following = await named(names, after, limit)
-        streams = [controller.state.find_stream(scope, name) for name in found]
-        return m.StreamPage(streams=[_summary(each) for each in streams if each is not None], next=following)
 
-    @made.get("/streams/{scope}/{stream}", tags=["streams"], summary="A stream and its configuration")
-    async def get_stream(scope: Scope, stream: Stream) -> m.StreamDetails:
-        return _details(controller_of(controlled).streams.get(scope, stream))
+@router.get("/streams/{scope}", tags=["streams"], summary="Streams of a scope")
+async def list_streams(
+    controlled: Here,
+    scope: Scope,
+    after: After = "",
+    limit: Limit = 100,
+    internal: Annotated[bool, Query(description="Whether to list internal streams, whose names begin with _.")] = False,
+) -> m.StreamPage:
+    controller = controller_of(controlled)
 
-    @made.get("/streams/{scope}/{stream}/segments", tags=["streams"], summary="Segments of a stream, by epoch")
-    async def list_stream_segments(
-        scope: Scope,
-        stream: Stream,
-        after: Annotated[int, Query(description="`next` of the previous page.")] = -1,
-        limit: Limit = 100,
-        only_open: Annotated[bool, Query(alias="open", description="Only segments that take writes.")] = False,
-    ) -> m.SegmentPage:
-        controller = controller_of(controlled)
-        found = controller.streams.get(scope, stream)
-        segments = _open(found, after) if only_open else _segments(controller, found, after)
-        return await _page(controller, found, segments, limit)
+    async def names(token: str) -> tuple[list[str], str]:
+        return await controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
 
-    return made
+    found, following = await named(names, after, limit)
+    streams = [controller.state.find_stream(scope, name) for name in found]
+    return m.StreamPage(streams=[_summary(each) for each in streams if each is not None], next=following)
+
+
+@router.get("/streams/{scope}/{stream}", tags=["streams"], summary="A stream and its configuration")
+async def get_stream(controlled: Here, scope: Scope, stream: Stream) -> m.StreamDetails:
+    return _details(controller_of(controlled).streams.get(scope, stream))
+
+
+@router.get("/streams/{scope}/{stream}/segments", tags=["streams"], summary="Segments of a stream, by epoch")
+async def list_stream_segments(
+    controlled: Here,
+    scope: Scope,
+    stream: Stream,
+    after: Annotated[int, Query(description="`next` of the previous page.")] = -1,
+    limit: Limit = 100,
+    only_open: Annotated[bool, Query(alias="open", description="Only segments that take writes.")] = False,
+) -> m.SegmentPage:
+    controller = controller_of(controlled)
+    found = controller.streams.get(scope, stream)
+    segments = _open(found, after) if only_open else _segments(controller, found, after)
+    return await _page(controller, found, segments, limit)
 
 
 async def _page(

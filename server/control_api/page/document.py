@@ -10,13 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from functools import cache
 from importlib.resources import files
 from typing import Final
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
-
-from segstore.server.control_api.controlled import Controlled
 
 SCRIPTS: Final = (
     "asking.js",
@@ -75,17 +74,21 @@ def policy(page: str) -> str:
     )
 
 
-def router(_: Controlled) -> APIRouter:
-    made = APIRouter()
+router = APIRouter()
+
+
+@cache
+def _page() -> tuple[str, dict[str, str]]:
+    """Returns the page and its headers."""
     page = text()
-    headers = {
+    return page, {
         "content-security-policy": policy(page),
         "cross-origin-opener-policy": "same-origin",
         "referrer-policy": "no-referrer",
     }
 
-    @made.get("/", include_in_schema=False)
-    async def live_page() -> Response:
-        return HTMLResponse(page, headers=headers)
 
-    return made
+@router.get("/", include_in_schema=False)
+async def live_page() -> Response:
+    page, headers = _page()
+    return HTMLResponse(page, headers=headers)

@@ -114,7 +114,7 @@ async def test_it_sends_no_request_again() -> None:
     async with tapped() as (tap, http), through(tap):
         number = (await done(http, "GET", "/v1/requests"))["requests"][0]["number"]
         status, why, _ = refusal(await http.post(f"/v1/requests/{number}/send"))
-        assert (status, "there is no store in this process" in why) == (409, True)
+        assert (status, "a tap has no stores" in why) == (409, True)
         assert "/v1/requests/{number}/send" not in (await done(http, "GET", "/v1/openapi.json"))["paths"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled
-from segstore.server.control_api.app import make_app
+from segstore.server.control_api.app import application
 from segstore.server.control_api.page import policy, text
 from segstore.wire import GetStreamSegmentInfo
 from segstore.wire.names import container_of
@@ -81,7 +81,7 @@ def test_a_page_that_was_changed_in_transit_has_another_policy() -> None:
 
 
 async def test_every_resource_that_the_script_asks_for_is_described() -> None:
-    described = make_app(Controlled([])).openapi()["paths"]
+    described = application("stores").openapi()["paths"]
     asked = re.findall(r'ask\("([A-Z]+)", "([^"]+)"', inside("script"))
     assert len(asked) == inside("script").count("ask(") - 1  # all but its own definition are written so
     assert len(set(asked)) >= 12
