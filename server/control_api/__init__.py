@@ -1,9 +1,9 @@
 """The control API: JSON over HTTP about a running server, on the event loop that serves its segments.
 
 `ControlApi` is the listener; `serving` returns the application alone; `Operations` calls its handlers without HTTP;
-`Controlled` holds what it serves, and `Cluster` has the methods that it calls on several stores. `HttpListener` and
-`Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does that
-only if it has an HTTP port, or a test asks what it holds.
+`Controlled` holds what it serves, and `Cluster` has the methods that it calls on several stores. `HttpListener`
+and `Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does
+that only if it has an HTTP port, or a test asks what it holds.
 """
 
 from segstore.server.control_api.app import Operations, serving

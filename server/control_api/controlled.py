@@ -14,7 +14,15 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Request
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import Cluster, Front, Replayed, ReplayFront, Store, StoreFront, Tap
+from segstore.server.control_api.fronts import (
+    ClusterControl,
+    Front,
+    Replayed,
+    ReplayFront,
+    Store,
+    StoreFront,
+    TapFronts,
+)
 from segstore.server.control_api.latest import Latest
 from segstore.server.control_api.problems import ApiProblem, not_kept
 from segstore.server.control_api.writer_names import WriterNames

@@ -32,8 +32,8 @@ async def health(controlled: Here) -> Health:
 
 
 @router.get("/v1/version", tags=["server"], summary="Versions")
-async def version(controlled: Here) -> Version:
-    return Version(
+async def version(controlled: Here) -> ServerVersion:
+    return ServerVersion(
         segstore=controlled.version,
         wire_version=controlled.wire_version,
         oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
@@ -41,8 +41,8 @@ async def version(controlled: Here) -> Version:
 
 
 @router.get("/v1/server", tags=["server"], summary="Services and addresses")
-async def server(controlled: Here) -> Served:
-    return Served(
+async def server(controlled: Here) -> ServerInfo:
+    return ServerInfo(
         segstore=controlled.version,
         started_ms=controlled.started_ms,
         controller=address_text(controlled.controller_address()),

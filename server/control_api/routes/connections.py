@@ -33,11 +33,11 @@ async def list_connections(controlled: Here, limit: _Limit = 1_000) -> Connectio
 
 
 @router.delete("", summary="Close all connections at once, as a failing network does")
-async def cut_connections(controlled: Here) -> Cut:
+async def cut_connections(controlled: Here) -> ClosedConnections:
     cut = [each for front in controlled.fronts for each in front.connections]
     for each in cut:
         each.disconnect(_ASKED, drain=False)
-    return Cut(connections=len(cut))
+    return ClosedConnections(connections=len(cut))
 
 
 @router.delete("/{number}", summary="Close a connection")
@@ -45,14 +45,14 @@ async def close_connection(
     controlled: Here,
     number: Annotated[int, Path(description="Its number in the list.")],
     drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
-) -> Closed:
+) -> ClosedConnection:
     if controlled.faults is None and controlled.traffic is None:
         raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
     for front in controlled.fronts:
         for each in front.connections:
             if each.number == number:
                 each.disconnect(_ASKED, drain=drain)
-                return Closed(peer=shown(each.peer))
+                return ClosedConnection(peer=shown(each.peer))
     raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
 
 

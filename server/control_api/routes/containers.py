@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.fronts import Cluster, Store
+from segstore.server.control_api.fronts import ClusterControl, Store
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo, StoreInfo
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes.about import store_info
@@ -52,7 +52,7 @@ async def move_container(controlled: Here, container: Annotated[int, Path()], wh
     return _info(controlled, container)
 
 
-def _several(controlled: Controlled, number: int) -> Cluster:
+def _several(controlled: Controlled, number: int) -> ClusterControl:
     cluster, count = _cluster(controlled), len(controlled.stores)
     if not 0 <= number < count:
         raise ApiProblem(404, f"there is no store {number}: there are {count}, from 0", "path.store")

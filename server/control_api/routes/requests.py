@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.detail import detail_of
-from segstore.server.control_api.latest import Kept
+from segstore.server.control_api.latest import KeptRequest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NUMBER

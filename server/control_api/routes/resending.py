@@ -48,7 +48,7 @@ _CLOSED: Final = "the store closed the connection"
 _APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 
 
-async def resend(kept: Kept, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
+async def resend(kept: KeptRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
     """Sends a request to a store, and returns what came until it was answered or the connection was closed.
 
     traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.

@@ -54,8 +54,8 @@ def _observer(controlled: Controlled) -> Observer:
 
 
 @router.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
-async def keep_requests(controlled: Here) -> Kept:
-    return Kept(last=controlled.keep_requests(_faults(controlled)).mark())
+async def keep_requests(controlled: Here) -> RequestLogEnd:
+    return RequestLogEnd(last=controlled.keep_requests(_faults(controlled)).mark())
 
 
 @router.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Response
 
 from segstore.server.config import PlainName
 from segstore.server.control_api.controlled import Controlled, Here
+from segstore.server.control_api.models import ClosedConnections
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.steering.models import NewSnapshot, SnapshotList
@@ -30,9 +31,9 @@ def _snapshots(controlled: Controlled) -> Snapshots:
     return controlled.snapshots
 
 
-def _replaced(controlled: Controlled, connections: int) -> Restored:
+def _replaced(controlled: Controlled, connections: int) -> ClosedConnections:
     controlled.forget_requests()
-    return Restored(connections=connections)
+    return ClosedConnections(connections=connections)
 
 
 @router.get("/snapshots", summary="Snapshots")
@@ -54,13 +55,13 @@ async def delete_snapshot(controlled: Here, name: _Name) -> Response:
 
 
 @router.post(f"/snapshots/{NAME}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
-async def restore_snapshot(controlled: Here, name: _Name) -> Restored:
+async def restore_snapshot(controlled: Here, name: _Name) -> ClosedConnections:
     async with controlled.one_at_a_time:
         return _replaced(controlled, await _snapshots(controlled).restore(name))
 
 
 @router.post("/reset", summary="Remove all data and fault rules; cuts all connections")
-async def reset(controlled: Here) -> Restored:
+async def reset(controlled: Here) -> ClosedConnections:
     async with controlled.one_at_a_time:
         return _replaced(controlled, await _snapshots(controlled).reset())
 

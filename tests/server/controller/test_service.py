@@ -179,37 +179,6 @@ async def test_calls_are_answered_while_a_password_is_checked(world: World, monk
         assert await asyncio.gather(*wrong) == ["UNAUTHENTICATED"] * 2
 
 
-async def test_many_wrong_passwords_on_one_connection_do_not_lock_out_another(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checked, asked = threading.Event(), list[str]()
-
-    def has_password(account: Any, password: str, iterations: int) -> bool:
-        asked.append(password)
-        assert checked.wait(PATIENCE_S)
-        return password == "pw"
-
-    monkeypatch.setattr("segstore.server.controller.api.auth._Account.has_password", has_password)
-    authority = Authority(Accounts(["admin:pw"]), now_s=lambda: 0.0)
-    options = (("grpc.use_local_subchannel_pool", 1),)
-    async with (
-        await ControllerServer.start(world.controller, authority=authority) as server,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as attacker,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as victim,
-    ):
-        credentials = ["Basic " + base64.b64encode(b"admin:%d" % number).decode() for number in range(50)]
-        scope = m.ScopeInfo(scope="x")
-        wrong = [asyncio.ensure_future(Client(attacker).status("createScope", scope, each)) for each in credentials]
-        checks = authority._accounts._checks  # type: ignore[union-attr]
-        await until(lambda: len(checks) == 50)
-        right = asyncio.ensure_future(Client(victim).status("createScope", scope, basic("admin")))
-        await until(lambda: len(checks) == 51)
-        checked.set()
-        assert await right == "SUCCESS"
-        assert set(await asyncio.gather(*wrong)) == {"UNAUTHENTICATED"}
-    assert asked.index("pw") <= 2
-
-
 async def test_tokens_come_with_the_answers_that_carry_them(guarded: Client) -> None:
     calls: list[tuple[str, Any, Callable[[Any], str]]] = [
         ("getCurrentSegments", S, lambda answer: answer.delegationToken),

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from segstore.server.coordination import ContainerRefused, Disconnected, InProcessCoordinator
-from segstore.server.durable import DataDirectory, DirectoryForeign, Durability, Epoch, JournalFailed, epochs_of
+from segstore.server.durable import (
+    ContainerEpoch,
+    DataDirectory,
+    DirectoryForeign,
+    Durability,
+    JournalFailed,
+    epochs_of,
+)
 from segstore.server.shared_folder import identify, verify_cluster
 from segstore.server.store import Container
 from tests.server.durable.support import everything, write

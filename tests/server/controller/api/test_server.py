@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import resource
 import socket
 from pathlib import Path
 
@@ -65,70 +62,6 @@ async def test_a_start_that_is_cancelled_frees_the_port() -> None:
     with pytest.raises(asyncio.CancelledError):
         await starting
     socket.create_server(("127.0.0.1", port)).close()
-
-
-async def test_idle_connections_give_way_to_new_ones_and_calls_in_flight_do_not(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))  # ten are the controller's
-    called, durable = asyncio.Event(), asyncio.Event()
-
-    async def settled() -> None:
-        called.set()
-        await durable.wait()
-
-    async with (
-        await ControllerServer.start(controller(), settled=settled) as server,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as busy,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as new,
-    ):
-        calling = asyncio.ensure_future(Client(busy)("createScope", m.ScopeInfo(scope="a")))
-        await called.wait()
-        idle = []
-        for _ in range(8):
-            idle.append(await asyncio.open_connection("127.0.0.1", server.port))
-            idle[-1][1].write(_PREFACE)
-            assert await idle[-1][0].readexactly(9)
-            await asyncio.sleep(0.02)  # the system counts silence in ticks of up to 10 ms
-        for reader, _ in idle[:4]:
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-        durable.set()
-        assert (await calling).status == m.CreateScopeStatus.SUCCESS
-        call = new.unary_unary(METHODS["getControllerServerList"].path)
-        assert await call(b"", timeout=PATIENCE_S, wait_for_ready=True)
-        for _, writer in idle:
-            writer.transport.abort()
-    assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
-        "5 connections to the controller are open, the limit (ulimit -n): new ones replace old ones that wait"
-    ]
-
-
-async def test_an_unexpected_error_while_making_room_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(room, "_LOOK_S", 0.01)
-    looks, again = 0, asyncio.Event()
-
-    def busy() -> tuple[int, ...]:
-        nonlocal looks
-        looks += 1
-        if looks < 3:
-            raise ValueError
-        again.set()
-        return ()
-
-    async with await ControllerServer.start(controller()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        making = asyncio.create_task(room.make_room(server.port, Limit("connections", 0), busy))
-        async with asyncio.timeout(PATIENCE_S):
-            await again.wait()
-            await reader.read()
-        making.cancel()
-        await asyncio.gather(making, return_exceptions=True)
-        writer.close()
-        await writer.wait_closed()
-    assert [each.exc_info is not None for each in caplog.records if each.levelno == logging.ERROR] == [True]
 
 
 async def test_with_tls_clients_get_the_published_name(tmp_path: Path) -> None:

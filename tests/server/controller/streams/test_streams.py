@@ -150,7 +150,7 @@ async def test_a_sealed_stream_has_a_head_and_no_current_segments(world: World) 
     assert await world.controller.streams.head("a", "s") == {0: 0, 1: 0}
     assert await world.controller.streams.following("a", "s", 0) == {}
     assert len(world.store.sealed) == 2
-    with pytest.raises(StreamSealed):
+    with pytest.raises(StreamIsSealed):
         await world.controller.update_stream("a", "s", StreamConfig())
 
 
