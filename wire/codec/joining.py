@@ -53,7 +53,7 @@ class Joining(NamedTuple):
     take: Callable[..., tuple[int, int]]
 
 
-def nodes_of(cls: type[Command]) -> tuple[low.Node, ...]:
+def nodes_of(cls: type[Command]) -> tuple[low.SchemaNode, ...]:
     """Returns the nodes of a command as current peers send it, with all fixed-width tails."""
     lowered = low.lower(cls.parts)
     return tuple(n.inner if isinstance(n, low.TailNode) and isinstance(n.inner, low.Fixed) else n for n in lowered)

@@ -153,7 +153,7 @@ def _has_list(node: low.SchemaNode) -> bool:
     return isinstance(node, low.Many) or any(_has_list(each) for each in inner)
 
 
-def _skip(node: low.Node, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
+def _skip(node: low.SchemaNode, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
     """Returns the position where a field ends, and adds the ranges of its values."""
     match node:
         case low.Fixed(format=code):

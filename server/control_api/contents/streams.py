@@ -33,9 +33,9 @@ router = APIRouter(prefix="/v1")
 
 
 @router.get("/scopes", tags=["scopes"], summary="Names of scopes")
-async def list_scopes(controlled: Here, after: After = "", limit: Limit = 500) -> m.Scopes:
+async def list_scopes(controlled: Here, after: After = "", limit: Limit = 500) -> m.ScopeList:
     names, following = await named(controller_of(controlled).scopes.names, after, limit)
-    return m.Scopes(scopes=names, next=following)
+    return m.ScopeList(scopes=names, next=following)
 
 
 @router.get("/scopes/{scope}", tags=["scopes"], summary="A scope")

@@ -36,7 +36,7 @@ async def get_table(controlled: Here, scope: Scope, table: Table) -> m.TableDeta
     found = controller.state.table(scope, table)
     partitions = found.epoch.segments
     listed = {each: found.segment_name(each) for each in partitions[:_LISTED]}
-    counts = await answers(controller, controller.segments.count_entries, list(listed.values()))
+    counts = await answers(controller.segments.count_entries, list(listed.values()))
     return m.TableDetails(
         **_summary(found).model_dump(),
         rollover_bytes=found.config.rollover_bytes,

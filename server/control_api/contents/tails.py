@@ -45,7 +45,7 @@ async def read_tail(
     segment: Annotated[
         int | None, Query(ge=0, lt=1 << 63, description="The id of a segment; else the segments of the last epoch.")
     ] = None,
-) -> m.Tail:
+) -> m.StreamTail:
     controller = controller_of(controlled)
     found = controller.streams.get(scope, stream)
     if segment is not None:

@@ -73,7 +73,7 @@ async def delete_scope(
 @router.put(_STREAM, tags=["streams"], summary="Create a stream, and its scope if needed", status_code=201)
 async def create_stream(
     controlled: Here, scope: m.Scope, stream: m.Stream, settings: m.StreamSettings | None = None
-) -> m.StreamState:
+) -> m.StreamInfo:
     config = StreamConfig(ScalingPolicy(min_segments=(settings or m.StreamSettings()).segments))
     async with arranging(controlled) as controller:
         if not controller.scopes.exists(scope):
@@ -90,14 +90,14 @@ async def delete_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> R
 
 
 @router.post(f"{_STREAM}/seal", tags=["streams"], summary="Seal a stream")
-async def seal_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> m.StreamState:
+async def seal_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> m.StreamInfo:
     async with arranging(controlled) as controller:
         await controller.streams.seal(scope, stream)
         return _state(controller, scope, stream)
 
 
 @router.post(f"{_STREAM}/scale", tags=["streams"], summary="Replace segments of a stream by others")
-async def scale_stream(controlled: Here, scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamState:
+async def scale_stream(controlled: Here, scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamInfo:
     async with arranging(controlled) as controller:
         found = controller.streams.get(scope, stream)
         sealed, ranges = to.seal or [each.id for each in found.current.segments], to.ranges
@@ -109,7 +109,7 @@ async def scale_stream(controlled: Here, scope: m.Scope, stream: m.Stream, to: m
 
 
 @router.post(f"{_STREAM}/truncate", tags=["streams"], summary="Remove the events before a position")
-async def truncate_stream(controlled: Here, scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamState:
+async def truncate_stream(controlled: Here, scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamInfo:
     cut = parse_position(at.position, "body.position")
     async with arranging(controlled) as controller:
         await _check_ends(controller, scope, stream, cut)

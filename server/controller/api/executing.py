@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.service import Caller, Served
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import Closed, ControllerError, Interrupted, RequestsTooLarge
+from segstore.server.controller.errors import ControllerClosed, ControllerError, Interrupted, RequestsTooLarge
 from segstore.server.durable import JournalFailed
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Executor:
         """Starts the work of a call once its caller is known."""
         caller = Caller(self._authority, await self._authority.principal(authorization), gone)
         if self._closed:
-            raise Closed
+            raise ControllerClosed
         if name in _GROWING:
             self.controller.check_memory(len(asked))
         work = asyncio.create_task(self._settle(prepare(asked, caller)), name=f"{name} of a controller")

@@ -238,7 +238,7 @@ class Reader:
         self._loop(count, node.columns, targets)
         self.source.depth -= 1
 
-    def _unless_long(self, count: str, elements: tuple[low.Node, ...], targets: list[str]) -> None:
+    def _unless_long(self, count: str, elements: tuple[low.SchemaNode, ...], targets: list[str]) -> None:
         """Makes a long list `Elements`; the source after this is for a short list."""
         source = self.source
         lazily = source.constant(Elements, "ELEMENTS")
@@ -310,7 +310,7 @@ def decoder_source(cls: type[Command], most_elements: int | None = None) -> tupl
     return source.text("def decode(b, o, e):"), source.constants
 
 
-def walker_source(elements: tuple[low.Node, ...]) -> tuple[str, dict[str, Any]]:
+def walker_source(elements: tuple[low.SchemaNode, ...]) -> tuple[str, dict[str, Any]]:
     """Returns source and constants of `walk(b, o, e, n)`, which yields the `n` elements, or rows of elements, of a list
     that begins at `o`, each with the position behind it.
     """

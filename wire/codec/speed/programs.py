@@ -58,7 +58,7 @@ def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ..
     return speed.Shape(record, code, names, tuple(_table(speed, node, names) for node in nodes))
 
 
-def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
+def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
     """names: the attributes of the record; () for an inner node without attributes."""
 
     def made(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
