@@ -226,6 +226,20 @@ def test_rooms_import_each_other_through_their_faces() -> None:
     assert found == []
 
 
+def test_the_extension_knows_the_wire_alone() -> None:
+    sources = {path.name: path.read_text("utf-8") for path in (ROOT / "wire" / "codec" / "speed").glob("*.[ch]")}
+    words = set(re.findall(r"\w+", " ".join(sources.values())))
+    past_wire = re.compile(r"(client|server|pipeline)\.")
+    others = [path.read_text("utf-8") for name, path in MODULES.items() if past_wire.match(name.partition(".")[2])]
+    classes = {
+        name for source in others for name in re.findall(r"^class ([A-Z]\w*[a-z][A-Z]\w*)", source, re.MULTILINE)
+    }
+    assert {"InFlight", "SegmentWriter", "BlockCache"} & classes
+    assert words & classes == set()
+    assert not [name for name, source in sources.items() if re.search(r"segstore\.(client|server|pipeline)", source)]
+    assert not [source[:80] for source in others if "or_in_c" in source]
+
+
 def test_every_module_has_a_test_module() -> None:
     missing = []
     for name, path in MODULES.items():

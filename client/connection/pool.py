@@ -174,7 +174,7 @@ class ConnectionPool(ClosedAfter):
         """
         self.settings = settings or ClientSettings()
         self.counters = Counters()
-        self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES, self.settings.max_event_bytes)
+        self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES)
         self._tls = tls
         self.random: Final = random or Random()
         self._loop = asyncio.get_running_loop()

@@ -82,7 +82,40 @@ write_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, i
     return to;
 }
 
-int
+/* The exception that is set, which is cleared; NULL if there is none. */
+static PyObject *
+take_exception(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *problem, *trace;
+    PyErr_Fetch(&type, &problem, &trace);
+    PyErr_NormalizeException(&type, &problem, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(problem, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return problem;
+#endif
+}
+
+/* Sets an exception again, which is consumed; NULL clears it. */
+static void
+set_exception(PyObject *problem)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(problem);
+#else
+    if (problem == NULL)
+        PyErr_Clear();
+    else
+        PyErr_Restore(Py_NewRef(Py_TYPE(problem)), problem, PyException_GetTraceback(problem));
+#endif
+}
+
+/* Cuts a bytearray to a size, if it is longer, and keeps the exception that is set; -1. */
+static int
 cut(PyObject *out, Py_ssize_t size)
 {
     PyObject *problem = take_exception();

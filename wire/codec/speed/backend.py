@@ -89,23 +89,12 @@ class Accelerator:
         coded = tuple((cls.code, tuple(step_of(cls, *step) for step in steps)) for cls, steps in programs.items())
         return self._speed.Rows(self._codec, columns, coded, conditions, kinds, decodes)
 
-    def shortcut(
-        self,
-        behind: F,
-        *types: type,
-        slots: tuple[str, ...] = (),
-        head: bytes = b"",
-        end: bytes = b"",
-        positions: tuple[int, ...] = (),
-    ) -> F:
+    def shortcut(self, behind: F) -> F:
         """The function `behind` with its equal in C, which has the same name, in front.
 
-        C is asked if it is called with the arguments that C knows, by position, and no more; the last may be missing
-        where they have defaults.
-        types: classes of what C takes; slots: attributes of them. head, end, positions: see `append_layout` and
-        `frame_layout`.
+        C is asked if it is called with all arguments by position, and no more.
         """
-        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)
+        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind)
         functools.update_wrapper(made, behind)
         shortcut: F = made
         return shortcut
