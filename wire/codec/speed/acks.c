@@ -82,49 +82,6 @@ write_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, i
     return to;
 }
 
-/* The exception that is set, which is cleared; NULL if there is none. */
-static PyObject *
-take_exception(void)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *problem, *trace;
-    PyErr_Fetch(&type, &problem, &trace);
-    PyErr_NormalizeException(&type, &problem, &trace);
-    if (trace != NULL)
-        PyException_SetTraceback(problem, trace);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-    return problem;
-#endif
-}
-
-/* Sets an exception again, which is consumed; NULL clears it. */
-static void
-set_exception(PyObject *problem)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(problem);
-#else
-    if (problem == NULL)
-        PyErr_Clear();
-    else
-        PyErr_Restore(Py_NewRef(Py_TYPE(problem)), problem, PyException_GetTraceback(problem));
-#endif
-}
-
-/* Cuts a bytearray to a size, if it is longer, and keeps the exception that is set; -1. */
-static int
-cut(PyObject *out, Py_ssize_t size)
-{
-    PyObject *problem = take_exception();
-    if (size < PyByteArray_GET_SIZE(out) && PyByteArray_Resize(out, size) < 0)
-        PyErr_Clear();
-    set_exception(problem);
-    return -1;
-}
-
 /* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
    key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
 static int
@@ -139,8 +96,10 @@ add_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, int
         return -1;
     unsigned char *start = (unsigned char *)PyByteArray_AS_STRING(out);
     unsigned char *end = write_acks(self, rows, key, before, total, start + size);
-    int fits = end != NULL && (end == start + size + count * self->size || PyByteArray_Resize(out, end - start) == 0);
-    return fits ? 0 : cut(out, size);
+    Py_ssize_t stop = end == NULL ? size : end - start;
+    if (stop < PyByteArray_GET_SIZE(out) && PyByteArray_Resize(out, stop) < 0)
+        return -1;
+    return end == NULL ? -1 : 0;
 }
 
 static PyObject *
