@@ -70,17 +70,15 @@ class Append:
 
     __slots__ = ("behind_at", "data", "done", "events_each", "first", "last", "sent_s", "size", "tags")
 
-    def __init__(self, events_each: int) -> None:
-        self.data: list[Buffer] = []
-        self.tags: list[Any] = []
-        self.done: list[asyncio.Future[None] | Then] = []
+    def __init__(self, data: Buffer, done: asyncio.Future[None] | Then, events_each: int, tag: Any, size: int) -> None:
+        """Arguments: of the first item."""
+        self.data = [data]
+        self.tags = [tag]
+        self.done = [done]
         self.events_each: Final = events_each
-        self.size = self.behind_at = self.first = self.last = 0
+        self.size = size
+        self.behind_at = self.first = self.last = 0
         self.sent_s = 0.0
-
-    @property
-    def events(self) -> int:
-        return len(self.done) * self.events_each
 
     @property
     def items(self) -> Iterator[Pending]:
@@ -187,22 +185,23 @@ class InFlight:
 
     def add(self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None) -> bool:
         """Queues an item; returns whether nothing was queued before."""
-        size = len(data) + self.overhead
-        append, is_first = self.newest, not self.queued
+        size, append = len(data) + self.overhead, self.newest
         if (
-            append is None
-            or append.size + size > self._most_bytes
-            or len(append.done) >= self._most_events
-            or not events == append.events_each == 1
+            append is not None
+            and append.size + size <= self._most_bytes
+            and len(append.done) < self._most_events
+            and events == append.events_each == 1
         ):
-            self._before_newest, append = self.added_bytes, Append(events)
-            self.newest = append
-            self.queued.append(append)
-        append.data.append(data)
-        append.tags.append(tag)
-        append.done.append(done)
-        append.size += size
-        return is_first
+            append.data.append(data)
+            append.tags.append(tag)
+            append.done.append(done)
+            append.size += size
+            return False
+        if append is not None:
+            self._before_newest += append.size
+        self.newest = new = Append(data, done, events, tag, size)
+        self.queued.append(new)
+        return append is None
 
     def charge(self) -> int:
         """Returns the bytes added since the last call, and lets `add_behind` add some more."""
@@ -217,14 +216,15 @@ class InFlight:
         """Moves the next append from the queue to the appends in flight. Raises IndexError if nothing is queued."""
         append = self._next()
         append.first, append.sent_s = self._last_taken + 1, now_s
-        append.last = self._last_taken = self._last_taken + append.events
+        append.last = self._last_taken = self._last_taken + len(append.done) * append.events_each
         self.sent.append(append)
         return append
 
     def _next(self) -> Append:
         append = self.queued.popleft()
-        if not self.queued:
-            self._before_newest, self.newest = self.added_bytes, None
+        if append is self.newest:
+            self._before_newest += append.size
+            self.newest = None
         return append
 
     def carried(self) -> Append:

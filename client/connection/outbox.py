@@ -45,6 +45,7 @@ class Appender(Protocol):
     """A segment writer, as the outbox sees it.
 
     Attributes:
+        writer_bytes: its id as bytes, which `UUID.bytes` allocates on each access.
         frame_events: whether each item of an append is one event, which is stored behind its header.
     """
 
@@ -52,6 +53,8 @@ class Appender(Protocol):
     def segment(self) -> str: ...
     @property
     def writer_id(self) -> UUID: ...
+    @property
+    def writer_bytes(self) -> bytes: ...
     @property
     def request_id(self) -> int: ...
     @property
@@ -259,14 +262,15 @@ class Outbox:
                 actual=size,
             )
         pieces = framed(append.data) if appender.frame_events else append.data
-        last, writer, request_id = append.last, appender.writer_id, appender.request_id
+        last, request_id = append.last, appender.request_id
+        count = last - append.first + 1
         if self._blocks:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             now_ms = self._timers.time() * 1000
-            count = append.events
-            self._out += self._encoder.append(appender.segment, writer, last, count, data, request_id, now_ms)
+            segment, writer = appender.segment, appender.writer_id
+            self._out += self._encoder.append(segment, writer, last, count, data, request_id, now_ms)
         else:
-            self._out += frames_of_append(writer.bytes, pieces, append.events, last, request_id)
+            self._out += frames_of_append(appender.writer_bytes, pieces, size, count, last, request_id)
         flow.bytes_in_flight += size
         self.bytes_in_flight += size
 

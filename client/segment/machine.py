@@ -60,7 +60,7 @@ class WriterMachine:
     """The state machine of a segment writer, without its user-facing methods.
 
     Attributes:
-        segment, writer_id: the segment and the writer's id.
+        segment, writer_id: the segment and the writer's id; writer_bytes: its id as bytes.
         request_id: the request id of its set-ups and appends.
         frame_events: whether each item is one event, which is stored behind its header.
         state: the current state.
@@ -85,12 +85,12 @@ class WriterMachine:
         "_timer",
         "_trying",
         "_waits",
-        "_writer_bytes",
         "frame_events",
         "request_id",
         "segment",
         "set_ups",
         "state",
+        "writer_bytes",
         "writer_id",
     )
 
@@ -114,7 +114,7 @@ class WriterMachine:
         """
         self.segment: Final = segment
         self.writer_id: Final = writer_id or uuid4()
-        self._writer_bytes = self.writer_id.bytes
+        self.writer_bytes: Final = self.writer_id.bytes
         self.state = WriterState.CONNECTING
         self.set_ups = 0
         self._pool = pool
@@ -271,7 +271,7 @@ class WriterMachine:
     def on_reply(self, reply: Command) -> None:
         if type(reply) is DataAppended:
             ours = reply.writer_id.int == self.writer_id.int  # UUID.bytes allocates on each access
-            writer = self._writer_bytes if ours else reply.writer_id.bytes
+            writer = self.writer_bytes if ours else reply.writer_id.bytes
             number, length = reply.event_number, reply.current_segment_write_offset
             self.on_ack(writer, number, reply.previous_event_number, reply.request_id, length)
             return
@@ -295,7 +295,7 @@ class WriterMachine:
             return
         events = self._events
         try:
-            if writer != self._writer_bytes:
+            if writer != self.writer_bytes:
                 raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
             stored, size = events.acknowledged(number, previous)
         except BadAck as cause:

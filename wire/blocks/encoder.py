@@ -35,13 +35,13 @@ _END_FIELDS: Final = _END.size - _HEADER.size
 
 
 def frames_of_append(
-    writer: bytes, pieces: list[Buffer], event_count: int, event_number: int, request_id: int
+    writer: bytes, pieces: list[Buffer], size: int, event_count: int, event_number: int, request_id: int
 ) -> list[Buffer]:
     """Returns the frames of an append that is a block of its own: the block with all `pieces`, and its end.
 
-    writer: the writer's id as bytes. event_number: that of the last event. The caller has checked all values.
+    writer: the writer's id as bytes. size: of all pieces. event_number: that of the last event. The caller has checked
+    all values.
     """
-    size = sum(map(len, pieces))
     block = _BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, writer)
     end = _END.pack(AppendBlockEnd.code, _END_FIELDS, writer, size, 0, event_count, event_number, request_id)
     return [block, *pieces, end]
@@ -65,7 +65,8 @@ class _Session:
     def whole(self, pieces: list[Buffer], out: list[Buffer]) -> None:
         """Adds a block of its own with `pieces`."""
         count, self.event_count = self.event_count, 0
-        out += frames_of_append(self.writer_bytes, pieces, count, self.last_event_number, self.request_id)
+        size = sum(map(len, pieces))
+        out += frames_of_append(self.writer_bytes, pieces, size, count, self.last_event_number, self.request_id)
 
     def end(self, size_of_whole_events: int, rest: Buffer, out: list[Buffer]) -> None:
         size = len(rest)

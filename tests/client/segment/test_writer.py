@@ -126,7 +126,7 @@ async def test_after_a_reconnect_the_oldest_append_goes_alone_and_the_others_whe
 class Alone:
     """A writer with some appends to send."""
 
-    segment, writer_id, request_id, frame_events = SEGMENT, WRITER, 5, False
+    segment, writer_id, writer_bytes, request_id, frame_events = SEGMENT, WRITER, WRITER.bytes, 5, False
 
     def __init__(self, appends: list[Append]) -> None:
         self.appends = appends
@@ -157,10 +157,9 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
         outbox.send(setup)
         outbox.write()
         outbox.turn_due = False
-        append = Append(1)
+        append = Append(b"", print, 1, None, sum(sizes))
         append.data = [bytes([65 + at % 26]) * size for at, size in enumerate(sizes)]
-        append.done = [print for _ in sizes]
-        append.first, append.last, append.size = 1, len(sizes), sum(sizes)
+        append.first, append.last = 1, len(sizes)
         flow.appender = Alone([append])
         outbox.turn_now(flow)
         encoder = AppendBlockEncoder()
