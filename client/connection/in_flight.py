@@ -21,6 +21,8 @@ from segstore.wire import Buffer
 
 Then = Callable[[ClientError | None], object]
 """Called once: with None when an event is stored, or with the error if it never will be."""
+Waiter = asyncio.Future[None] | Then
+"""Notified once, when an item is stored or never will be."""
 
 
 _Future: Final = asyncio.Future
@@ -38,7 +40,7 @@ MANY_ITEMS: Final = 1024
 """After this many items are queued for a segment, a stream writer yields to the loop. Sooner means smaller appends;
 later, objects that have left the processor's cache."""
 LEAST_COST: Final = 64
-"""Least cost of events in bytes of a `Budget`, so that many small events of many segments are bounded, too."""
+"""The least that is charged to a `Budget` at a time, so that small events of many segments are bounded, too."""
 _BEHIND_BYTES: Final = 16_384
 """After this many bytes, the events that `add_behind` has added are charged to the budget."""
 
@@ -47,14 +49,13 @@ class Pending(msgspec.Struct, gc=False):
     """An item that is not stored yet: one event, or several appended together.
 
     data: the bytes to store, or an event that is framed when it is sent. events: their number. tag: opaque to this
-    module, such as the routing key's position. done: a future or function notified once, when the item is stored or
-    never will be.
+    module, such as the routing key's position. done: its waiter.
     """
 
     data: Buffer
     events: int
     tag: Any
-    done: asyncio.Future[None] | Then
+    done: Waiter
 
 
 class Append:
@@ -70,7 +71,7 @@ class Append:
 
     __slots__ = ("behind_at", "data", "done", "events_each", "first", "last", "sent_s", "size", "tags")
 
-    def __init__(self, data: Buffer, done: asyncio.Future[None] | Then, events_each: int, tag: Any, size: int) -> None:
+    def __init__(self, data: Buffer, done: Waiter, events_each: int, tag: Any, size: int) -> None:
         """Arguments: of the first item."""
         self.data = [data]
         self.tags = [tag]
@@ -85,8 +86,8 @@ class Append:
         for data, tag, done in zip(self.data, self.tags, self.done, strict=True):
             yield Pending(data, self.events_each, tag, done)
 
-    def release(self, count: int, overhead: int) -> tuple[list[asyncio.Future[None] | Then], int]:
-        """Removes the first items, which are stored; returns who awaits them, and their size."""
+    def release(self, count: int, overhead: int) -> tuple[list[Waiter], int]:
+        """Removes the first items, which are stored; returns their waiters and size."""
         size, done = sum(map(len, self.data[:count])) + overhead * count, self.done[:count]
         del self.data[:count], self.tags[:count], self.done[:count]
         self.first += count * self.events_each
@@ -121,17 +122,8 @@ class InFlight:
     """
 
     __slots__ = (
-        *(
-            "_before_newest",
-            "_charged",
-            "_last_taken",
-            "_most_bytes",
-            "_most_events",
-            "_most_held",
-            "_sent_before",
-            "full_at",
-        ),
-        *("last_stored", "newest", "overhead", "queued", "segment_length", "sent", "settled"),
+        *("_before_newest", "_charged", "_last_taken", "_most_bytes", "_most_events", "_most_held", "_sent_before"),
+        *("full_at", "last_stored", "newest", "overhead", "queued", "segment_length", "sent", "settled"),
     )
 
     def __init__(self, overhead: int, most_held: int, most_events: int, most_bytes: int) -> None:
@@ -183,7 +175,7 @@ class InFlight:
         """Whether about `MANY_ITEMS` items or more are queued."""
         return len(self.queued) * self._most_events > MANY_ITEMS
 
-    def add(self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None) -> bool:
+    def add(self, data: Buffer, done: Waiter, events: int = 1, tag: Any = None) -> bool:
         """Queues an item; returns whether nothing was queued before."""
         size, append = len(data) + self.overhead, self.newest
         if (
@@ -237,7 +229,7 @@ class InFlight:
         self.settled += len(append.done)
         return append
 
-    def set_up(self, last: int) -> tuple[list[asyncio.Future[None] | Then], int]:
+    def set_up(self, last: int) -> tuple[list[Waiter], int]:
         """As `acknowledged`, for a set-up: the store has events up to `last`. Raises OtherWriter."""
         if last > self._last_taken:
             if self.sent:
@@ -246,8 +238,8 @@ class InFlight:
         self._sent_before = self._last_taken
         return self._release(last)
 
-    def acknowledged(self, number: int, previous: int) -> tuple[list[asyncio.Future[None] | Then], int]:
-        """Returns who awaits the items that an ack covers, and their size; the ack before it was `previous`.
+    def acknowledged(self, number: int, previous: int) -> tuple[list[Waiter], int]:
+        """Returns the waiters and the size of the items that an ack covers; the ack before it was `previous`.
 
         Raises BadAck.
         """
@@ -267,8 +259,8 @@ class InFlight:
             raise BadAck(f"acknowledges event {number}, but the last sent is {self._last_taken}")
         return self._release(number)
 
-    def _release(self, number: int) -> tuple[list[asyncio.Future[None] | Then], int]:
-        stored: list[asyncio.Future[None] | Then] = []
+    def _release(self, number: int) -> tuple[list[Waiter], int]:
+        stored: list[Waiter] = []
         size, sent = 0, self.sent
         while sent and sent[0].first <= number:
             append = sent[0]
@@ -320,8 +312,8 @@ def add_behind(
     return future
 
 
-def notify_stored(waiters: list[asyncio.Future[None] | Then], failed: Callable[[Exception], object]) -> None:
-    """Notifies futures and functions that their items are stored. failed: gets what a function raises."""
+def notify_stored(waiters: list[Waiter], failed: Callable[[Exception], object]) -> None:
+    """Notifies waiters that their items are stored. failed: gets what a function raises."""
     for done in waiters:
         if isinstance(done, _Future):
             try:

@@ -38,8 +38,8 @@ from segstore.client.connection import (
     Locations,
     OtherWriter,
     Pending,
-    Then,
     Timer,
+    Waiter,
     notify_stored,
 )
 from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
@@ -337,12 +337,12 @@ class WriterMachine:
         if stored:
             self._stored(stored)
 
-    def _stored(self, waiters: list[asyncio.Future[None] | Then]) -> None:
+    def _stored(self, waiters: list[Waiter]) -> None:
         notify_stored(waiters, self._callback_failed)
         if self._waits is not None:
             self.settle()
 
-    def _reject(self, done: asyncio.Future[None] | Then, error: ClientError) -> None:
+    def _reject(self, done: Waiter, error: ClientError) -> None:
         if isinstance(done, asyncio.Future):
             if not done.done():
                 done.set_exception(error)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-from segstore.client.connection import InFlight, Pending, Then
+from segstore.client.connection import InFlight, Pending, Waiter
 from segstore.client.errors import ClientError, Closed, EventTooLarge
 from segstore.client.lifecycle import FlushedAfter, within
 from segstore.client.segment.machine import WriterMachine
@@ -38,9 +38,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         self.append(data, done, events, tag)
         return done
 
-    def append(
-        self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, now: bool = False
-    ) -> bool:
+    def append(self, data: Buffer, done: Waiter, events: int = 1, tag: Any = None, now: bool = False) -> bool:
         """Like `write`, with the caller's future or callback, which is cheaper for many appends.
 
         Returns whether there is room for more, as `has_room`.
