@@ -245,7 +245,7 @@ class InFlight:
         """
         sent = self.sent
         if sent and (append := sent[0]).last == number and previous < append.first:  # nearly every ack
-            del sent[0]
+            sent.popleft()
             self.last_stored = number
             self.full_at += append.size
             self.settled += len(append.done)
@@ -270,7 +270,7 @@ class InFlight:
             size += released
             if append.done:
                 break
-            del sent[0]
+            sent.popleft()
         self.last_stored = max(self.last_stored, number)
         self.full_at += size
         self.settled += len(stored)
