@@ -173,8 +173,8 @@ class ConnectionPool(ClosedAfter):
         default; tests pass their own.
         """
         self.settings = settings or ClientSettings()
-        self.counters = EventCounters()
-        self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES, self.settings.max_event_bytes)
+        self.counters = Counters()
+        self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES)
         self._tls = tls
         self.random: Final = random or Random()
         self._loop = asyncio.get_running_loop()

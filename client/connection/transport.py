@@ -25,7 +25,7 @@ from uuid import UUID
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection.acknowledgements import acknowledge
-from segstore.client.connection.outbox import EventCounters, Outbox, Sender, Timer, Timers
+from segstore.client.connection.outbox import Appender, Counters, Outbox, Timer, Timers
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -326,10 +326,11 @@ class FlowHandler(Protocol):
         """Called when the connection was lost or the flow failed; no callback follows."""
 
 
-class Flow(Sender):
+class Flow:
     """One user's side of a connection. Made by the pool.
 
-    Attributes, beside `Sender`'s:
+    Attributes: beside those of `Sender`,
+        endpoint: "host:port" of the peer.
         connection: the underlying connection.
         handler: receives the replies.
         reading_at: offset of its pending read, or None. A refusal may carry this in place of a request
@@ -338,12 +339,19 @@ class Flow(Sender):
         on_ack: the handler's `on_ack`, or else a function that passes a DataAppended to `on_reply`.
     """
 
-    __slots__ = ("_on_close", "_sequence", "connection", "handler", "on_ack", "on_reply", "reading_at")
+    __slots__ = (
+        *("_on_close", "_sequence", "appender", "asked", "bytes_in_flight", "closed", "connection", "endpoint"),
+        *("flow_id", "handler", "on_ack", "on_reply", "reading_at"),
+    )
 
     def __init__(
         self, flow_id: int, connection: Connection, handler: FlowHandler, on_close: Callable[[Flow], None]
     ) -> None:
-        super().__init__(flow_id, connection.name)
+        self.flow_id: Final = flow_id
+        self.endpoint: Final = connection.name
+        self.asked = self.closed = False
+        self.bytes_in_flight = 0
+        self.appender: Appender | None = None
         self.connection: Final = connection
         self.handler: Final = handler
         self.on_reply: Final = handler.on_reply
@@ -373,7 +381,7 @@ class Flow(Sender):
         self.connection.outbox.send(command)
 
     def ask_turn(self) -> None:
-        """Schedules one call of `turn`, in this loop iteration or once the peer reads again. Raises Closed."""
+        """Schedules one turn of the appender, in this loop iteration or once the peer reads again. Raises Closed."""
         if self.closed:
             self._check()
         if not self.asked:
@@ -384,12 +392,18 @@ class Flow(Sender):
                 outbox.schedule()
 
     def turn_now(self) -> None:
-        """Like `ask_turn`, but calls `turn` immediately if the connection is idle. Raises Closed."""
+        """Like `ask_turn`, but the turn comes immediately if the connection is idle. Raises Closed."""
         if self.closed or self.asked:
             self.ask_turn()
         else:
             self.asked = True
             self.connection.outbox.turn_now(self)
+
+    def acknowledged(self, size: int) -> None:
+        """Takes `size` bytes off those in flight."""
+        if not self.closed:
+            self.bytes_in_flight -= size
+            self.connection.outbox.bytes_in_flight -= size
 
     def close(self) -> None:
         """Releases the flow number; later replies to it are dropped. Without flows, closes the connection."""

@@ -51,7 +51,8 @@ from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft, is_over, segments_of, share
 from segstore.client.lifecycle import OpenedBefore, finish, frequent, within
 from segstore.client.segment import SegmentReader
-from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
+from segstore.client.stream import EventAssembler, FramedEvent, ReadAhead, Successors
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupConfig, GroupState
 
 log = logging.getLogger(__name__)

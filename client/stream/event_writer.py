@@ -24,7 +24,7 @@ from typing import Final
 from uuid import uuid4
 
 from segstore.client.cluster import Cluster
-from segstore.client.connection import LEAST_COST, MANY_ITEMS, Pending, Route, add_behind
+from segstore.client.connection import LEAST_COST, Pending, Route, add_behind
 from segstore.client.control_api import register_writer
 from segstore.client.errors import (
     ClientError,
@@ -171,10 +171,12 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         until its writer has started, and raises the error if it does not. If the wait is cancelled, the event stays
         accepted.
         """
-        done = add_behind(self._routes, routing_key, event, self._new_future, self._budget)
-        if done is not None:
-            self._unreported = True
-            return done
+        route = self._routes.get(routing_key)
+        if route is not None and type(event) is bytes:
+            future = add_behind(route[0], event, route[1], self._new_future)
+            if future is not None:
+                self._unreported = True
+                return future
         self._check_loop()
         done, ahead = self._accept(event, routing_key, False)
         self._unreported = True
@@ -205,11 +207,10 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             route = self._route(routing_key)
         queue, position, writer = route
         done = self._new_future()
-        before = len(queue.newest)
         has_room = writer.append(event, done, 1, position, now)
         budget = self._budget
-        budget.left = left = budget.left - max(size, LEAST_COST)
-        if left <= 0 or (before and not before % MANY_ITEMS) or not has_room or not writer.set_ups:
+        budget.left = left = budget.left - max(queue.charge(), LEAST_COST)
+        if left <= 0 or queue.has_many or not has_room or not writer.set_ups:
             return done, writer
         return done, None
 

@@ -30,7 +30,7 @@ from segstore.client.errors import (
 )
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.segment import ConditionalWriter, SegmentReader, SegmentWriter
-from segstore.client.stream.events import EVENT_HEADER_BYTES, EventDecoder, whole_event
+from segstore.client.stream.events import EventDecoder, whole_event
 from segstore.wire import (
     GetSegmentAttribute,
     SegmentAttribute,
@@ -38,6 +38,7 @@ from segstore.wire import (
     StreamSegmentInfo,
     UpdateSegmentAttribute,
 )
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 MARK_ATTRIBUTE: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from segstore.client import CutError
 from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
-from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
+from segstore.client.stream import EventDecoder
 from segstore.pipeline.stream.cuts import Cut, Moment, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
@@ -40,6 +40,7 @@ from segstore.pipeline.stream.timeline import (
     share_out,
 )
 from segstore.wire import StreamSegmentInfo
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
 from segstore.client import CutError
-from segstore.client.stream import EVENT_HEADER_BYTES
 from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
 from segstore.pipeline.stream.plan import (
@@ -49,6 +48,7 @@ from segstore.pipeline.versions import (
     require,
 )
 from segstore.pipeline.workers import Shipped
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from segstore.client.stream import EVENT_HEADER_BYTES
 from segstore.pipeline.stream.segments import IndexEntry, Segments
 from segstore.wire import StreamSegmentInfo
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 INDEX_DELAY_MS: Final = 10
 """Delay of an entry after the first event that it covers."""

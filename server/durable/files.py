@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from segstore.server.store import Buffer
-from segstore.wire.codec import or_in_c
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 """Linux's flag for direct I/O; 0 elsewhere."""
@@ -57,17 +56,6 @@ def _set_direct(descriptor: int, *, on: bool) -> bool:
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _DIRECT if on else flags & ~_DIRECT)
     return bool(flags & _DIRECT)
-
-
-@or_in_c()
-def write_and_sync(descriptor: int, data: Buffer, at: int) -> None:
-    """Writes all of ``data`` at an offset, and waits until it is on disk.
-
-    The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for both, because
-    reacquiring it means waiting for the loop.
-    """
-    _write_at(descriptor, data, at)
-    os.fdatasync(descriptor)
 
 
 class Files:
@@ -117,8 +105,10 @@ class Files:
         os.fsync(descriptor)
 
     def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
-        """Writes all of ``data`` at an offset, and waits until it is on disk."""
-        write_and_sync(descriptor, data, at)
+        """Writes all of ``data`` at an offset, and waits until it is on disk: the file's bytes, and its size if it has
+        grown, but not its times."""
+        _write_at(descriptor, data, at)
+        os.fdatasync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
         """Replaces ``target`` with ``source`` atomically."""

@@ -26,21 +26,20 @@ differences.
 from segstore.wire.blocks.acknowledgements import Acknowledge, acknowledger
 from segstore.wire.blocks.decoder import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter, Row, Run, one_by_one
 from segstore.wire.blocks.encoder import (
-    APPEND_LAYOUT,
     BLOCK_BYTES,
     MAX_PENDING_BYTES,
     MAX_PENDING_EVENTS,
     AppendBlockEncoder,
-    framed,
     frames_of_append,
 )
+from segstore.wire.blocks.events import EVENT_HEADER_BYTES, frame_header, framed, split_events
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, BlockSizing, FixedBlockSize
 
 __all__ = [
-    "APPEND_LAYOUT",
     "BATCH_MS",
     "BLOCK_BYTES",
+    "EVENT_HEADER_BYTES",
     "MAX_BLOCK_BYTES",
     "MAX_PENDING_BYTES",
     "MAX_PENDING_EVENTS",
@@ -58,7 +57,9 @@ __all__ = [
     "Row",
     "Run",
     "acknowledger",
+    "frame_header",
     "framed",
     "frames_of_append",
     "one_by_one",
+    "split_events",
 ]

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BlockSizing
-from segstore.wire.codec import append_layout, encode_parts
-from segstore.wire.commands import AppendBlock, AppendBlockEnd, Event, Hello, Padding, PartialEvent, SetupAppend
+from segstore.wire.codec import encode_parts
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, Padding, PartialEvent, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
 from segstore.wire.names import MAX_INT32, MAX_INT64
 from segstore.wire.schema import MAX_FRAME_BYTES, Buffer, Command
@@ -34,32 +34,17 @@ _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER.size
 _END_FIELDS: Final = _END.size - _HEADER.size
 
 
-APPEND_LAYOUT: Final = append_layout(
-    *(AppendBlock, AppendBlockEnd, Event, "writer_id", "size_of_whole_events"),
-    *("num_events", "last_event_number", "request_id"),
-)
-"""The layout from which C writes an append: arguments of `or_in_c`."""
-
-
 def frames_of_append(
-    writer: bytes, pieces: list[Buffer], event_count: int, event_number: int, request_id: int, frame_events: bool
+    writer: bytes, pieces: list[Buffer], size: int, event_count: int, event_number: int, request_id: int
 ) -> list[Buffer]:
     """Returns the frames of an append that is a block of its own: the block with all `pieces`, and its end.
 
-    writer: the writer's id as bytes. event_number: of the last event. frame_events: whether each piece is an event that
-    is stored as a frame. The caller has checked all values.
+    writer: the writer's id as bytes. size: of all pieces. event_number: that of the last event. The caller has checked
+    all values.
     """
-    if frame_events:
-        pieces = framed(pieces)
-    size = sum(map(len, pieces))
     block = _BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, writer)
     end = _END.pack(AppendBlockEnd.code, _END_FIELDS, writer, size, 0, event_count, event_number, request_id)
     return [block, *pieces, end]
-
-
-def framed(events: list[Buffer]) -> list[Buffer]:
-    """Returns the events as they are stored, each behind its header."""
-    return [part for event in events for part in (_HEADER.pack(Event.code, len(event)), event)]
 
 
 class _Session:
@@ -80,7 +65,8 @@ class _Session:
     def whole(self, pieces: list[Buffer], out: list[Buffer]) -> None:
         """Adds a block of its own with `pieces`."""
         count, self.event_count = self.event_count, 0
-        out += frames_of_append(self.writer_bytes, pieces, count, self.last_event_number, self.request_id, False)
+        size = sum(map(len, pieces))
+        out += frames_of_append(self.writer_bytes, pieces, size, count, self.last_event_number, self.request_id)
 
     def end(self, size_of_whole_events: int, rest: Buffer, out: list[Buffer]) -> None:
         size = len(rest)

@@ -67,16 +67,9 @@ ACCELERATOR: Final = SPEED if codec_backend == "c" else None
 """The accelerator if C is this process's codec, else None."""
 
 
-def or_in_c(*types: type, **layout: Any) -> Callable[[F], F]:
-    """Decorates a function that has an equal in C, which is asked first if C is this process's codec.
-
-    types, layout: as for `Accelerator.shortcut`.
-    """
-
-    def chosen(function: F) -> F:
-        return function if ACCELERATOR is None else ACCELERATOR.shortcut(function, *types, **layout)
-
-    return chosen
+def or_in_c(function: F) -> F:
+    """Decorates a function that has an equal in C, which is asked first if C is this process's codec."""
+    return function if ACCELERATOR is None else ACCELERATOR.shortcut(function)
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------
@@ -121,7 +114,7 @@ def decoders_of(codec: Codec, most_elements: int | None) -> Decoders:
     return Decoders(codec, most_elements)
 
 
-@or_in_c()
+@or_in_c
 def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
     """Decodes one whole frame, header included.
 
@@ -194,7 +187,7 @@ class _Encoders(dict[type[Command], Any]):
         return made
 
 
-@or_in_c()
+@or_in_c
 def encode(command: Command, codec: Codec | None = None) -> bytes:
     """Encodes a command as a frame of the current wire version, header included.
 
@@ -209,7 +202,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
         return _build(command)
 
 
-@or_in_c()
+@or_in_c
 def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     """Encodes a command as a list of buffers, for `writelines` or `sendmsg`.
 

@@ -38,7 +38,7 @@ def marked(codes: Collection[int]) -> bytes:
     return bytes(each in lowest for each in range(_CODES))
 
 
-@or_in_c()
+@or_in_c
 def whole_frames(data: Buffer, at: int, max_body: int, looked_at: bytes) -> tuple[int, bytes]:
     """Finds whole frames in the data of a stream from a position on.
 
@@ -55,7 +55,7 @@ def whole_frames(data: Buffer, at: int, max_body: int, looked_at: bytes) -> tupl
     return at, sizes.tobytes()
 
 
-@or_in_c()
+@or_in_c
 def frames_into(columns: bytearray | memoryview, records: int, row: int, start: int, runs: bytes, sizes: bytes) -> None:
     """Writes frames, whose data begins at `start`, into the columns of a block of `records`, from `row` on.
 

@@ -16,7 +16,6 @@ from array import array
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.wire.codec import or_in_c
 from segstore.wire.trace.blocks import (
     MAGIC,
     MARK_BYTES,
@@ -185,40 +184,7 @@ class RecordWriter:
         return [] if pending is None else pending.block(self.mark, compress=self.compress, memory=self.columns)
 
 
-class WriterState:
-    """The slots of a writer of traces that C reads and sets."""
-
-    __slots__ = (
-        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop", "_records"),
-        *("_size", "_used", "_view", "_waits", "block_bytes", "flush_after_ns"),
-    )
-
-    block_bytes: int
-    flush_after_ns: int
-    _due_ns: int
-    _held: dict[int, _Half | None]
-    _looked_at: bytes
-    _max_body: int
-    _memory_bytes: int
-    _part_start: int
-    _part_stop: int
-    _records: RecordWriter
-    _size: int
-    _used: int
-    _view: memoryview
-    _waits: bool
-
-
-RECORDED: Final = (WriterState, RecordWriter, array)
-"""Classes whose slots `add` reads in C."""
-RECORDED_SLOTS: Final = (
-    *WriterState.__slots__,
-    *("_data", "_first_ns", "_frames_start", "_last_ns", "_overhead", "_runs", "_size", "_sizes", "_ts"),
-)
-"""Their attributes that C uses."""
-
-
-class TraceWriter(WriterState):
+class TraceWriter:
     """Collects streams of bytes into blocks. Write `start()` first, then `take()` whenever `add` or `due` returns True,
     and finally `finish()`.
 
@@ -239,7 +205,11 @@ class TraceWriter(WriterState):
     pieces. The rest of `memory` after that data is free until the next `add`.
     """
 
-    __slots__ = ("_more", "_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "_views", "data_start")
+    __slots__ = (
+        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_more", "_most_held_bytes", "_part_start"),
+        *("_part_stop", "_records", "_redact", "_redact_codes", "_size", "_start_bytes", "_used", "_view", "_views"),
+        *("_waits", "block_bytes", "data_start", "flush_after_ns"),
+    )
 
     def __init__(
         self,
@@ -275,8 +245,8 @@ class TraceWriter(WriterState):
         self._size = 0
         self._waits = False
         self._due_ns = 0
-        self._held = {}
-        """Directions that do not continue with a new frame: inside a frame, or, with None, not framed any more."""
+        self._held: dict[int, _Half | None] = {}
+        """Directions that do not go on with a frame: in the middle of one, or, with None, not framed any more."""
         self._views = 0
         """The number of parts of incomplete frames so far that were not copied."""
 
@@ -306,7 +276,6 @@ class TraceWriter(WriterState):
         """Uses other memory for what follows."""
         self._view, self._memory_bytes, self._used = view, len(view), 0
 
-    @or_in_c(*RECORDED, slots=RECORDED_SLOTS)
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer, lasting: bool = False) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
 

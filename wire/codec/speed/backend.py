@@ -89,22 +89,12 @@ class Accelerator:
         coded = tuple((cls.code, tuple(step_of(cls, *step) for step in steps)) for cls, steps in programs.items())
         return self._speed.Rows(self._codec, columns, coded, conditions, kinds, decodes)
 
-    def shortcut(
-        self,
-        behind: F,
-        *types: type,
-        slots: tuple[str, ...] = (),
-        head: bytes = b"",
-        end: bytes = b"",
-        positions: tuple[int, ...] = (),
-    ) -> F:
-        """Returns a function that asks its namesake in C first, and then `behind`.
+    def shortcut(self, behind: F) -> F:
+        """The function `behind` with its equal in C, which has the same name, in front.
 
-        C is asked if all arguments are positional and known to C; trailing arguments with defaults may be missing.
-        types: classes that C accepts; slots: their attributes. head, end, positions: see `append_layout` and
-        `frame_layout`.
+        C is asked if it is called with all arguments by position, and no more.
         """
-        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)
+        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind)
         functools.update_wrapper(made, behind)
         shortcut: F = made
         return shortcut

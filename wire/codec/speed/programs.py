@@ -181,33 +181,6 @@ def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
     return made
 
 
-def append_layout(
-    block: type[Command], end: type[Command], event: type[Command], alike: str, *numbers: str
-) -> dict[str, Any]:
-    """Returns the layout from which C writes an append, for `Accelerator.shortcut`: both frames without values, then an
-    event without data, and the positions of values.
-    numbers: in the end, the bytes of the block's data and the count, both int32, and two int64.
-    """
-    in_block, head = _positions(block)
-    in_end, size = _positions(end)
-    return {
-        "head": struct.pack(">ii", block.code, head - 8).ljust(head, b"\0"),
-        "end": struct.pack(">ii", end.code, size - 8).ljust(size, b"\0") + struct.pack(">ii", event.code, 0),
-        "positions": (in_block[alike], *(in_end[name] for name in (alike, *numbers)), size),
-    }
-
-
-def frame_layout(cls: type[Command], *names: str) -> dict[str, Any]:
-    """Describes frames of fixed length to C, as arguments of `Accelerator.shortcut`: an empty frame, and the positions
-    of some attributes.
-    """
-    at, size = _positions(cls)
-    if not all(isinstance(node, low.Fixed) for node in nodes_of(cls)):
-        raise TypeError(f"{cls.type_name} has frames of more than one length")
-    frame = struct.pack(">ii", cls.code, size - 8).ljust(size, b"\0")
-    return {"end": frame, "positions": tuple(at[name] for name in names)}
-
-
 def _run(cls: type[Command]) -> tuple[Any, ...]:
     _, size = _positions(cls)
     formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, low.Fixed))

@@ -6,7 +6,6 @@ import builtins
 import copy
 import ctypes
 import gc
-import inspect
 import json
 import pickle
 import sys
@@ -24,7 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore import __version__
-from segstore.client.segment import SegmentWriter
 from segstore.wire import (
     COMMANDS,
     AppendBlock,
@@ -67,7 +65,6 @@ from tests.looped import looped
 from tests.strategies import FRAMED, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome
 from tests.wire.codec.speed.memory import FAILED, without_one_allocation
-from tests.wire.codec.speed.writers import Writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -616,17 +613,6 @@ def test_functions_with_c_in_front_are_still_those_functions() -> None:
     assert pickle.loads(pickle.dumps(decode)) is decode
     assert copy.deepcopy(encode) is encode
     assert weakref.ref(encode)() is encode
-
-
-@pytest.mark.needs("the codec c")
-def test_a_method_with_c_in_front_is_bound_as_a_method() -> None:
-    writer = Writers(1).writers[0]
-    assert inspect.signature(writer.append) == inspect.signature(SegmentWriter.append.__wrapped__.__get__(writer))
-    assert weakref.WeakMethod(writer.append)() == writer.append
-    assert writer.append(b"x", print, tag="with a keyword") is True
-    assert [each.tag for each in writer.queue.queued] == ["with a keyword"]
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'done'"):
-        writer.append(b"x")
 
 
 def _extension(version: str, **contents: object) -> ModuleType:
