@@ -3,7 +3,6 @@
 from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of, warn_if_unencrypted
 from segstore.client.connection.in_flight import (
     LEAST_COST,
-    Append,
     BadAck,
     InFlight,
     InFlightAppend,
@@ -25,7 +24,6 @@ from segstore.wire.endpoint import Endpoint
 __all__ = [
     "LEAST_COST",
     "RECEIVE_BYTES",
-    "Append",
     "BadAck",
     "Basic",
     "Bearer",

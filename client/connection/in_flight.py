@@ -58,7 +58,7 @@ class Pending(msgspec.Struct, gc=False):
     done: Waiter
 
 
-class Append:
+class InFlightAppend:
     """Items that are sent together: one item, or several of one event each.
 
     Attributes:
@@ -131,9 +131,9 @@ class InFlight:
         self._most_held: Final = most_held
         self._most_events: Final = most_events
         self._most_bytes: Final = most_bytes
-        self.queued: deque[Append] = deque()
-        self.newest: Append | None = None
-        self.sent: deque[Append] = deque()
+        self.queued: deque[InFlightAppend] = deque()
+        self.newest: InFlightAppend | None = None
+        self.sent: deque[InFlightAppend] = deque()
         self._last_taken = 0
         self._sent_before = 0
         """The last number in flight at the latest set-up; the store may have received it twice."""
@@ -191,7 +191,7 @@ class InFlight:
             return False
         if append is not None:
             self._before_newest += append.size
-        self.newest = new = Append(data, done, events, tag, size)
+        self.newest = new = InFlightAppend(data, done, events, tag, size)
         self.queued.append(new)
         return append is None
 
@@ -204,7 +204,7 @@ class InFlight:
             append.behind_at = min(self._most_bytes, room, append.size + _BEHIND_BYTES)
         return self._charged - charged
 
-    def take(self, now_s: float = 0.0) -> Append:
+    def take(self, now_s: float = 0.0) -> InFlightAppend:
         """Moves the next append from the queue to the appends in flight. Raises IndexError if nothing is queued."""
         append = self._next()
         append.first, append.sent_s = self._last_taken + 1, now_s
@@ -212,14 +212,14 @@ class InFlight:
         self.sent.append(append)
         return append
 
-    def _next(self) -> Append:
+    def _next(self) -> InFlightAppend:
         append = self.queued.popleft()
         if append is self.newest:
             self._before_newest += append.size
             self.newest = None
         return append
 
-    def carried(self) -> Append:
+    def carried(self) -> InFlightAppend:
         """Removes the first append never sent, which was stored by other means and takes no event number.
 
         Raises IndexError if nothing is queued.

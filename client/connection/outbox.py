@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.in_flight import Append
+from segstore.client.connection.in_flight import InFlightAppend
 from segstore.client.connection.polling import AckPolling
 from segstore.wire import Buffer, Command, FrameTooLarge
 from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, framed, frames_of_append
@@ -60,7 +60,7 @@ class Appender(Protocol):
     @property
     def frame_events(self) -> bool: ...
 
-    def take_turn(self, now_s: float, most_bytes: int) -> Iterable[Append]:
+    def take_turn(self, now_s: float, most_bytes: int) -> Iterable[InFlightAppend]:
         """Returns the appends to send now, at loop time `now_s`: about `most_bytes`. Requests another turn for more."""
 
 
@@ -252,7 +252,7 @@ class Outbox:
             except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
                 flow.fail(error)
 
-    def _add(self, flow: Sender, appender: Appender, append: Append) -> None:
+    def _add(self, flow: Sender, appender: Appender, append: InFlightAppend) -> None:
         """Queues an append. Raises FrameTooLarge."""
         size = append.size
         if size > self._largest:

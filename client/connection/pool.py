@@ -173,7 +173,7 @@ class ConnectionPool(ClosedAfter):
         default; tests pass their own.
         """
         self.settings = settings or ClientSettings()
-        self.counters = Counters()
+        self.counters = EventCounters()
         self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES)
         self._tls = tls
         self.random: Final = random or Random()

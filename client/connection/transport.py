@@ -25,7 +25,7 @@ from uuid import UUID
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection.acknowledgements import acknowledge
-from segstore.client.connection.outbox import Appender, Counters, Outbox, Timer, Timers
+from segstore.client.connection.outbox import Appender, EventCounters, Outbox, Timer, Timers
 from segstore.client.errors import (
     ClientError,
     Closed,

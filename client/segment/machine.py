@@ -30,7 +30,6 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from segstore.client.connection import (
-    Append,
     BadAck,
     ConnectionPool,
     Flow,
@@ -196,9 +195,9 @@ class WriterMachine:
         if flow is not None and not flow.closed and self.state is _OPEN and self._events.queued:
             flow.ask_turn()
 
-    def take_turn(self, now_s: float, most_bytes: int) -> list[Append]:
+    def take_turn(self, now_s: float, most_bytes: int) -> list[InFlightAppend]:
         """See `Appender`. Numbers what was queued; what is resent comes first, and counts for no limit."""
-        out: list[Append] = []
+        out: list[InFlightAppend] = []
         events = self._events
         if self._resends and self.state is _OPEN:
             self._resends = False
@@ -221,7 +220,7 @@ class WriterMachine:
             self._timer = self._loop.call_at(now_s + self._ack_limit_s, self._ack_due)
         return out
 
-    async def _carry_one(self, append: Append) -> None:
+    async def _carry_one(self, append: InFlightAppend) -> None:
         """Stores one large event. Nothing else is in flight or sent meanwhile."""
         error: ClientError | None = None
         assert self._carry is not None

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection import Append, ConnectionPool, Endpoint, FixedStore, Flow
-from segstore.client.connection.outbox import Counters, Outbox
+from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, Flow, InFlightAppend
+from segstore.client.connection.outbox import EventCounters, Outbox
 from segstore.client.errors import ClientError, Closed, ProtocolViolation
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
@@ -128,10 +128,10 @@ class Alone:
 
     segment, writer_id, writer_bytes, request_id, frame_events = SEGMENT, WRITER, WRITER.bytes, 5, False
 
-    def __init__(self, appends: list[Append]) -> None:
+    def __init__(self, appends: list[InFlightAppend]) -> None:
         self.appends = appends
 
-    def take_turn(self, now_s: float, most_bytes: int) -> list[Append]:
+    def take_turn(self, now_s: float, most_bytes: int) -> list[InFlightAppend]:
         return self.appends
 
 
@@ -157,7 +157,7 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
         outbox.send(setup)
         outbox.write()
         outbox.turn_due = False
-        append = Append(b"", print, 1, None, sum(sizes))
+        append = InFlightAppend(b"", print, 1, None, sum(sizes))
         append.data = [bytes([65 + at % 26]) * size for at, size in enumerate(sizes)]
         append.first, append.last = 1, len(sizes)
         flow.appender = Alone([append])

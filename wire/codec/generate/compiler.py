@@ -39,7 +39,9 @@ def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callab
     return _compiled(cls.type_name, "decode", decoder_source(cls, most_elements))
 
 
-def make_walker(elements: tuple[low.SchemaNode, ...]) -> Callable[[memoryview, int, int, int], Iterator[tuple[Any, int]]]:
+def make_walker(
+    elements: tuple[low.SchemaNode, ...],
+) -> Callable[[memoryview, int, int, int], Iterator[tuple[Any, int]]]:
     """`walk(view, start, end, count)`: yields the elements of a list with the position behind each element."""
     return _compiled("of a list", "walk", walker_source(elements))
 
