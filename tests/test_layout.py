@@ -258,7 +258,7 @@ def test_a_folder_has_about_a_dozen_files() -> None:
 
 def test_lines_of_scripts_and_styles_are_not_too_long() -> None:
     sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in shipped(".js", ".css")}
-    assert sources.keys() >= {"segstore/view/page.js", "segstore/server/control_api/page/page.css"}
+    assert sources.keys() >= {"segstore/server/page/trace/page.js", "segstore/server/page/page.css"}
     assert [line for name, source in sources.items() for line in long_lines(source, name)] == []
 
 

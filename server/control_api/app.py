@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from segstore.server.config import settings_of, unknown_name
-from segstore.server.control_api import contents, page, replayed
+from segstore.server.control_api import contents, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
 from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, check_keys, install, place
 from segstore.server.control_api.routes import (
@@ -29,6 +29,7 @@ from segstore.server.control_api.routes import (
     containers,
     decisions,
     faults,
+    page,
     recordings,
     requests,
     segments,

@@ -265,7 +265,7 @@ def language() -> dict[str, Any]:
     """Returns what defines the language as JSON values, for an evaluator of another language.
 
     names: the sort of each name's value. expected and operators: by sort. words: by sort, each word in lower case and
-    its value. units: by sort. guessed: what an unknown word of a sort is called, if the nearest one is suggested.
+    its value. units: by sort. data_bytes: the bytes of a payload that are searched.
     """
     return {
         "names": {name: each.sort for name, each in _NAMES.items()},
@@ -273,14 +273,7 @@ def language() -> dict[str, Any]:
         "operators": _OPERATORS,
         "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
         "units": {"size": _SIZES, "time": _TIMES},
-        "guessed": _GUESSED,
-        "meant": _meant(None),
-        "data_terms": PAYLOAD_WEIGHT,
         "data_bytes": MOST_SEARCHED,
-        "most_terms": MOST_TERMS,
-        "most_matched": MOST_MATCHED,
-        "most_text": MOST_TEXT,
-        "deepest": _DEEPEST,
     }
 
 
