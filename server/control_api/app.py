@@ -14,7 +14,8 @@ from collections import Counter
 from typing import Any, Final, get_args
 from uuid import UUID
 
-from fastapi import Depends, FastAPI, Request, params
+from fastapi import APIRouter, Depends, FastAPI, Request, params
+from fastapi.responses import HTMLResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
@@ -29,7 +30,6 @@ from segstore.server.control_api.routes import (
     containers,
     decisions,
     faults,
-    page,
     recordings,
     requests,
     segments,
@@ -37,6 +37,28 @@ from segstore.server.control_api.routes import (
     toxics,
 )
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
+from segstore.server.page import live_page
+
+
+class _LivePage:
+    """The live page, a resource like the modules of routes."""
+
+    @staticmethod
+    def router(_: Controlled) -> APIRouter:
+        made = APIRouter()
+        head, tail, policy = live_page()
+        headers = {
+            "content-security-policy": f"{policy}; frame-ancestors 'none'",
+            "cross-origin-opener-policy": "same-origin",
+            "referrer-policy": "no-referrer",
+        }
+
+        @made.get("/", include_in_schema=False)
+        async def page() -> Response:
+            return HTMLResponse(head + tail, headers=headers)
+
+        return made
+
 
 _WITH_TRAFFIC: Final = (
     connections,
@@ -46,7 +68,7 @@ _WITH_TRAFFIC: Final = (
     asserting,  # before `requests`, whose paths end in a number
     requests,
     recordings,
-    page,
+    _LivePage,
 )
 _OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
 _RESOURCES: Final[tuple[tuple[tuple[Any, ...], tuple[Kind, ...]], ...]] = (

@@ -2,6 +2,5 @@
 
 about, connections, faults, segments, streams, toxics: server/control_api/test_resources
 containers: server/control_api/test_containers
-page: server/page/test_document
 requests: server/control_api/test_requests
 """
