@@ -164,7 +164,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
         where = place(each["loc"])
         return {"detail": f"{where}: {sentence(each, field and field.field_info.annotation)}", "where": where}
 
-    every = {"errors": [located(each) for each in errors]} if len(errors) > 1 else {}
+    every: dict[str, Any] = {"errors": [located(each) for each in errors]} if len(errors) > 1 else {}
     return Response(body(422, **located(first), **every), 422, media_type=PROBLEM_TYPE)
 
 
