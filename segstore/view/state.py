@@ -17,7 +17,7 @@ from segstore.wire.names import SegmentName
 from segstore.wire.trace import Direction, RecordKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from segstore.wire.schema import Command
     from segstore.wire.trace import Exchange
@@ -49,9 +49,12 @@ class States:
         self._lane = 0
 
     def as_json(self) -> list[list[Any]]:
-        """Returns [kind, name, segment of a writer, {fact: [records, values]}] for each entity."""
+        """Returns [kind, name, segment of a writer, {fact: [records, values]}] for each entity.
+
+        Numbers are differences to the number before, which compress well.
+        """
         return [
-            [*key, {fact: [list(entity[fact][0]), entity[fact][1]] for fact in FACTS[key[0]] if fact in entity}]
+            [*key, {fact: [_differences(part) for part in entity[fact]] for fact in FACTS[key[0]] if fact in entity}]
             for key, entity in self.entities.items()
         ]
 
@@ -149,6 +152,15 @@ class States:
         self._set(
             entity, "set up on connections", ", ".join(map(str, self._connections[id(entity)].values())) or "none"
         )
+
+
+def _differences(values: Iterable[Value]) -> list[Value]:
+    found: list[Value] = []
+    last = 0
+    for value in values:
+        found.append(value - last if isinstance(value, int) else value)
+        last = value if isinstance(value, int) else last
+    return found
 
 
 def _asked(seen: Exchange, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from uuid import UUID
 
 from segstore.view.state import States, Value
@@ -56,10 +57,14 @@ def states_after(*said: Said) -> tuple[States, int]:
 def state(states: States, entity: Sequence[str], at: int) -> dict[str, Value]:
     """The state of an entity after a record, as the page finds it."""
     (facts,) = (facts for *key, facts in states.as_json() if key == list(entity))
-    known = {
-        fact: [value for when, value in zip(*changes, strict=True) if when <= at] for fact, changes in facts.items()
-    }
-    return {fact: values[-1] for fact, values in known.items() if values}
+    found: dict[str, Value] = {}
+    for fact, (records, values) in facts.items():
+        last = 0
+        for record, value in zip(accumulate(records), values, strict=True):
+            last += value if isinstance(value, int) else 0
+            if record <= at:
+                found[fact] = last if isinstance(value, int) else value
+    return found
 
 
 def test_a_segment_is_created_grows_is_truncated_sealed_and_deleted() -> None:

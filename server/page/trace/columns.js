@@ -162,10 +162,6 @@ class Trace {
     return connection === "0" ? "controller" : connection;
   }
 
-  get connectionCount() {
-    return this.tables.lanes.filter(([connection]) => connection !== "0").length;
-  }
-
   /** A name for every record. */
   nameOf(at) {
     const kind = KINDS[this.what[at] & KIND], name = this.typeName(at);

@@ -90,8 +90,6 @@ function callDetails(call) {
     section("Message", element("pre", null, message))];
 }
 
-// --- events -------------------------------------------------------------------------------------------------------
-
 /** The events of an append: of a block, or of its end, which may hold all of them. */
 async function eventsOf(trace, at) {
   const end = trace.endOf[at] >= 0 ? trace.endOf[at] : trace.typeName(at) === "APPEND_BLOCK_END" ? at : -1;
@@ -142,8 +140,6 @@ function preview(part, size) {
   if (text === null) return `${hex(part.subarray(0, 24)).join(" ")}${size > 24 ? " …" : ""}`;
   return shown(text) + (size > part.length ? "…" : "");
 }
-
-// --- payloads -----------------------------------------------------------------------------------------------------
 
 /** Bytes as text, if they are UTF-8 without control characters; null if not. The last character may be cut off. */
 function asText(bytes) {
@@ -218,8 +214,6 @@ function spanText(span, bytes) {
   return shown(text && note ? `${text} (${note})` : text || note);
 }
 
-// --- states -------------------------------------------------------------------------------------------------------
-
 /** The state, after a record, of what it is about; and a field to look at anything else. */
 async function statesAfter(trace, at, open) {
   const entities = await trace.states(), names = new Set(trace.namesOf(at).map(([name]) => name));
@@ -232,10 +226,14 @@ async function statesAfter(trace, at, open) {
   })[kind]();
   const about = ([kind, name, of, facts]) => {
     const lines = Object.entries(facts).map(([fact, [records, values]]) => {
-      const last = records.findLastIndex((record) => record <= at);
-      if (last < 0) return null;
-      const since = link(`since record ${records[last] + 1}`, () => open(records[last]));
-      return [fact, `${shown(values[last])} `, since, last ? ` (${last + 1} changes)` : ""];
+      let since = 0, last = 0, value = "", changes = 0;  // numbers are differences to the number before
+      for (; changes < records.length && since + records[changes] <= at; changes++) {
+        since += records[changes];
+        value = typeof values[changes] === "number" ? last += values[changes] : values[changes];
+      }
+      if (!changes) return null;
+      const opener = link(`since record ${since + 1}`, () => open(since));
+      return [fact, `${shown(value)} `, opener, changes > 1 ? ` (${changes} changes)` : ""];
     }).filter(Boolean);
     const title = element("p", null, element("strong", null, kind), ` ${shown(name)}${of && ` of ${shown(of)}`}`);
     const known = lines.length ? pairs(lines) : remark("Nothing is known yet.");

@@ -139,8 +139,6 @@ class Page {
     history.replaceState(null, "", `#${letter || "record"}=${at + 1}`);
   }
 
-  // --- differences ----------------------------------------------------------------------------------------------
-
   /** Lists the differences of two traces. */
   showDifferences(traces, differences) {
     this.differences = differences.map((each) => ({ ...each, at: each.places.map((place) => place - 1) }));

@@ -13,23 +13,16 @@ class View {
     this.title = letter ? `${letter}: ${plain(trace.tables.file)}` : plain(trace.tables.file);
     this.records = grid(`Records of ${this.title}`, "records");
     this.where = element("span", { className: "where" });
-    this.pages = { first: "First", back: "Previous", forth: "Next", last: "Last" };
-    const places = { first: () => 0, back: () => this.from - LIST, forth: () => this.from + LIST,
-      last: () => this.shownCount - 1 };
-    for (const [name, place] of Object.entries(places)) {
-      this.pages[name] = button(this.pages[name], () => this.list(place()));
-    }
-    const { first, back, forth, last } = this.pages;
-    this.stage = element("div", { className: "stage" });
-    this.root = element("section", { className: "view", ariaLabel: this.title }, element("h2", null, this.title),
-      ...this.facts(), this.stage, this.records,
-      element("nav", { className: "buttons soft", ariaLabel: `Pages of records of ${this.title}` },
-        first, back, this.where, forth, last));
-    byId("views").append(this.root);
+    const places = { First: () => 0, Previous: () => this.from - LIST, Next: () => this.from + LIST,
+      Last: () => this.shownCount - 1 };
+    this.pages = Object.entries(places).map(([label, place]) => button(label, () => this.list(place())));
+    const stage = element("div", { className: "stage" }), navigation = `Pages of records of ${this.title}`;
+    byId("views").append(element("section", { className: "view", ariaLabel: this.title },
+      element("h2", null, this.title), ...this.facts(), stage, this.records,
+      element("nav", { className: "buttons soft", ariaLabel: navigation }, ...this.pages, this.where)));
     const label = `Timeline of ${this.title}: ${many(trace.count, "record")}, ${this.connections}. Arrow keys choose `
       + "records, Enter opens one; the button Keys lists all.";
-    this.timeline = new Timeline(trace, this.stage, label,
-      { select: (at) => this.open(at), move: () => on.move(this) });
+    this.timeline = new Timeline(trace, stage, label, { select: (at) => this.open(at), move: () => on.move(this) });
     this.canvas = this.timeline.canvas;
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.canvas.addEventListener("focus", () => on.focus(this));
@@ -41,7 +34,7 @@ class View {
   }
 
   get connections() {
-    return many(this.trace.connectionCount, "connection");
+    return many(this.trace.tables.lanes.filter(([connection]) => connection !== "0").length, "connection");
   }
 
   facts() {
@@ -65,8 +58,6 @@ class View {
     return [element("p", { className: "facts" }, facts), element("details", properties, element("summary", null, about),
       element("ul", null, ...notes.slice(0, 1000).map((note) => element("li", null, note))))];
   }
-
-  // --- the list -------------------------------------------------------------------------------------------------
 
   get shownCount() {
     return this.chosen ? this.chosen.length : this.trace.count;
@@ -103,11 +94,8 @@ class View {
       classOf: (at) => `${MARKS[trace.mark[at]][2]}${at === this.timeline.selected ? " chosen" : ""}` });
     const range = `${number(this.from + 1)} to ${number(to)} of ${number(count)}`;
     put(this.where, count ? range : "No record matches.");
-    for (const name of ["first", "back"]) this.pages[name].disabled = this.from === 0;
-    for (const name of ["forth", "last"]) this.pages[name].disabled = to >= count;
+    this.pages.forEach((page, index) => { page.disabled = index < 2 ? this.from === 0 : to >= count; });
   }
-
-  // --- choosing -------------------------------------------------------------------------------------------------
 
   /** Selects a record: in the timeline, in the list and for screen readers. */
   select(at) {
