@@ -118,6 +118,7 @@ function fill(region, columns, items, keyOf, { classOf = () => "", act = null } 
     rows.delete(key);
     row.shown = item;
     row.className = classOf(item);
+    row.ariaCurrent = row.classList.contains("chosen") ? "true" : null;
     columns.forEach(([, of, , makers], index) => {
       if (of && makers) of(item, row.cells[index]);
       else if (of) putCell(row.cells[index], plain(of(item)));

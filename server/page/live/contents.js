@@ -72,8 +72,8 @@ function addContentsPanel(
     const page = scope === null ? null : await list(scope, asked.at(-1));
     if (asked !== pages || (scope !== null && select.value !== scope)) return;
     const items = page === null ? [] : rowsOf(page);
-    fill(table, columns, items, nameOf, { act: (item) => choose(nameOf(item)) });
-    for (const row of table.querySelectorAll("tbody tr")) row.classList.toggle("chosen", nameOf(row.shown) === name);
+    const classOf = (item) => nameOf(item) === name ? "chosen" : "";
+    fill(table, columns, items, nameOf, { classOf, act: (item) => choose(nameOf(item)) });
     const from = (asked.length - 1) * LISTED;
     panel.note(items.length ? `${number(from + 1)} to ${number(from + items.length)}, by name.`
       : scope === null ? "There are no scopes." : "There are none.");

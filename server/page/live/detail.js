@@ -172,8 +172,7 @@ function neighboursOf(it) {
   ], it.neighbours, (record) => record.number, { classOf: (record) => record.itself ? "chosen" : "" });
   for (const row of region.querySelectorAll("tbody tr")) {
     const { opens, itself, number: other } = row.shown;
-    if (itself) row.ariaCurrent = "true";
-    else if (opens) row.cells[0].replaceChildren(link(String(other), () => openRequest(other)));
+    if (opens && !itself) row.cells[0].replaceChildren(link(String(other), () => openRequest(other)));
   }
   return region;
 }
