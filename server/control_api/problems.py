@@ -49,13 +49,6 @@ _MARK: Final = object()
 """Stands in a document for the value that is looked for."""
 
 
-class FieldError(BaseModel):
-    """One of several errors in a request."""
-
-    detail: str = Field(description="What is wrong, in one sentence.")
-    where: str = Field(description="The part of the request.")
-
-
 class Problem(BaseModel):
     """An error in a request."""
 
@@ -63,7 +56,7 @@ class Problem(BaseModel):
     title: str = Field(description="The name of the status.")
     detail: str = Field(description="What is wrong, in one sentence; further lines are the nearest requests.")
     where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
-    errors: list[FieldError] = Field([], description="All errors, if there are several.")
+    errors: list[dict[str, str]] = Field([], description="`detail` and `where` of all errors, if there are several.")
 
 
 class ApiProblem(Exception):
