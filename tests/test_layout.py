@@ -288,7 +288,7 @@ def test_no_two_public_classes_of_a_package_have_the_same_name() -> None:
 
 def test_lines_of_scripts_and_styles_are_not_too_long() -> None:
     sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in shipped(".js", ".css")}
-    assert sources.keys() >= {"segstore/view/page.js", "segstore/server/control_api/page/page.css"}
+    assert sources.keys() >= {"segstore/server/page/trace/page.js", "segstore/server/page/page.css"}
     assert [line for name, source in sources.items() for line in long_lines(source, name)] == []
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from segstore.server.config import settings_of, unknown_name
-from segstore.server.control_api import contents, page, replayed
+from segstore.server.control_api import contents, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
 from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, ProblemDetails, check_keys, install, place
 from segstore.server.control_api.routes import (
@@ -32,6 +32,7 @@ from segstore.server.control_api.routes import (
     containers,
     decisions,
     faults,
+    page,
     recordings,
     requests,
     segments,

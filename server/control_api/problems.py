@@ -56,6 +56,7 @@ class ProblemDetails(BaseModel):
     title: str = Field(description="The name of the status.")
     detail: str = Field(description="What is wrong, in one sentence; further lines are the nearest requests.")
     where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
+    errors: list[dict[str, str]] = Field([], description="`detail` and `where` of all errors, if there are several.")
 
 
 class ApiProblem(Exception):
@@ -68,9 +69,9 @@ class ApiProblem(Exception):
         self.where = where
 
 
-def body(status: int, detail: str, where: str) -> bytes:
+def body(status: int, detail: str, where: str, **more: Any) -> bytes:
     """Returns the response body. ASCII, so that it can contain any text from a peer."""
-    problem = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail, "where": where}
+    problem = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail, "where": where, **more}
     return json.dumps(problem).encode()
 
 
@@ -146,12 +147,18 @@ async def _unavailable(_: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = foremost(error.errors())
+    errors = error.errors()
+    first, field = foremost(errors), request.scope["route"].body_field
     if first["type"] == "json_invalid":
         at = first["loc"][-1]
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
-    where, field = place(first["loc"]), request.scope["route"].body_field
-    return answer(422, f"{where}: {sentence(first, field and field.field_info.annotation)}", where)
+
+    def located(each: Any) -> dict[str, str]:
+        where = place(each["loc"])
+        return {"detail": f"{where}: {sentence(each, field and field.field_info.annotation)}", "where": where}
+
+    every: dict[str, Any] = {"errors": [located(each) for each in errors]} if len(errors) > 1 else {}
+    return Response(body(422, **located(first), **every), 422, media_type=PROBLEM_TYPE)
 
 
 async def _http(request: Request, error: Exception) -> Response:

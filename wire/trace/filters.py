@@ -257,7 +257,7 @@ def language() -> dict[str, Any]:
     """Returns the definition of the language as JSON values, for an evaluator in another programming language.
 
     names: the sort of each name's value. expected and operators: by sort. words: by sort, each word in lower case and
-    its value. units: by sort. guessed: by sort, the name of its words in errors that suggest the nearest word.
+    its value. units: by sort. data_bytes: the bytes of a payload that are searched.
     """
     return {
         "names": {name: each.sort for name, each in _NAMES.items()},
@@ -265,11 +265,7 @@ def language() -> dict[str, Any]:
         "operators": _OPERATORS,
         "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
         "units": {"size": _SIZES, "time": _TIMES},
-        "guessed": _GUESSED,
-        "meant": _meant(None),
         "data_bytes": MOST_SEARCHED,
-        "most_text": MOST_TEXT,
-        "deepest": _DEEPEST,
     }
 
 

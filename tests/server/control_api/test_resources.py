@@ -455,6 +455,14 @@ async def test_bad_input_is_refused_with_a_sentence_and_its_place() -> None:
         assert (await http.get("/v1/health")).status_code == 200
 
 
+async def test_all_errors_of_a_body_are_named() -> None:
+    async with asking() as (_, http):
+        answer = await http.post("/v1/faults", json={"every": 0, "probability": 7, "match": "type =", "do": "ok"})
+        assert {error["where"] for error in answer.json()["errors"]} == {"body.every", "body.probability", "body.match"}
+        assert refusal(answer)[2] in {error["where"] for error in answer.json()["errors"]}
+        assert "errors" not in (await http.post("/v1/faults", json={"every": 0, "do": "ok"})).json()
+
+
 async def test_a_body_that_cannot_be_read_is_refused_with_the_reason() -> None:
     digits = b"-1" + b"0" * 5_000
     async with asking() as (_, http):

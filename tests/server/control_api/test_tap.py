@@ -13,7 +13,7 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.tap import Tap
-from tests.server.control_api.browser import Browser
+from tests.browser import Browser
 from tests.server.control_api.support import done, refusal
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
 
