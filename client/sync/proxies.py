@@ -1,9 +1,9 @@
 """The synchronous classes: each holds an object of the asyncio client and runs its methods in the loop.
 
-`synchronous` derives a class when `segstore.client.sync` is imported; tools/make_sync.py writes its types. Public
-methods, properties and annotated attributes keep their name, parameters and docstring, but for `_RENAMED` and `_WORDS`.
-A future becomes one for threads, an asynchronous iterator becomes an iterator, and an object of the asyncio client
-becomes one of its synchronous class.
+`segstore.client.sync` derives the classes by `synchronous` when it is imported; tools/make_sync.py writes their types.
+Public methods, properties, and attributes that the class body annotates keep their names, parameters and docstrings,
+but for `_RENAMED` and `_WORDS`. A future becomes a future for threads, an asynchronous iterator an iterator, and an
+object of the asyncio client an object of its synchronous class.
 
 Invariant: the object is used in the thread of the loop only.
 """
@@ -133,12 +133,8 @@ def step(inner: AsyncIterator[E], lease: Lease) -> E:
     return element
 
 
-class Iteration(Iterator[E]):
+class Iteration(Proxy[AsyncIterator[E]], Iterator[E]):
     """Iterates over an asynchronous iterator."""
-
-    def __init__(self, inner: AsyncIterator[E], lease: Lease) -> None:
-        self._inner = inner
-        self._lease = lease
 
     def __next__(self) -> E:
         return step(self._inner, self._lease)
@@ -157,12 +153,11 @@ def synchronous(cls: type) -> Any:
     if cls in MADE_BY_USERS:
         form.__init__ = _constructor(cls)
     for owner in cls.__mro__:
-        if owner.__module__.startswith("segstore.client."):
-            for name, value in (inspect.get_annotations(owner) | vars(owner)).items():
-                own = _RENAMED.get(name, name)
-                is_shown = name in _RENAMED or not name.startswith("_")
-                if is_shown and f"{cls.__name__}.{name}" not in LEFT_OUT and not hasattr(form, own):
-                    setattr(form, own, _member(cls, name, value))
+        for name, value in (inspect.get_annotations(owner) | vars(owner)).items():
+            own = _RENAMED.get(name, name)
+            is_shown = name in _RENAMED or not name.startswith("_")
+            if is_shown and f"{cls.__name__}.{name}" not in LEFT_OUT and not hasattr(form, own):
+                setattr(form, own, _member(cls, name, value))
     return FORMS.setdefault(cls, form)
 
 
