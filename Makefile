@@ -162,7 +162,7 @@ spark-cluster: $(DEV) ## a master and two workers of Spark on this machine: a re
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py
 
-sync: $(DEV) ## write the synchronous client after a change of the asyncio client
+sync: $(DEV) ## write the types of the synchronous client after a change of the asyncio client
 	$(PY) tools/make_sync.py
 
 clean: ## remove what builds, tests and tools leave; .venv stays

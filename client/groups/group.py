@@ -59,6 +59,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         scope, name: the group's scope and name.
     """
 
+    scope: Final[str]
+    name: Final[str]
+
     def __init__(
         self,
         cluster: Cluster,
@@ -93,8 +96,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             raise ValueError(f"a group that is shared with clients in Rust has no retention {retention!r}")
         if shared_with == "rust" and to is not None:
             raise ValueError("a group that is shared with clients in Rust has no end")
-        self.scope: Final = scope
-        self.name: Final = name
+        self.scope = scope
+        self.name = name
         self._shared_with: GroupForm = shared_with
         self._cluster = cluster
         self._state_locations = state_locations

@@ -101,11 +101,14 @@ class GroupReader(OpenedBefore):
         truncated_bytes: number of bytes truncated before they could be read.
     """
 
+    name: Final[str]
+    truncated_bytes: int
+
     def __init__(
         self, cluster: Cluster, shared: SharedGroup, name: str, *, listener: GroupListener | None = None
     ) -> None:
         """listener: called inside `read`, between two events; `read` raises its errors."""
-        self.name: Final = name
+        self.name = name
         self.truncated_bytes = 0
         self._cluster = cluster
         self._pool = pool = cluster.pool

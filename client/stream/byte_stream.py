@@ -181,6 +181,8 @@ class ByteReader(ClosedAfter, _ByteStream):
         position: offset of the next byte to read.
     """
 
+    position: int
+
     def __init__(
         self, cluster: Cluster, scope: str, stream: str, *, from_: Literal["head", "tail"] | int = "head"
     ) -> None:

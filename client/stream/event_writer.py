@@ -60,6 +60,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         large_events: the writer of large events, which also tells whether these are exactly-once (43.14).
     """
 
+    name: Final[str]
+
     def __init__(
         self,
         cluster: Cluster,
@@ -79,7 +81,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         if name is not None and not name:
             raise ValueError("the writer's name cannot be empty")
         super().__init__(cluster, scope, stream)
-        self.name: Final = name or uuid4().hex
+        self.name = name or uuid4().hex
         self._register = name is not None
         self._lazy_start = lazy_start
         settings, random = self._settings, self._pool.random

@@ -66,9 +66,11 @@ class RevisionedStream(ClosedAfter):
         segment: the segment's name.
     """
 
+    segment: Final[str]
+
     def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, *, recovers: bool = False) -> None:
         """recovers: used by a reader, which retries for longer than a user's call."""
-        self.segment: Final = segment
+        self.segment = segment
         self._pool = pool
         self._locations = locations
         self._requests = SegmentRequests(pool, locations, recovers=recovers)
@@ -115,7 +117,7 @@ class RevisionedStream(ClosedAfter):
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
-    async def read(self, revision: Revision, to: Revision | None = None) -> AsyncGenerator[Entry, None]:
+    async def read(self, revision: Revision, to: Revision | None = None) -> AsyncGenerator[Entry]:
         """Iterates over the entries after a revision, up to `to` or the segment's current end.
 
         Raises SegmentTruncated, whose `details["start_offset"]` is the segment's start, the errors of a segment reader,

@@ -46,9 +46,12 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         revision: the revision of the state.
     """
 
+    state: S | None
+    revision: Revision | None
+
     def __init__(self, stream: RevisionedStream, rules: StateRules[S]) -> None:
-        self.state: S | None = None
-        self.revision: Revision | None = None
+        self.state = None
+        self.revision = None
         self._stream = stream
         self._rules = rules
         self._begins = 0

@@ -62,9 +62,11 @@ class TransactionWriter(ClosedAfter, StreamClient):
         writer_id: identifies the writer to the controller, which records it with commit timestamps.
     """
 
+    writer_id: Final[str]
+
     def __init__(self, cluster: Cluster, scope: str, stream: str, *, writer_id: str | None = None) -> None:
         super().__init__(cluster, scope, stream)
-        self.writer_id: Final = writer_id or str(uuid4())
+        self.writer_id = writer_id or str(uuid4())
         self._open: set[Transaction] = set()
 
     def begin(self, *, lease_ms: int | None = None) -> Transaction:
@@ -106,10 +108,13 @@ class Transaction(OpenedBefore, StreamClient):
         pings: number of answered pings.
     """
 
+    lease_ms: Final[int]
+    pings: int
+
     def __init__(self, cluster: Cluster, writer: TransactionWriter, identifier: UUID | None, *, lease_ms: int) -> None:
         super().__init__(cluster, writer.scope, writer.stream)
         self.writer: Final = writer
-        self.lease_ms: Final = lease_ms
+        self.lease_ms = lease_ms
         self.pings = 0
         self._id = identifier
         self._router: RangeRouter | None = None

@@ -42,9 +42,12 @@ class TimeWindow(NamedTuple):
 class TimeWindows(ClosedAfter):
     """The time windows of one stream. Use with `async with`, or call `aclose`."""
 
+    scope: Final[str]
+    stream: Final[str]
+
     def __init__(self, cluster: Cluster, scope: str, stream: str) -> None:
-        self.scope: Final = scope
-        self.stream: Final = stream
+        self.scope = scope
+        self.stream = stream
         self._controller = cluster.controller
         self._marks = RevisionedStream(cluster.pool, cluster.locations, segment_name(scope, _PREFIX + stream, 0, 0))
         self._read_to: Revision | None = None
