@@ -29,8 +29,8 @@ class ZooKeeperSettings(BaseModel):
     zookeeper_auth: SecretStr | None = None
     """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
     configuration_zookeeper: str | None = Field(default=None, min_length=1)
-    """ZooKeeper for scopes and stream policies; by default the same ZooKeeper. A process does not exit when it is lost.
-    """
+    """ZooKeeper for scopes and stream policies; by default the same ZooKeeper. A process does not exit when it is
+    lost."""
     zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
     """Exit if ZooKeeper is unreachable for this long."""
     trust_network: bool = False

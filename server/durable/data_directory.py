@@ -43,8 +43,7 @@ FORMAT: Final = 2
 """The only format that is read and written."""
 
 CLUSTER_FILE: Final = "CLUSTER"
-"""File that marks the folder of a cluster of processes, which contains data directories but is none itself.
-"""
+"""File that marks the folder of a cluster of processes, which contains data directories but is none itself."""
 
 COMMITTED_FILE: Final = "committed"
 

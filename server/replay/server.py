@@ -4,22 +4,22 @@
         connect(server.host, server.port)
     assert not server.problems and not server.unused()
 
-A request that is not in the trace, or in the mode "strict" not the next one, is a `Problem`: it is answered with an
+A request that is not in the trace, or in the mode "strict" not the next request, is a `Problem`: it is answered with an
 error, closes the connection, or is forwarded to another store, such as a mock, whose replies are returned unchanged. A
 Hello that the trace lacks is not a problem, because no client continues without an answer to it. Bytes that break the
-protocol are one, and close the connection.
+protocol are a problem, and close the connection.
 
-`start_controller` starts a controller beside it, which answers the calls of the trace by the same rules. If the trace
-has none, and calls are not forwarded, the controller knows the streams that the trace names.
+`start_controller` starts a controller, which answers the calls of the trace by the same rules. If the trace has no
+calls, and calls are not forwarded, the controller knows the streams that the trace names.
 
-Clients retry after most errors, and after a closed connection, some for minutes. NoSuchSegment ends those that ask a
-controller for successors and get none. So a failed server, after the first problem with missing="fail" or after its
-deadline, answers everything with it except set-ups, which clients would repeat.
+Clients may retry for minutes after an error or a closed connection. NoSuchSegment stops a client that asks the
+controller for successors and gets none. So a failed server, after the first problem with missing="fail" or after its
+deadline, answers every request with NoSuchSegment, except set-ups, which clients would repeat.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
-scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, neither it nor the
-other store is read. Data queued for forwarding, delayed replies and incomplete frames are bounded, too. Clients are
-served fairly, in slices.
+scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, the server reads
+neither the client nor the other store. Data queued for forwarding, delayed replies and incomplete frames are bounded,
+too. Clients are served fairly, in slices.
 """
 
 from __future__ import annotations
@@ -131,15 +131,15 @@ class Taken(NamedTuple):
 class TraceServer:
     """Listens and answers clients from a trace.
 
-    records: those of the trace. mode: "strict" or "match", as in `Replay`. missing: how to treat a request that the
-    trace does not answer: "error", "close", "pass" to forward it to the store at `upstream`, (host, port), or "fail" to
-    refuse it, and everything after it, with NoSuchSegment. upstream_controller: (host, port) of the controller to which
-    "pass" forwards controller calls; None to refuse them. timeout_s: after this time the server fails, too, and closes
-    all connections. pace: 1 answers with the delays of the trace, 2 twice as fast; None at once.
-    problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
-    requests: number of requests so far. recent: the last of them. failure: why the server has failed; "" if it has not.
-    calls: the controller calls of the trace; None without a controller, or if the trace has none. left_out_calls: its
-    records that are no calls or cannot be answered, once a controller was started.
+    records: the trace. mode: "strict" or "match", as in `Replay`. missing: reaction to a request that the trace does
+    not answer: "error", "close", "pass" to forward it to the store at `upstream`, (host, port), or "fail" to refuse it
+    and all later requests with NoSuchSegment. upstream_controller: (host, port) of the controller to which "pass"
+    forwards controller calls; None to refuse them. timeout_s: after this time the server fails, too, and closes all
+    connections. pace: 1 answers with the delays of the trace, 2 twice as fast, None without delay.
+    problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each new problem.
+    requests: number of requests so far. recent: the last requests. failure: why the server has failed, or "". calls:
+    the controller calls of the trace; None without a controller, or without calls. left_out_calls: records that are not
+    calls or cannot be answered, once a controller was started.
     queue: clients that have sent more than a slice allows.
     held_bytes: size of incomplete frames and open blocks.
     """
@@ -231,7 +231,7 @@ class TraceServer:
         self.recent.append(Taken(self.requests, *facts))
 
     def call(self, call: Call) -> CallStep | str:
-        """Takes a controller call; returns the one of the trace that has its answer, or why it is refused."""
+        """Returns the traced call that answers a controller call, or the reason for its refusal."""
         assert self.calls is not None
         found = None if self.failure else self.calls.answer(call)
         if self.failure:
@@ -286,7 +286,7 @@ class TraceServer:
     async def start_controller(self, records: Sequence[Record], host: str = "127.0.0.1", port: int = 0) -> Endpoint:
         """Starts a controller for clients, and returns its address. Call it once, after `start`.
 
-        records: those of the whole trace, with those of its controller. port: 0 picks a free one. Raises CannotListen.
+        records: the whole trace, with its controller records. port: 0 picks a free port. Raises CannotListen.
         """
         from segstore.server.controller.api import ControllerServer  # imports gRPC
         from segstore.server.replay.calls import CallReplay
@@ -565,8 +565,8 @@ class _Passing:
 
     writable: set while the client reads its replies; otherwise the store is not read. refused: called with a request
     that the store refused although the trace had answered it, or that could not be sent, and why.
-    set_ups: SetupAppends that the trace answered; each is sent to the other store before its writer's first append,
-    which waits for the answer. If that is a refusal, it is the answer to the writer's appends.
+    set_ups: SetupAppends that the trace answered; a set-up is sent to the other store before its writer's first append,
+    which waits for the answer. If the store refuses the set-up, the refusal answers the writer's appends.
     """
 
     def __init__(

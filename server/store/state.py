@@ -26,8 +26,7 @@ from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
-deleted segments included, and evicts unused segments after a while (``ContainerConfig``, ``MetadataCleaner``).
-"""
+deleted segments included, and evicts unused segments after a while (``ContainerConfig``, ``MetadataCleaner``)."""
 
 
 class ContainerState:
