@@ -1,9 +1,9 @@
 """The control API: JSON over HTTP about a running server, on the event loop that serves its segments.
 
 `ControlApi` is the listener; `make_app` creates the application alone; `Operations` calls its handlers without HTTP;
-`Controlled` holds what it serves, and `ClusterControl` has the methods that it calls on several stores. `HttpListener`
-and `Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does
-that only if it has an HTTP port, or a test asks what it holds.
+`Controlled` holds the objects that it serves, and `ClusterControl` has the methods that it calls on clusters of stores.
+`HttpListener` and `Guard` also serve applications of other rooms. This package imports the web library, so a server
+imports it only if it has an HTTP port, or a test queries its contents.
 """
 
 from segstore.server.control_api.app import Operations, make_app

@@ -48,14 +48,14 @@ async def _settled() -> None:
 class Controlled:
     """The objects behind the control API.
 
-    stores: the stores of this process; none on a tap and for a replay. tap, replay: the tap or the replay, if this is
-    one. faults: their fault rules; None if they have none. controller: returns the current controller, if any;
-    controller_address: returns its address. data: the data directory; None for memory. cluster: moves containers,
-    stops and starts stores, if several are in this process; else why_no_cluster is the reason why none can be.
-    owner_elsewhere: returns the address of a container's owner in another process. names: registered writer names.
-    snapshots: those of its data; None with a data directory. settled: returns when the controller's changes are
-    durable. one_at_a_time: held by requests that arrange data. traffic: the latest traffic of the stores; None if it is
-    not kept. started_ms: creation time of this object. version: of this project.
+    stores: the stores of this process; empty for a tap or a replay. tap, replay: the tap or the replay, if this is a
+    tap or a replay. faults: their fault rules, or None. controller: returns the current controller, if any;
+    controller_address: returns its address. data: the data directory; None for memory. cluster: moves containers, stops
+    and starts stores, if this process has several stores; else why_no_cluster has the reason. owner_elsewhere: returns
+    the address of a container's owner in another process. names: registered writer names. snapshots: snapshots of its
+    data; None with a data directory. settled: returns when the controller's changes are durable. one_at_a_time: held by
+    requests that arrange data. traffic: the latest traffic of the stores; None if it is not kept. started_ms: creation
+    time of this object. version: of this project.
     """
 
     stores: Sequence[Store] = ()
@@ -90,12 +90,12 @@ class Controlled:
 
     @property
     def containers(self) -> int:
-        """Number of containers in the cluster; 0 on a tap, which has none."""
+        """Returns the number of containers in the cluster; 0 on a tap."""
         return self.stores[0].settings.containers if self.stores else 0
 
     @property
     def wire_version(self) -> int:
-        """The newest wire version that the stores announce; that of the codec on a tap."""
+        """Returns the newest wire version that the stores announce; on a tap, the codec's version."""
         return self.stores[0].settings.wire_version if self.stores else WIRE_VERSION
 
     @property
@@ -141,7 +141,7 @@ class Controlled:
             raise ApiProblem(422, f"{where}: there is no store {number}: there are {count}, from 0", where)
 
     def forget_requests(self) -> None:
-        """Discards the requests that are known so far: the kept traffic, and what a mock has observed."""
+        """Discards all known requests: the kept traffic, and a mock's observations."""
         if self.traffic is not None:
             self.traffic.clear()
         if self.faults is not None and self.faults.observer is not None:
@@ -154,7 +154,9 @@ class Controlled:
                 each.service.writer_counts = self.counts
 
     def store_of(self, segment: str) -> Store | None:
-        """Returns the store that owns the segment's container; None if none of these does, or the name is invalid."""
+        """Returns the store that owns the segment's container; None if it is not in this process, or the name is
+        invalid.
+        """
         for each in self.stores:
             try:
                 each.store.container_for(segment)

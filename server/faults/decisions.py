@@ -37,8 +37,8 @@ _DECISION_BYTES: Final = 300
 class Decision(msgspec.Struct, frozen=True):
     """One firing of a rule. request: the number of the request; nth: the number of matches so far, including this.
 
-    event_number: of an append; -1 for others. place: of the request among those of its connection, from 1; of a
-    controller call, its number in the recorded traffic; 0 if it is unknown.
+    event_number: of an append, else -1. place: the request's number on its connection, from 1, or a controller call's
+    number in the recorded traffic; 0 if unknown.
     """
 
     rule: str
@@ -161,9 +161,9 @@ class Decider:
         return name
 
     def replace(self, name: str, rule: Rule) -> str:
-        """Replaces a rule by another, at its place and with new counts; returns the new name.
+        """Replaces a rule at its place, with new counts; returns the new name.
 
-        The old name stays unless `rule` has one. Raises NoSuchRule, and ValueError as `add`.
+        The old name stays unless `rule` has a name. Raises NoSuchRule, and ValueError as `add`.
         """
         old, new = self._rule(name), rule.name or name
         if new != name and new in self._rules:
@@ -319,7 +319,7 @@ class Decider:
 
 
 class _AnyAppend(NamedTuple):
-    """What is true of every unconditional append; it has no other attributes."""
+    """The attributes that all unconditional appends have in common."""
 
     kind: str = "frame"
     type_name: str = AppendBlockEnd.type_name
@@ -331,7 +331,7 @@ class _AnyAppend(NamedTuple):
 
 
 def _may_match_append(each: _Rule) -> bool:
-    """Whether a rule may match an unconditional append: False if what all appends have in common excludes it."""
+    """Whether a rule may match an unconditional append: False if the common attributes of appends exclude a match."""
     if each.rule.on == "reply":
         return False
     try:

@@ -1,4 +1,4 @@
-"""Routes about what the fault rules have decided, what they have not matched, and the round-trip time."""
+"""Routes about the fault rules' decisions, unmatched rules, and the round-trip time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from segstore.server.faults import Decision, NoSuchRule
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1", tags=["faults"])
 
-    @made.get("/decisions", summary="What fault rules have done, oldest first")
+    @made.get("/decisions", summary="List the decisions of fault rules, oldest first")
     async def list_decisions(
         rule: Annotated[
             str | None, Query(description="Only decisions of this rule, which exists or has decided.")

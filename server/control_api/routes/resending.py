@@ -57,9 +57,9 @@ class Resending:
         self._sending = 0
 
     async def send(self, kept: KeptRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
-        """Sends a request to a store, and returns what came until it was answered or the connection was closed.
+        """Sends a request to a store, and returns the frames received until its reply or the end of the connection.
 
-        traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.
+        traffic: records it again. admin: use the store's admin port. Raises ApiProblem if the request cannot be sent.
         """
         frames = list(_frames(kept))
         where = store.admin_address if admin else store.address
@@ -101,7 +101,7 @@ def _tls(store: Store) -> ssl.SSLContext | None:
 async def _exchange(
     frames: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[list[Exchange], str]:
-    """Sends frames and returns the replies up to that to the request, the last of them; or why it has none."""
+    """Sends frames and returns the replies up to the reply to the last frame, or why it has no reply."""
     exchanges, replies = Exchanges(), list[Exchange]()
     *_, asked = [exchanges.see(_record(each, Direction.REQUEST)) for each in frames]
     behind = None

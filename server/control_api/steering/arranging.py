@@ -25,7 +25,7 @@ _NO_CONTROLLER = "there is no controller in this process: streams and tables are
 
 
 def controller_of(controlled: Controlled) -> Controller:
-    """Returns the controller. Raises ApiProblem if there is none."""
+    """Returns the controller. Raises ApiProblem without a controller."""
     controller = controlled.controller()
     if controller is None:
         raise ApiProblem(409, _NO_CONTROLLER, "path")
@@ -59,7 +59,7 @@ def _scopes(made: APIRouter, controlled: Controlled) -> None:
 
     @made.delete("/scopes/{scope}", tags=["scopes"], summary="Delete a scope", status_code=204)
     async def delete_scope(
-        scope: m.Scope, recursive: Annotated[bool, Query(description="Whether to delete what is in it, too.")] = False
+        scope: m.Scope, recursive: Annotated[bool, Query(description="Whether to delete its contents, too.")] = False
     ) -> Response:
         async with arranging(controlled) as controller:
             controller.state.scope(scope)
