@@ -168,9 +168,9 @@ class LimitSettings(BaseModel):
     executed. One more reply can wait, and requests already read are buffered. The reference limits the bytes in flight
     on a connection to 128 MiB."""
     total_outstanding_bytes: int = Field(default=512 * _MIB, gt=0)
-    """Maximum size of all memory held for peers: waiting replies, incomplete frames and append blocks, buffered
-    requests, reads that wait at a tail. Above half of it, the replies that may wait for one peer shrink to its share;
-    above it, a connection among the largest is closed. It is exceeded by at most the replies to one read of one
+    """Maximum size of what is held for all peers together: waiting replies, incomplete frames and append blocks,
+    buffered requests, reads that wait at a tail. Above half of it, the replies that may wait for one peer shrink to its
+    share; above it, one of the largest connections is closed. It is exceeded by at most the replies to one read of one
     connection (1 MiB and one reply)."""
     connection_waiting_reads: int = Field(default=10_000, gt=0)
     """Maximum number of tail reads that wait for one peer; one more closes its connection."""
@@ -194,8 +194,8 @@ class LimitSettings(BaseModel):
     """Maximum number of segments that one request may merge; more are refused as an illegal argument. The reference's
     controller sends at most 100 (`CommitRequestHandler`)."""
     max_connections: int | None = Field(default=None, gt=0)
-    """Maximum number of connections; by default as many as file descriptors allow. A further connection replaces the
-    oldest connection without requests; else the new connection is closed at once."""
+    """Maximum number of connections; as many as file descriptors allow if not given. One more replaces the oldest
+    connection that has requested nothing; if there is none, the new one is closed at once."""
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Close a connection that has not sent a whole frame by then. A TLS handshake may take as long."""
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)

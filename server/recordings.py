@@ -127,7 +127,7 @@ class Recordings:
         return found
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
-        """Starts a recording. name: a new name; "" for a generated name. Raises RecordingRefused."""
+        """Starts a recording. name: a free one; one is made up for "". Raises RecordingRefused."""
         if len(self._all) >= _MOST_RECORDINGS:
             raise RecordingRefused(f"there are {_MOST_RECORDINGS} recordings, as many as are kept; delete some first")
         reserved = sum(each.reserved_bytes for each in (*self._all.values(), *self._deleted))

@@ -48,9 +48,10 @@ class _Block:
     """Records of a capture.
 
     Attributes:
-        first: the number of the first record.
-        pending: the records; None once discarded.
-        areas: sizes of the memory areas with their data, by identity. own_bytes: their size without these areas.
+        first: the number of the first one.
+        pending: the records; None once they are discarded.
+        areas: sizes of the areas of memory that their data is in, by the identity of these.
+        own_bytes: what they take beside that memory.
     """
 
     __slots__ = ("areas", "first", "own_bytes", "pending")
@@ -76,10 +77,10 @@ class Traffic(TraceRecorder):
     Attributes:
         max_bytes: maximum size of all records.
         started_ns: time of its start, in ns since 1970.
-        discarded_ns: time of the newest discarded record, in ns since 1970, or 0.
-        last: number of the last record that `flush` has made readable, or 0.
-        peers: facts about connections, by number: open connections, and the last 1,000 closed connections, with the
-        reason as `ended`.
+        discarded_ns: time of the newest record that was discarded, in ns since 1970; 0 if none was.
+        last: number of the last record that `flush` has made readable; 0 if there is none.
+        peers: facts about connections, by number: those that are open, and the last 1,000 that were closed, with the
+            reason as `ended`.
         writers: the segment that each writer was last set up for, by the bytes of its id, for the last 10,000.
     """
 

@@ -56,9 +56,9 @@ class Cluster(ClusterNode):
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
     ) -> None:
-        """faults: the fault rules of the stores; None to disable faults. clock: of the stores. coordinator: the service
-        with which several stores have sessions; None for an in-process service. configuration: the service that holds
-        scopes and stream policies; None for the `coordinator`.
+        """faults: the fault rules of the stores; None to disable faults. clock: of the stores.
+        coordinator: the service with which several stores have sessions; None for an in-process service. configuration:
+        the service that holds scopes and stream policies; None for the `coordinator`.
         """
         super().__init__(settings, faults)
         self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)

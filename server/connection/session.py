@@ -71,9 +71,9 @@ class Session:
         peer: "host:port" of the other side, for logs.
         admin: whether it came in on the admin port.
         out, out_bytes: frames to write and their size; taken with `take_out`.
-        out_has_payload: whether they include payloads that were not copied.
-        reads: its reads that wait for an answer. woken: reads whose answers wait because the peer has too much to read
-        already.
+        out_has_payload: whether there are payloads among them that were not copied.
+        reads: its reads that wait for an answer.
+        woken: those of them that could be answered, but the peer has too much to read already.
         has_asked: whether the peer has sent more than Hello and KeepAlive.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
@@ -170,11 +170,10 @@ class Session:
     # --- in -------------------------------------------------------------------------------------------------------
 
     def receive_all(self, items: Sequence[Item], start: int = 0, whole: bool = True) -> int:
-        """Executes items in order, from `start`; returns the index after the last executed item.
+        """Executes items in order, from `start`; returns how many of all are done.
 
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
-        open slice. whole: these are all items of one read; later items were not in flight when an append in them
-        failed.
+        open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
         """
         service, done, total = self._service, start, len(items)
         now_ms = service.now_ms()

@@ -106,7 +106,7 @@ class MoveTo(RequestBody):
 class RequestInfo(BaseModel):
     """A request and its outcome."""
 
-    number: int = Field(description="Number of its record in the traffic, from 1; replies have numbers, too.")
+    number: int = Field(description="That of its record in the traffic, from 1; replies have numbers too.")
     store: int | None = Field(description="The store of this process that received it; null if it was another.")
     connection: int = Field(description="The number of its connection.")
     role: str = Field(description="`controller` for requests of the controller in this process; else empty.")
@@ -131,7 +131,7 @@ class RequestInfo(BaseModel):
 class LatestRequests(BaseModel):
     """The latest requests, newest first."""
 
-    last: int = Field(description="Number of the last record, or 0.")
+    last: int = Field(description="The number of the last record; 0 for none.")
     forgotten: int = Field(description="Number of older records that were discarded.")
     requests: list[RequestInfo]
 

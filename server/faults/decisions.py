@@ -37,8 +37,8 @@ _DECISION_BYTES: Final = 300
 class Decision(msgspec.Struct, frozen=True):
     """One firing of a rule. request: the number of the request; nth: the number of matches so far, including this.
 
-    event_number: of an append, else -1. place: the request's number on its connection, from 1, or a controller call's
-    number in the recorded traffic; 0 if unknown.
+    event_number: of an append; -1 for others. place: of the request among those of its connection, from 1; of a
+    controller call, its number in the recorded traffic; 0 if it is unknown.
     """
 
     rule: str

@@ -57,7 +57,9 @@ class NoFaults(RuntimeError):
 
 
 def counts(code: int) -> bool:
-    """Whether a frame of a type counts as a request. An append and its block count once, padding never."""
+    """Whether a frame of a type counts as a request of its connection, decodable or not: an append and its block are
+    one, padding is none.
+    """
     return code in COMMANDS and code not in (AppendBlock.code, Padding.code)
 
 
@@ -146,8 +148,8 @@ class Faults(Decider):
     Attributes:
         clock: measures delays.
         observer: log of requests; None if they are not recorded.
-        latest: without an observer, returns the latest requests from the kept traffic, newest first; else None. toxics:
-        disturbances of the bytes below the protocol.
+        latest: returns the latest requests, newest first, where these are kept in another way; else None.
+        toxics: disturbances of the bytes below the protocol.
         functions: the functions that rules have called, and their errors.
         progress: of the last 10,000 connections, by number.
         at_start: `general`, as the server was started with it.

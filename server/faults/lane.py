@@ -124,11 +124,10 @@ class Lane:
         remote: bool = False,
         number: int | None = None,
     ) -> None:
-        """store: its number in the cluster. encode: encodes the replies that rules send. on_effects: called with the
-        effects (possibly empty) of the end of a wait. remote: the store does not know the refused writers, so the lane
-        ends the connection if a writer appends after a refused set-up. number: the connection's number in a recording;
-        by default `faults` numbers it.
-        """
+        """store: its number in the cluster. encode: of the replies that rules send. on_effects: called with effects,
+        maybe none, when a wait has ended. remote: the store knows nothing of refused writers, so the lane ends the
+        connection if one whose set-up was refused appends. number: that of the connection in a recording; by default
+        `faults` numbers it."""
         self.number = faults.next_connection() if number is None else number
         self.is_blocked = False
         self.is_deaf = False

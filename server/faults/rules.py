@@ -60,7 +60,7 @@ At = Literal["before", "after"]
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """Returns the known name closest to an unknown name, for a message."""
+    """The known name that is closest to an unknown one, for a message."""
     near = difflib.get_close_matches(name[:_MOST_SHOWN], sorted(known), 1)
     return f" ({near[0]}?)" if near else ""
 

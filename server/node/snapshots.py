@@ -104,7 +104,7 @@ class Snapshots:
         return [each.info for each in self._snapshots.values()]
 
     async def take(self, name: str) -> SnapshotInfo:
-        """Takes a snapshot, and replaces a snapshot of this name. Raises SnapshotRefused, StoreFull."""
+        """Takes a snapshot, and replaces one of this name. Raises SnapshotRefused; StoreFull if memory is full."""
         if not 1 <= len(name) <= _LONGEST_NAME:
             raise SnapshotRefused(f"the name of a snapshot has 1 to {_LONGEST_NAME} characters, not {len(name)}")
         async with self._one_at_a_time:

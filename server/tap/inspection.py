@@ -72,8 +72,8 @@ class Inspected(Protocol):
 class Inspection:
     """The lane of a link, with the decoders that feed it.
 
-    store: number of the store. queue: schedules the links with rules. number: the link's number in a recording; by
-    default `faults` numbers it.
+    store: number of the store. queue: gives the links with rules their turns. number: that of the link in a recording;
+    by default `faults` numbers it.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ sees another address.
 
 Invariants: bytes are forwarded unchanged (`segstore.server.tap.link`) unless fault rules change them
 (`segstore.server.tap.inspection`); a store keeps its port for the tap's lifetime; after `stop`, which can be called
-twice, no task and no socket remains; incomplete frames take at most `MOST_HELD_BYTES`. Refused: more than `MOST_STORES`
+twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: more than `MOST_STORES`
 stores; a store that is the tap itself.
 """
 
@@ -67,10 +67,10 @@ class TapSettings(BaseModel):
     host: the address on which the tap listens.
     port: port for the first store; further stores get the following ports. 0 picks free ports.
     controller_port: port for calls to the controller; 0 picks a free port.
-    http_port: port of the live page and the control API (HTTP); 0 picks a free port; None disables it. http_token_file:
-    file with the token that requests to the control API must carry; required beyond loopback. history_bytes: with an
-    HTTP port, bytes of the latest traffic to keep in memory; 0 keeps no traffic. published_host: the tap's host name in
-    answers to clients. None means `host`, or "localhost" for TLS on a loopback
+    http_port: port of the live page and the control API (HTTP); 0 picks a free port; None disables it.
+    http_token_file: file with the token that requests to the control API must carry; required beyond loopback.
+    history_bytes: with an HTTP port, bytes of the latest traffic to keep in memory; 0 keeps no traffic.
+    published_host: the tap's host name in answers to clients. None means `host`, or "localhost" for TLS on a loopback
         address, because a certificate names hosts.
     tls: whether to connect to controller and stores with TLS.
     ca: trusted authorities for these connections (PEM); None for the system's.

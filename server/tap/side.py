@@ -44,8 +44,8 @@ class Side(asyncio.Protocol):
         transport: None before the connection is made and after it is lost.
         ended: whether EOF was received.
         note: records data forwarded from this side.
-        ends: the addresses of both ends of the socket, the connecting end first; () if unknown. bytes_in, bytes_out:
-        number of bytes read and written.
+        ends: the addresses of both ends of the socket, the connecting end first; () if unknown.
+        bytes_in, bytes_out: number of bytes read and written.
     """
 
     other: Side

@@ -39,8 +39,8 @@ def _of_stores(given: Any) -> Any:
 class _Toxic(BaseModel):
     """Fields of all toxics.
 
-    name: for `clear`. Default: the type, followed by the stream, if any, such as `latency_downstream`. toxicity: the
-    fraction of connections that have the toxic, chosen by the seed.
+    name: for `clear`. Default: the type, followed by the stream, if any, such as `latency_downstream`.
+    toxicity: the fraction of connections that have the toxic, chosen by the seed.
     store: the number of the store in its cluster, from 0. Default: all stores.
     """
 

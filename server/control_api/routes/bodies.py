@@ -1,11 +1,11 @@
-"""Request bodies that take long to read: YAML, or long JSON. Routes of the class `LongBodyRoute` accept them.
+"""Request bodies that take long: in YAML, or long ones in JSON. Routes of the class `LongBodyRoute` take them.
 
 YAML is read as fault files are, so aliases, tags and duplicate keys are refused and data is no larger than its text.
 Both forms are validated alike; an error in YAML has the line and the column in front.
 
-Reading YAML takes seconds for odd documents of `_MOST_BYTES`, the limit, and validating a thousand rules tenths of a
-second. So such a body is read and validated in a thread while other requests are served. A route reads one body at a
-time, unless its connection was lost meanwhile.
+Reading YAML takes some seconds for odd documents of `_MOST_BYTES`, the limit, and the filters of a thousand rules some
+tenths. So such a body is read and validated in a thread while others are served. A route reads one at a time, unless
+its connection was lost meanwhile.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from segstore.server.faults import Decision, NoSuchRule
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1", tags=["faults"])
 
-    @made.get("/decisions", summary="List the decisions of fault rules, oldest first")
+    @made.get("/decisions", summary="What fault rules have done, oldest first")
     async def list_decisions(
         rule: Annotated[
             str | None, Query(description="Only decisions of this rule, which exists or has decided.")

@@ -1,7 +1,7 @@
 """Routes that list, add and remove fault rules while the server runs.
 
-Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically. Its
-rules are checked, and all rules are encoded, in a thread, while other requests are served.
+Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
+Its rules are checked, and all rules are encoded, in a thread, while others are served.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _one_rule(made: APIRouter, controlled: Controlled) -> None:
     async def get_fault(name: _Name) -> FaultRule:
         return _rule(_faults_with(controlled, name), name)
 
-    @made.put(f"/{NAME}", summary="Replace a rule at its place, and release the requests it holds")
+    @made.put(f"/{NAME}", summary="Replace a rule at its place, and release what it holds")
     async def replace_fault(name: _Name, rule: Rule) -> FaultRule:
         there = _faults_with(controlled, name)
         _check_rule(controlled, rule, "body")
@@ -122,12 +122,12 @@ def _one_rule(made: APIRouter, controlled: Controlled) -> None:
         except ValueError as error:
             raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
 
-    @made.delete(f"/{NAME}", summary="Remove a rule, and release the requests it holds", status_code=204)
+    @made.delete(f"/{NAME}", summary="Remove a rule, and release what it holds", status_code=204)
     async def remove_fault(name: _Name) -> Response:
         _faults_with(controlled, name).clear(name)
         return Response(status_code=204)
 
-    @made.post(f"/{NAME}/disable", summary="Disable a rule, and release the requests it holds")
+    @made.post(f"/{NAME}/disable", summary="Disable a rule, and release what it holds")
     async def disable_fault(name: _Name) -> FaultRule:
         there = _faults_with(controlled, name)
         there.disable(name)
@@ -139,7 +139,7 @@ def _one_rule(made: APIRouter, controlled: Controlled) -> None:
         there.enable(name)
         return _rule(there, name)
 
-    @made.post(f"/{NAME}/release", summary="Release the requests that a rule holds")
+    @made.post(f"/{NAME}/release", summary="Release what a rule holds now")
     async def release_fault(name: _Name) -> Released:
         return Released(released=_faults_with(controlled, name).release(name))
 

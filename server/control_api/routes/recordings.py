@@ -70,7 +70,7 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.get(
         "/recordings/{name}/trace",
-        summary="Get a recording so far, as a trace",
+        summary="What a recording has so far, as a trace",
         response_class=Response,
         responses=_TRACE,
     )

@@ -2,10 +2,10 @@
 
 They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start to its end,
 `segstore serve` until `DELETE /v1/requests/keep`, and a tap, which forwards appends undecoded, only from `POST
-/v1/requests/keep`. Without the log, waits and verifications are refused, because they would count only later requests.
-
-Invariants: a wait ends by its deadline, before the listener's deadline, or with its connection; at most `_MOST_WAITS`
-waits are pending.
+/v1/requests/keep`. Where it is not kept, waits and verifications are refused: they would count only the requests that
+come from then on.
+Invariants: a wait ends by its deadline, before the listener's, or with its connection; at most `_MOST_WAITS` wait at a
+time.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def router(controlled: Controlled) -> APIRouter:
         there = [] if controlled.snapshots is None else controlled.snapshots.infos()
         return SnapshotList(snapshots=[_described(each) for each in there])
 
-    @made.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace a snapshot of this name")
+    @made.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace one of this name")
     async def take_snapshot(name: _NewName) -> NewSnapshot:
         async with controlled.one_at_a_time:
             return _described(await snapshots().take(name))

@@ -11,8 +11,8 @@ With a signing key, delegation tokens are issued: JWTs signed with HS512, with `
 Without a key, tokens are "".
 
 Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
-one at a time, and a check takes the same time for unknown users. Peers take turns, so a peer with many wrong passwords
-does not lock out other peers. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
+one at a time, and a check takes the same time for unknown users. Peers take turns, so one with many wrong passwords
+does not lock out others. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
 """
 
 from __future__ import annotations
