@@ -5,7 +5,7 @@ or `Sec-Fetch-Site` headers, and are refused. With DNS rebinding, a page resolve
 browser treats it as the same origin; but its requests carry that name in `Host`. Therefore only configured names are
 served, plus loopback names if the address is loopback, else IP addresses.
 
-If a token is configured, requests must carry it. The live page at `/` needs none, but its data does. Links on other
+If a token is configured, requests must carry it. The live page at `/` needs no token, but its data does. Links on other
 sites can lead only to that page.
 
 Invariants: a body has at most `max_body_bytes` and is complete within `body_timeout_s` before it is processed; a body's

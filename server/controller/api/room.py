@@ -75,7 +75,7 @@ def _silent(port: int) -> list[tuple[int, tuple[str, int], int]]:
 
 
 def _socket_of(descriptor: int) -> socket.socket:
-    """Returns a socket with a descriptor of its own. Raises OSError if this is none."""
+    """Returns a socket with a descriptor of its own. Raises OSError if `descriptor` is not a socket."""
     copy = os.dup(descriptor)
     try:
         return socket.socket(fileno=copy)
