@@ -1,4 +1,4 @@
-"""Listening sockets: accept each peer, and close what is left on shutdown.
+"""Listening sockets: accept peers, and close remaining sockets on shutdown.
 
 asyncio accepts a connection in one tick of the loop and creates its transport in the next. If the server is closed in
 between, asyncio drops the connection with an error in the log and leaks its socket. uvloop has no such gap, but is
@@ -44,7 +44,7 @@ class Listening:
         self._paused: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int, backlog: int) -> Self:
-        """Listens on each address of the host; port 0 picks a free one. Raises OSError."""
+        """Listens on all addresses of the host; port 0 picks a free port. Raises OSError."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):

@@ -25,9 +25,7 @@ WITH_ROLE: Final = 1_000_000_000
 
 
 class Recorder(Protocol):
-    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies what it keeps and does not
-    last.
-    """
+    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies data that it keeps."""
 
     def opened(self, **facts: str) -> int:
         """Called for a new connection; returns its number for the other calls."""
@@ -55,12 +53,12 @@ class Recorder(Protocol):
 
 
 class TraceRecorder(ABC):
-    """Turns the traffic of a server's connections into blocks of a capture, which `take_block` takes from the writer.
+    """Writes the traffic of a server's connections as blocks of a capture, for `take_block`.
 
-    Connections are numbered from 1; those with a `role`, such as the controller's, from `WITH_ROLE`. So connection
-    numbers in fault rules do not depend on the controller.
+    Connections are numbered from 1, connections with a `role`, such as the controller's, from `WITH_ROLE`; so
+    connection numbers in fault rules do not depend on the controller.
 
-    Attributes: connections, the number of connections opened so far; calls, that of controller calls.
+    Attributes: connections, the number of connections opened so far; calls, the number of controller calls.
     """
 
     def __init__(
@@ -152,5 +150,5 @@ class _Together:
 
 
 def together(first: Recorder | None, second: Recorder) -> Recorder:
-    """Returns a recorder that passes all traffic to both, or `second` if there is no first."""
+    """Returns a recorder that passes all traffic to both recorders, or `second` if `first` is None."""
     return second if first is None else _Together(first, second)

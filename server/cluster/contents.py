@@ -1,6 +1,6 @@
-"""What a cluster holds, for tests: the operations of the control API as methods.
+"""Reads and changes a cluster's contents in tests: the operations of the control API as methods.
 
-Each method calls the handler that answers the operation over HTTP, so both have the same effect and refuse the same.
+Each method calls the handler that answers the operation over HTTP, so both have the same effects and the same errors.
 Results are the models of the API's description. Streams, groups and tables are named as "scope/name". Methods raise
 ControllerError, StoreError, LookupError, ValueError, RuntimeError.
 """
@@ -72,7 +72,7 @@ class WithContents(ABC):
         return await self._all("list_scopes", "scopes")
 
     async def streams(self, scope: str) -> list[StreamSummary]:
-        """The streams of a scope, without internal ones."""
+        """Returns the streams of a scope, without internal streams."""
         return await self._all("list_streams", "streams", scope)
 
     async def stream(self, stream: str) -> StreamDetails:
@@ -134,7 +134,7 @@ class WithContents(ABC):
         return await self._all("list_transactions", "transactions", *_two(stream))
 
     async def transaction(self, stream: str, transaction: UUID) -> TransactionDetails:
-        """A transaction; for a while also one that has ended."""
+        """Returns a transaction; ended transactions are found for a while."""
         return await self._ask("get_transaction", *_two(stream), transaction)
 
     async def begin_transaction(self, stream: str, lease_ms: int = 30_000) -> UUID:

@@ -1,9 +1,9 @@
 """The controller of a cluster of processes, while this process leads it.
 
-Its state is in the shared folder, opened as a container is: the next leader fences this one. Its requests about
-segments go over the wire to the owning stores. It publishes what users configure to the configuration service.
+Its state is in the shared folder, opened like a container: the next leader fences this leader. Its requests about
+segments go over the wire to the owning stores. It publishes scopes and stream policies to the configuration service.
 
-Invariant: calls are answered here between `lead` and `resign`; `resign` leaves nothing open, and a change that was not
+Invariant: calls are answered here between `lead` and `resign`; `resign` closes everything, and a change that was not
 durable by then was never answered. A fenced leader answers nothing and publishes nothing.
 """
 

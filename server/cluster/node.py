@@ -42,11 +42,11 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         stores: the stores of this process, in order.
         controller: the controller, while it is in this process.
         controller_address: address for clients, once started; None without a controller.
-        http_address: address of the control API, once started; None without one.
+        http_address: address of the control API, once started; None if it is disabled.
         traffic: the latest traffic of the stores; None if it is not kept.
-        rest_address: address of the REST API, once started; None without one.
-        failure: once started, a future that resolves when this process cannot continue, with one sentence why. From
-            then on nothing is acknowledged.
+        rest_address: address of the REST API, once started; None if it is disabled.
+        failure: once started, a future that resolves with the reason (a sentence) when this process cannot continue;
+            from then on nothing is acknowledged.
     """
 
     stores: list[SegmentStoreServer]
@@ -88,7 +88,9 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         return None if self._rest_api is None else self._rest_api.address
 
     async def start(self) -> None:
-        """Listens on all ports or on none. Raises CannotListen, OSError, DataError for data, and as `_start`."""
+        """Listens on all ports, or on no port if it raises. Raises CannotListen, OSError, DataError and the errors of
+        `_start`.
+        """
         self.failure = asyncio.get_running_loop().create_future()
         try:
             await self._start()

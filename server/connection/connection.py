@@ -49,15 +49,15 @@ _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer: its transport, its decoders, its session.
+    """The connection of a peer: its transport, decoders and session.
 
     Attributes:
         admin: whether it came in on the admin port.
         bytes_in, bytes_out: number of bytes read and written.
         received, session: requests that are not executed yet, and the peer's state, from `connection_made` on.
-        transport: None before it is there and after it is cut or lost.
-        waits: since when it waits for what.
-        held_bytes: what the hub counts for it.
+        transport: None before the connection is made and after it is cut or lost.
+        waits: the pending waits, with their start times.
+        held_bytes: memory held for the peer, as counted by the hub.
     """
 
     __slots__ = (
@@ -307,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self.end(why)
 
     def go_on(self) -> None:
-        """There is room for what the peer sends."""
+        """Continues: there is room for the peer's requests."""
         if self._held is not None:
             self._held.go_on(self)
         self.waits.restarted(self._loop.time())
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(received.problem)
 
     def catch_up_soon(self) -> None:
-        """Executes what is pending, if it may be, and resumes reading, in a later loop iteration."""
+        """Executes pending requests, if possible, and resumes reading, in a later loop iteration."""
         # Deferred, because a transport may report room while it is being written to.
         if not self._scheduled:
             self._scheduled = True
@@ -392,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
         self.catch_up_soon()
 
     def _reset(self, why: str) -> None:
-        """Writes what has passed the lane, and resets the connection."""
+        """Writes the replies that have passed the lane, and resets the connection."""
         if self.transport is None:
             self.session.end(why)
             return
@@ -403,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- out --------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes what is queued and ends the connection if its session has ended."""
+        """Writes queued replies, and ends the connection if its session has ended."""
         session, transport = self.session, self.transport
         if transport is None or transport.is_closing():
             self._drop_out()
@@ -423,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
             self.look_up()
 
     def write(self) -> None:
-        """Writes what is queued, or holds it until it is durable, or drops it if the peer is gone."""
+        """Writes queued replies, or holds them until they are durable, or drops them if the peer is gone."""
         session, lane = self.session, self._lane
         if self.transport is None:
             self._drop_out()
@@ -440,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send(size, out, large=large)
 
     def _drop_out(self) -> None:
-        """Drops what is queued."""
+        """Drops queued replies."""
         self.session.take_out()
         if self._lane is not None:
             self._lane.drop_out()
@@ -454,8 +454,9 @@ class Connection(asyncio.BufferedProtocol):
             self._output.write(out, large=large)
 
     def _close(self, session: Session, transport: asyncio.Transport) -> None:
-        """The session has ended: executes nothing more, and closes as soon as no reply is held. What was written still
-        goes out, if the peer takes it in time."""
+        """Ends the connection after its session: executes no more requests, and closes when no reply is held. Written
+        replies are still sent, if the peer reads them in time.
+        """
         lane, held = self._lane, self._held
         if self._state is ConnectionState.CLOSING:
             return
@@ -481,11 +482,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def number(self) -> int | None:
-        """Of the connection, over all stores that share a recorder or fault rules; None without both."""
+        """Number of the connection, over all stores that share a recorder or fault rules; None without either."""
         return self._number or None
 
     def look_up(self) -> None:
-        """Tells the hub what is held for this peer now."""
+        """Reports the memory held for this peer to the hub."""
         held = self._execution.held_bytes
         if self.transport is not None:
             held += self._output.held_bytes

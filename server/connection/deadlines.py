@@ -1,4 +1,4 @@
-"""Deadlines of one connection: what it is waiting for, since when, and which deadline expires first.
+"""Deadlines of one connection: its pending waits, their start times, and the first deadline to expire.
 
 Pure: times are arguments, in seconds of the caller's clock. Nothing here sets timers; the hub checks periodically which
 deadlines have passed.
@@ -32,7 +32,7 @@ class Missed(Enum):
 
 
 class Waits:
-    """Start times of what one connection waits for; None if it does not.
+    """Start times of a connection's waits; None for a wait that is not pending.
 
     Attributes:
         first_frame_since: the connection was opened; no complete frame has arrived.
@@ -95,7 +95,7 @@ class Waits:
             self.closing_since = now_s
 
     def next_deadline(self, limits: LimitSettings) -> tuple[float, Missed] | None:
-        """Returns the earliest deadline and what it is for; None if the connection waits for nothing."""
+        """Returns the earliest deadline and its kind; None without a pending wait."""
         if self.closing_since is not None:
             return self.closing_since + limits.linger_s, Missed.CLOSING
         if self.reading_since is not None:

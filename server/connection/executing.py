@@ -1,10 +1,10 @@
-"""Executes what one peer has sent, sans I/O: with its session, and through its lane if there are rules or observers.
+"""Executes the requests of one peer, sans I/O: with its session, and through its lane if there are rules or observers.
 
-Through a lane, requests are executed one by one, because rules are asked about each, and replies leave as it decides.
-While no rule can match an unconditional append, appends are executed together all the same (`Lane.passes_appends`).
+Through a lane, requests are executed one by one, because rules may apply to any request, and the lane sends the
+replies. While no rule can match an unconditional append, appends are still executed together (`Lane.passes_appends`).
 
-Invariants: requests are executed in the order in which they were received, and whatever was received is executed unless
-the session ends; the session learns when nothing is in flight behind a failed append.
+Invariants: requests are executed in the order in which they were received, all of them unless the session ends; the
+session is notified when no request is in flight behind a failed append.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LaneHost:
 
     @property
     def has_waiting_requests(self) -> bool:
-        """Whether a request waits, be it one that others may overtake."""
+        """Whether a request waits, overtakable or not."""
         return self._lane.has_waiting_requests
 
     @property
@@ -137,7 +137,9 @@ class LaneHost:
         self._lane.settle()
 
     def drop_waiting(self) -> bool:
-        """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""
+        """Drops waiting requests after the loss of the connection. Returns whether a request was held, so that the
+        requests behind it must be dropped.
+        """
         was_blocked = self._lane.is_blocked
         self._lane.drop_waiting()
         self.drop_out()
@@ -148,7 +150,7 @@ class LaneHost:
         self._out, self._seen, self.out_bytes = [], [], 0
 
     def apply(self, session: Session, effects: list[Effect]) -> None:
-        """Performs what the lane decided."""
+        """Applies the lane's effects."""
         for effect in effects:
             match effect:
                 case Execute():
@@ -247,7 +249,7 @@ class Execution:
             lane.nothing_in_flight(self.session)
 
     def apply(self, effects: list[Effect]) -> None:
-        """Performs what the lane decided when the wait of a request or a reply had ended."""
+        """Applies the lane's effects at the end of a request's or a reply's wait."""
         assert self.lane is not None
         self.lane.apply(self.session, effects)
         self.settle()

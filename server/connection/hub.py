@@ -4,8 +4,8 @@ Memory is accounted in bytes. A connection reports what it holds after each read
 is checked twice a second, with the deadlines. Above `total_outstanding_bytes`, the largest connections are closed until
 the sum is within the limit.
 
-Invariants: `outstanding_bytes` is the sum of what the connections report; at most one connection runs at a time; after
-`close` no connection and no timer is left. Source: `ConnectionTracker`, which has the same limit in the reference but
+Invariants: `outstanding_bytes` is the sum of the connections' reports; at most one connection runs at a time; after
+`close` no connection and no timer remains. Source: `ConnectionTracker`, which has the same limit in the reference but
 pauses every connection when it is reached.
 """
 
@@ -61,7 +61,7 @@ C = TypeVar("C", bound=Member)
 
 
 class ConnectionHub(Generic[C]):
-    """The connections of one or several listeners, and their shared state.
+    """The connections of one or more listeners, and their shared state.
 
     Attributes:
         service: executes their requests.
@@ -70,7 +70,7 @@ class ConnectionHub(Generic[C]):
         buffers: those that its connections read into.
         recorder: records the traffic of new connections; None for no recording.
         fence: called before requests are executed; removes containers that the store has lost. None if no other store
-            can take them.
+            can own them.
         gate: delays replies until their changes are durable; None if changes need not be durable.
         faults: the rules and the observer of all connections; None if requests are neither observed nor changed.
         number: the store's number in its cluster, for fault rules.

@@ -93,10 +93,10 @@ class RequestHandler(msgspec.Struct, frozen=True):
     segment: the segment that a refusal names.
     access: the (segment, level) pairs that the token must grant, in the order in which they are checked.
     offset: the offset in a refusal.
-    afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if there can be
-        none.
-    check_size: (command, limits) → None; raises IllegalArgument for more items than one request may name. None for
-        requests that name one segment or key.
+    afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if no error can
+    occur.
+    check_size: (command, limits) → None; raises IllegalArgument if a request names too many items. None for requests
+    that name a single segment or key.
     """
 
     operation: str

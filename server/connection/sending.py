@@ -1,6 +1,6 @@
-"""The way out of one connection: replies are written at once, or when the changes before them are durable.
+"""Sends a connection's replies, at once or when the changes before them are durable.
 
-Invariant: replies leave in order, none before all that was executed before it is durable.
+Invariant: replies leave in order, never before all operations executed before them are durable.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from segstore.wire import Buffer
 
 SMALL_BYTES: Final = 16 * 1024
-"""Replies of this size are joined with others; larger ones are not copied."""
+"""Replies up to this size are joined; larger replies are not copied."""
 
 
 class HeldReplies:
     """The account of one peer's replies that wait until the changes before them are durable, sans I/O.
 
     Attributes:
-        gate: tells what is durable.
-        bytes: their total size; the owner subtracts each list that the gate releases.
-        is_stalled: whether their peer is not read until the disk has caught up.
+        gate: reports durability.
+        bytes: their total size; the owner subtracts the lists that the gate releases.
+        is_stalled: whether reading from the peer is paused until the disk has caught up.
     """
 
     __slots__ = ("_most_bytes", "bytes", "gate", "is_stalled")

@@ -1,15 +1,15 @@
 """One connection of a segment store, without its socket: commands and appends in, frames to write out.
 
-Pure but for the store that it changes and the timers that it is given. Replies gather in `out`; the owner of the
+Pure, except for the store that it changes and the timers passed to it. Replies are queued in `out`; the owner of the
 socket writes them, and checks `ending` to see whether and how the connection ends.
 
-Invariant: after `close` nothing in the store or in the service refers to the session, and its transient segments are
-gone, once. A reply is in `out` only after the store has taken what it acknowledges. What a peer may have waiting, set
-up or created is counted and bounded (`LimitSettings`).
+Invariants: after `close`, the store and the service no longer refer to the session, and its transient segments are
+deleted, once. A reply is in `out` only after the store has applied the acknowledged change. The peer's waiting reads,
+writers and transient segments are counted and bounded (`LimitSettings`).
 
-Source: `AppendProcessor`, `WriterState`, `ServerConnectionInboundHandler`. The store here answers at once, so an append
-is never overtaken by the next one. In flight with an append that fails is what came in the same read: it fails the same
-way, where what comes later has no writer any more and ends the connection.
+Source: `AppendProcessor`, `WriterState`, `ServerConnectionInboundHandler`. The store answers at once, so appends never
+overtake each other. Appends in the same read as a failed append count as in flight and fail the same way; later appends
+have no writer and end the connection.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Session:
         woken: those of them that could be answered, but the peer has too much to read already.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
-        why: one sentence on why it ends, "" for a peer that went of its own accord.
+        why: one sentence on why it ends; "" if the peer disconnected.
     """
 
     __slots__ = (
@@ -197,8 +197,8 @@ class Session:
             self._forget_writers(self._blocks)
 
     def _forget_writers(self, blocks: AppendBlockDecoder) -> None:
-        """Forgets writers whose segments did not exist at this check and the last one, so that an append sent before
-        its segment was deleted is still answered. The amortised cost per set-up is constant.
+        """Forgets writers whose segments were missing in the last two checks, so that an append sent before its segment
+        was deleted is still answered. The amortised cost per set-up is constant.
         """
         gone = {key for key in self._writers if not self._service.has_segment(key[0])}
         for key in gone & self._gone:
@@ -386,7 +386,7 @@ class Session:
         return lent if isinstance(lent, Writer) and lent.segment == segment else Writer(segment, writer_id)
 
     def _set_up_writer(self, known: BlockWriter) -> Writer | None:
-        """The record with which a writer is set up, where the block decoder has another one: of a later set-up."""
+        """Returns the record with which a writer is set up, if the block decoder has the record of a later set-up."""
         return self._writers.get((known.segment, known.writer_id.bytes))
 
     def _expire_at(self, at_s: float, key: tuple[str, bytes]) -> None:
@@ -404,7 +404,7 @@ class Session:
             self.end(f"the token of a writer of {key[0]!r} expired", SessionEnding.FLUSHED)
 
     def _without_writer(self, segment: str, writer_id: UUID, number: int, request_id: int) -> None:
-        """An append without a writer that may send it: it fails like the one before it that it came with, or ends the
+        """Handles an append without a ready writer: it fails like the failed append in flight with it, or ends the
         connection.
         """
         key = segment, writer_id.bytes

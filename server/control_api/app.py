@@ -73,7 +73,7 @@ _LACKS: Final[dict[Kind, str]] = {
 }
 _OF_REPLAYS: Final = "only a replay answers from a trace: this is a request for `segstore replay`"
 _ERRORS: Final[dict[int, type[Exception]]] = {404: LookupError, 422: ValueError}
-"""What a refusal is in this process; others are RuntimeError."""
+"""Exception by status for refusals within this process; RuntimeError for other statuses."""
 _ABOUT: Final = """Inspects and controls a running segment store, a tap before one, or a replay of a trace.
 
 Every error response is a `ProblemDetails`: one sentence, and the place in the request."""
@@ -90,7 +90,7 @@ _REFUSALS: Final = {
     "500": "Unexpected error; the server's log says more.",
     "503": "The server cannot store data any more.",
 }
-"""What each status means that is no success. Routes add those of their own."""
+"""Meaning of each error status. Routes add their own statuses."""
 _PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
 _TOKEN: Final = {"type": "http", "scheme": "bearer", "description": "The token of `--http-token-file`."}
 _NOT_SENT: Final = ("Call", "HTTPValidationError", "ValidationError")
@@ -103,7 +103,7 @@ def _operation(route: APIRoute) -> str:
 
 
 def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
-    """Refuses the requests of a router that servers of these kinds have, and one of this kind lacks."""
+    """Refuses a router's requests on a server of kind `kind`. kinds: the kinds of servers that serve them."""
     why = _OF_REPLAYS if kinds == ("replay",) else _LACKS[kind]
 
     def refuse() -> None:
@@ -114,9 +114,10 @@ def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
 
 
 async def _check_given(request: Request) -> None:
-    """Refuses parameters that an operation does not have, or a body, and would not see; what is given twice.
+    """Refuses unknown parameters, an unexpected body, and repeated keys.
 
-    The page keeps parameters of its own in its address, and scrapers of `/metrics` may send some.
+    Only under `/v1/`, because the page keeps parameters of its own in its address, and scrapers of `/metrics` may send
+    parameters.
     """
     if not request.url.path.startswith("/v1/"):
         return
@@ -198,7 +199,7 @@ class Operations:
         self._controlled = controlled
 
     async def call(self, operation: str, path: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Returns what the handler does. path: the values in the operation's path. given: the fields of its body, or
+        """Returns the handler's result. path: the values in the operation's path. given: the fields of its body, or
         else of its query.
 
         Raises ControllerError, StoreError; LookupError, ValueError or RuntimeError for other refusals.
@@ -234,7 +235,7 @@ def _describe_rules(description: dict[str, Any]) -> None:
 
 
 def _describe_responses(description: dict[str, Any]) -> None:
-    """Describes what successes are, and refusals once for all operations."""
+    """Describes successes, and refusals once for all operations."""
     components = description["components"]
     schemas = components["schemas"]
     schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
@@ -256,14 +257,14 @@ def _describe_responses(description: dict[str, Any]) -> None:
 
 
 def _success(response: dict[str, Any], schemas: dict[str, Any], summary: str) -> str:
-    """What a response has: the first line about its model; the summary of the operation if it has none."""
+    """Returns the description of a response: the first line about its model, or the operation's summary."""
     reference = response.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
     about: str = schemas.get(reference.rpartition("/")[2], {}).get("description", summary)
     return about.partition("\n")[0]
 
 
 def _refusals(operation: dict[str, Any]) -> list[str]:
-    """The statuses that an operation can be refused with, by what a request of it has."""
+    """Returns the error statuses of an operation, which depend on its parameters and body."""
     places = {each["in"] for each in operation.get("parameters", ())}
     has_body = "requestBody" in operation
     absent = set() if "path" in places else {"404"}

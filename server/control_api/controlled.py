@@ -96,12 +96,12 @@ class Controlled:
 
     @property
     def containers(self) -> int:
-        """Number of containers in the cluster; 0 on a tap, which has none."""
+        """Returns the number of containers in the cluster; 0 on a tap."""
         return self.stores[0].settings.containers if self.stores else 0
 
     @property
     def wire_version(self) -> int:
-        """The newest wire version that the stores announce; that of the codec on a tap."""
+        """Returns the newest wire version that the stores announce; on a tap, the codec's version."""
         return self.stores[0].settings.wire_version if self.stores else WIRE_VERSION
 
     @property
@@ -154,7 +154,7 @@ class Controlled:
             raise ApiProblem(422, f"{where}: there is no store {number}: there are {count}, from 0", where)
 
     def forget_requests(self) -> None:
-        """Discards the requests that are known so far: the kept traffic, and what a mock has observed."""
+        """Discards all known requests: the kept traffic, and a mock's observations."""
         if self.traffic is not None:
             self.traffic.clear()
         if self.faults is not None and self.faults.observer is not None:
@@ -179,7 +179,9 @@ class Controlled:
         return faults.observer
 
     def store_of(self, segment: str) -> Store | None:
-        """Returns the store that owns the segment's container; None if none of these does, or the name is invalid."""
+        """Returns the store that owns the segment's container; None if it is not in this process, or the name is
+        invalid.
+        """
         for each in self.stores:
             try:
                 each.store.container_for(segment)

@@ -43,7 +43,7 @@ class OpenConnection(Protocol):
     def held_bytes(self) -> int: ...
 
     def disconnect(self, why: str, *, drain: bool) -> None:
-        """Closes the connection. drain: after what is queued was sent."""
+        """Closes the connection. drain: sends the queued bytes first."""
 
 
 class Front(Protocol):
@@ -101,7 +101,7 @@ class Replayed(Protocol):
 
 
 class ClusterControl(Protocol):
-    """Several stores in one process, by number. Methods raise RuntimeError for what cannot be done."""
+    """Controls the stores of one process, by number. Methods raise RuntimeError for impossible requests."""
 
     async def move(self, container: int, to: int) -> None: ...
     async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None: ...
@@ -172,7 +172,7 @@ class StoreFront:
 
 
 class ReplayFront:
-    """The port of a replay, as that of its only store. Its connections are not listed."""
+    """The port of a replay, shown as its only store. Its connections are not listed."""
 
     number = 0
     admin_address = None

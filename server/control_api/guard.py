@@ -5,7 +5,7 @@ or `Sec-Fetch-Site` headers, and are refused. With DNS rebinding, a page resolve
 browser treats it as the same origin; but its requests carry that name in `Host`. Therefore only configured names are
 served, plus loopback names if the address is loopback, else IP addresses.
 
-If a token is configured, requests must carry it. The live page at `/` needs none, but its data does. Links on other
+If a token is configured, requests must carry it. The live page at `/` needs no token, but its data does. Links on other
 sites can lead only to that page.
 
 Invariants: a body has at most `_MOST_BODY_BYTES`; the rest of a longer one is dropped before it is refused. A body's

@@ -1,4 +1,4 @@
-"""HTTP listeners: that of the control API, and the base of others.
+"""HTTP listeners: the control API's listener, and the base of other listeners.
 
 uvicorn's protocol runs on the store's own loop, without its signal handlers, threads, ticks and log. Responses are
 computed between two steps of the store, so they never show a half-done change; for the same reason each step is short.
@@ -134,7 +134,7 @@ class HttpListener:
 
 
 class ControlApi(HttpListener):
-    """Serves the control API at a host and port; port 0 picks a free one.
+    """Serves the control API at a host and port; port 0 picks a free port.
 
     names: other allowed host names in requests. token_file: file that contains only the token that requests must carry;
     None for no token, which is allowed on loopback only. `address` is None before the start.

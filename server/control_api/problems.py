@@ -54,7 +54,7 @@ class ProblemDetails(BaseModel):
 
     status: int = Field(description="The HTTP status.")
     title: str = Field(description="The name of the status.")
-    detail: str = Field(description="What is wrong, in one sentence; further lines are the nearest requests.")
+    detail: str = Field(description="The error in one sentence; further lines are the nearest requests.")
     where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
     errors: list[dict[str, str]] = Field([], description="`detail` and `where` of all errors, if there are several.")
 
@@ -129,11 +129,11 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Exception, 409),
 )
 _ABOUT_WHAT_IS_GIVEN: Final = (InvalidArgument, InvalidStreamCut, ScaleRefused, RecordingRefused)
-"""Errors about the body of a request, or else its query; others are about what its path names."""
+"""Errors about the body of a request, or else its query; other errors are about its path."""
 
 
 async def _refused_by_server(request: Request, error: Exception) -> Response:
-    """The controller, a store, its snapshots or recordings refuse what a valid request asks for."""
+    """Answers a valid request that the controller, a store, its snapshots or its recordings refuse."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     where = "path"
     if isinstance(error, _ABOUT_WHAT_IS_GIVEN):
@@ -199,7 +199,7 @@ def check_keys(data: bytes) -> None:
 
 
 def _marked(pairs: list[tuple[str, Any]]) -> Any:
-    """Returns an object of JSON; one that has a key twice has only this key, marked."""
+    """Returns a JSON object. An object with a repeated key is reduced to this key, marked."""
     try:
         return unique(pairs)
     except DuplicateKey as error:
@@ -237,7 +237,9 @@ def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of all routes that match the path. The library's own header names those of the first one only."""
+    """Returns the methods of all routes that match the path. The library's own header names only the first route's
+    methods.
+    """
     routes = request.app.routes
     methods = [each for each in _METHODS if each != request.method]
     allowed = [

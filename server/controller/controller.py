@@ -105,9 +105,9 @@ class Controller:
         return image(self.state)
 
     def restore(self, state: bytes) -> None:
-        """Replace the state by one that `image` returned, b"" for an empty one. No call may be in progress.
+        """Replaces the state with an `image`; b"" is the empty state. No call may be in progress.
 
-        Raises ValueError for an invalid one, and changes nothing.
+        Raises ValueError for an invalid image, and changes nothing.
         """
         self._core.replace(recovered(state, ()))
         self.upkeep.clear()
@@ -140,7 +140,7 @@ class Controller:
         return self._core.next_due_ms()
 
     async def wait_for_timer(self) -> None:
-        """Wait until a timer is set that is due before all others."""
+        """Waits until a timer is set that is due before all other timers."""
         self._core.woken.clear()
         await self._core.woken.wait()
 

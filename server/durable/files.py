@@ -68,9 +68,9 @@ class Files:
     def create_direct(self, path: Path) -> int:
         """As ``create``, for a file that is written with direct I/O where the file system supports it.
 
-        What is written to it should be whole pages, in the file and in memory, such as that of an ``mmap``. ``write``
-        goes over to the page cache where something else is written, or the device takes no pages of this size;
-        ``write_at`` and ``write_durably``, which follow it, do not.
+        Writes should be whole pages, aligned in the file and in memory (as an ``mmap`` is). ``write`` falls back to the
+        page cache for other data, or if the device refuses pages of this size; later calls of ``write_at`` and
+        ``write_durably`` have no fallback.
         """
         descriptor = self.create(path)
         with suppress(OSError):  # not every file system can

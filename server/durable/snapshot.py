@@ -5,13 +5,13 @@ state into immutable values and cuts the tails of segments, so that their chunks
 thread: it writes segment bytes that are not in chunk files yet to chunk files (small amounts to the snapshot itself),
 then the snapshot. 3. `install`, on the loop again, replaces the saved chunks with file chunks, which frees memory.
 
-Containers are captured one after the other, each with the number of its last batch; recovery applies the operations of
-later batches. So a capture blocks the loop for one container, not for all.
+Containers are captured one by one, each container with the number of its last batch; recovery applies the operations of
+later batches. So a capture blocks the loop for one container at a time.
 
 A chunk file of which less than half is in use is rewritten (`sparse`), so that truncated and deleted data release their
 disk space.
 
-Invariant: a restored container is equal to the captured one, except for waiting readers and owners of transient
+Invariant: a restored container equals the captured container, except for waiting readers and owners of transient
 segments. The manifest has the CRC of the whole file; the caller of `read` has checked it.
 """
 

@@ -158,9 +158,9 @@ class Decider:
         return name
 
     def replace(self, name: str, rule: Rule) -> str:
-        """Replaces a rule by another, at its place and with new counts; returns the new name.
+        """Replaces a rule at its place, with new counts; returns the new name.
 
-        The old name stays unless `rule` has one. Raises NoSuchRule, and ValueError as `add`.
+        The old name stays unless `rule` has a name. Raises NoSuchRule, and ValueError as `add`.
         """
         old, new = self._rule(name), rule.name or name
         if new != name and new in self._rules:
@@ -314,7 +314,7 @@ class Decider:
 
 
 class _AnyAppend(NamedTuple):
-    """What is true of every unconditional append; it has no other attributes."""
+    """The attributes that all unconditional appends have in common."""
 
     kind: str = "frame"
     type_name: str = AppendBlockEnd.type_name
@@ -326,7 +326,7 @@ class _AnyAppend(NamedTuple):
 
 
 def _may_match_append(each: _Rule) -> bool:
-    """Whether a rule may match an unconditional append: False if what all appends have in common excludes it."""
+    """Whether a rule may match an unconditional append: False if the common attributes of appends exclude a match."""
     if each.rule.on == "reply":
         return False
     try:

@@ -4,12 +4,12 @@
     assert [each.type_name for each in mock.requests("failure")] == ["READ_SEGMENT"]
 
 A request passes these stages: received; applied, or refused if its reply is a failure; replied, when its reply was
-written to the socket. Controller calls are requests, too; one that is cancelled is refused. `Seen` is the subject of
-the filter language: `latency` is the time from receipt to reply, `failure` whether the reply is a failure, `time` the
-time since the store's start.
+written to the socket. Controller calls are requests, too; a cancelled call is refused. `Seen` is the subject of the
+filter language: `latency` is the time from receipt to reply, `failure` whether the reply is a failure, `time` the time
+since the store's start.
 
-Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads have a bound of
-their own, above which the oldest requests lose theirs; tokens are not kept. Only `wait_for` waits; its deadline is the
+Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads have a separate
+bound, above which the oldest payloads are dropped; tokens are not kept. Only `wait_for` waits; its deadline is the
 loop's.
 """
 
@@ -359,7 +359,7 @@ class Observer(Observed):
         oldest.payload = NO_PAYLOAD
 
     def clear(self) -> None:
-        """Discards all requests; later ones are numbered after them."""
+        """Discards all requests; the numbers of later requests continue."""
         self._seen.clear()
         self._with_payload.clear()
         self._bytes = self._payload_bytes = self.forgotten = 0
@@ -394,9 +394,9 @@ class Observer(Observed):
         return f"the last request was {last.type_name} {place}"
 
     def near(self, match: str | Filter, stage: StageName | Stage, since: int = 0) -> tuple[str, ...]:
-        """The requests nearest to those that match, have reached a stage and have a number greater than `since`.
+        """Returns the requests that nearly match, have reached a stage and have a number greater than `since`.
 
-        One line each, with the parts that do not hold. Raises as `latest`.
+        A request is one line, with the parts of the filter that do not hold. Raises the errors of `latest`.
         """
         holds, wanted = _of_requests(match), stage_of(stage)
         latest = islice(self.newest_first(), MOST_LOOKED_AT)
@@ -461,7 +461,7 @@ def _when(seen: Seen, stage: Stage) -> float:
 
 
 def _parsed(match: str | Filter) -> Filter | None:
-    """Returns the filter; None for a blank one. Raises FilterError."""
+    """Returns the filter; None for a blank text. Raises FilterError."""
     if isinstance(match, Filter):
         return match
     if not isinstance(match, str):

@@ -1,7 +1,7 @@
-"""Requests of a connection that were executed and have no reply yet, with what the rules planned for them.
+"""Requests of a connection that were executed and have no reply yet, with the rules' plans for them.
 
 Which reply answers which request is decided by `segstore.wire.protocol.Requests`. At most `_MOST_PENDING` requests are
-remembered; one more drops them all, and no rule is asked about their replies.
+remembered; a further request drops them all, and no rule is asked about their replies.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PendingRequests:
         return len(self._requests)
 
     def add(self, item: Command | Append, asked: PlannedReply) -> bool:
-        """Remembers a request; returns False if the others were dropped for it."""
+        """Remembers a request; returns False if all earlier requests were dropped."""
         self._count += 1
         room = self._requests.add(item, (self._count, asked))
         if not room:
@@ -69,7 +69,7 @@ class PendingRequests:
     def add_appends(self, writer: bytes, appends: list[tuple[int, int]], first: Seen) -> None:
         """Remembers appends of one writer, by event number and request id, for which there is no plan.
 
-        first: the first of them; of the others, the numbers and the request id differ.
+        first: the first append; later appends differ in their numbers and the request id.
         """
         self._count += 1
         self.has_runs = True
@@ -77,7 +77,7 @@ class PendingRequests:
         self._requests.add_appends(writer, appends, (self._count, PlannedReply(first, NO_PLAN)))
 
     def separate(self) -> None:
-        """Remembers the appends that were added together one by one, so that replies are found to answer each."""
+        """Splits appends that were added together, so that each append is matched with its reply."""
         self.has_runs = False
 
         def each_of(

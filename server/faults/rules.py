@@ -1,4 +1,4 @@
-"""Fault rules: which requests or replies they match, at which matches they fire, and what they do.
+"""Fault rules: which requests or replies they match, at which matches they fire, and their actions.
 
     Rule(match='type = APPEND_BLOCK_END and segment ~ "scope/*"', nth=3, do="close after")
     Rule(match="type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
@@ -7,7 +7,7 @@ Data only, validated on construction: the filter parses, an error names an exist
 action is an object with the action's key or, for common actions, a word. A list of actions is a stack: the rule applies
 the next action each time it fires, and is disabled when the stack is used up.
 
-An append is one request, whichever frames it arrives in: its type is CONDITIONAL_APPEND if it has a condition, else
+An append is one request, regardless of its frames: its type is CONDITIONAL_APPEND if it has a condition, else
 APPEND_BLOCK_END.
 """
 
@@ -247,7 +247,7 @@ class Answer(_Action):
         return self
 
     def check(self, rpcs: Sequence[str]) -> None:
-        """Raises ValueError if the answer of none of these methods can have the fields."""
+        """Raises ValueError if no method's answer can have the fields."""
         problems: list[str] = []
         for rpc in self._with_fields(rpcs, f" of {rpcs[0]}" if len(rpcs) == 1 else " of a method that `match` selects"):
             try:
@@ -398,7 +398,8 @@ Action = Annotated[
     ),
     BeforeValidator(_from_word),
 ]
-"""One of the actions above, an object with its key, a word (`close after`, `drop reply`, `WrongHost`), a function."""
+"""An action of a class above, an object with its key, a word (`close after`, `drop reply`, `WrongHost`), or a
+function."""
 
 
 class RuleOptions(TypedDict, total=False):
@@ -420,14 +421,14 @@ _parsed: Final = lru_cache(maxsize=1)(parse_filter)
 
 
 class Rule(BaseModel):
-    """A fault rule: when it fires, and what it does.
+    """A fault rule: when it fires, and its actions.
 
     name: used by `release`, `clear` and reports; as part of a path: without slashes, backslashes and control
         characters, and not `.` or `..`. Default: a number.
     match: a filter (`segstore.wire.trace.filters`); "" matches everything.
     on: "request" matches requests and acts on them or their replies; "reply" matches replies only.
-    store: the number of the store in its cluster, from 0; calls of the controller count as those of store 0. Default:
-        all stores.
+    store: the number of the store in its cluster, from 0; controller calls count as requests of store 0. Default: all
+    stores.
     each: the scope of the counts below. Default: one count for all matches.
     nth: fires only at these matches, from 1. skip: ignores the first N matches. every: then fires at every Nth match.
     probability: the fraction of firings that happen, chosen by the seed.

@@ -1,17 +1,16 @@
-"""Maps each request of a client to the replies that a trace has for it.
+"""Maps each request of a client to its replies in a trace.
 
-A request of the client matches one of the trace if all fields are equal except those that differ from run to run:
-request ids and delegation tokens, and, after translation, writer ids and names of transient segments. In the mode
-"match" the batching of events does not matter either (`segstore.server.replay.batches`). Replies are translated back.
+A request matches a request of the trace if their fields are equal. Request ids and delegation tokens, which differ from
+run to run, are not compared; writer ids and names of transient segments are translated first. In the mode "match" the
+batching of events does not matter either (`segstore.server.replay.batches`). Replies are translated back.
 
-In this mode a client may connect again at other moments than in the trace: a set-up of a known writer is answered again
-with the last of its events that the trace holds at that point, and a recorded cut happens once, at the first request
-that was lost in it.
+In this mode a client may reconnect at other times than in the trace: a set-up of a known writer is answered with its
+last event in the trace up to that point, and a recorded cut happens once, at the first request that was lost in it.
 
 Pure: frames in, replies out. Invariants: a request of the trace is used once, except Hello, KeepAlive and SetupAppend
-in the mode "match"; writers of the client and of the trace are paired one to one; replies without anything to translate
-are the bytes of the trace. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered
-as a current store does.
+in the mode "match"; client's writers and traced writers are paired one to one; replies without anything to translate
+keep their bytes. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered as a
+current store does.
 """
 
 from __future__ import annotations
@@ -68,23 +67,23 @@ class Ids:
         self.names = self._segments.left
 
     def fits(self, traced: UUID | None, live: UUID | None) -> bool:
-        """Whether a writer of the trace matches one of the client: they are paired, or neither is."""
+        """Whether a traced writer and a client's writer are paired with each other, or both unpaired."""
         if traced is None or live is None:
             return traced is live
         return self._writers.fits(traced.bytes, live.bytes)
 
     def traced(self, live: UUID) -> UUID:
-        """The writer of the trace paired with one of the client; itself if there is none."""
+        """Returns the traced writer paired with the client's writer `live`, or `live`."""
         return UUID(bytes=self._writers.left.get(live.bytes, live.bytes))
 
     def pair(self, traced: UUID | None, live: UUID | None) -> None:
-        """Pairs a writer of the trace with one of the client."""
+        """Pairs a traced writer with a client's writer."""
         if traced is not None and live is not None:
             self._writers.pair(traced.bytes, live.bytes)
 
     def translate(self, frame: bytes, request: Any, live: Any, known: int | None = None) -> bytes:
-        """Translates a reply of the trace for the client. request: that of the trace; live: the client's. known: the
-        number of the last stored event, for the answer to a set-up.
+        """Translates a reply of the trace for the client. request: the traced request; live: the client's request.
+        known: the number of the last stored event, for the answer to a set-up.
 
         A reply that does not decode is returned unchanged.
         """
@@ -122,11 +121,11 @@ class Ids:
 
 
 class Replay:
-    """A replay of a trace: which requests were used, and which ids are paired.
+    """A replay of a trace: its used requests and its paired ids.
 
-    mode: "strict": each connection of the client is one of the trace, in the order of their first requests, and its
-    requests come in the order of the trace. "match": a request may be anywhere in the trace.
-    left_out: records of the trace's clients that make no request, see `read_script`.
+    mode: "strict": the client's connections correspond to the traced connections, in the order of their first requests,
+    and the requests come in the order of the trace. "match": a request may be anywhere in the trace.
+    left_out: client records without a request, see `read_script`.
     """
 
     def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
@@ -155,9 +154,9 @@ class Replay:
         return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
 
     def greeting(self, item: Command | Append, expected: deque[Step] | None) -> ScriptedReply | None:
-        """The answer to a Hello that the trace lacks; None for another request, or if the trace has a Hello.
+        """Returns the answer to a Hello that the trace lacks; None for another request, or if the trace has a Hello.
 
-        expected: as for `answer`; None while the client's connection is not yet one of the trace.
+        expected: as for `answer`; None until the client's connection is matched to a traced connection.
         """
         if not isinstance(item, Hello):
             return None
@@ -165,7 +164,7 @@ class Replay:
         return ScriptedReply(encode(HELLO), 0) if lacking else None
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> TraceAnswer | None:
-        """The answer to a request; None if it is not the expected one, or is not in the trace."""
+        """Returns the answer to a request; None if the request is unexpected, or not in the trace."""
         if self.mode == "match":
             return self._matched(item)
         step = next(iter(self._fitting(item, islice(expected, 1))), None)
@@ -237,7 +236,7 @@ class Replay:
         return TraceAnswer(step, (ScriptedReply(self._batches.acknowledgement(item, step), 0),), False)
 
     def _cut(self, steps: list[Step], replies: tuple[ScriptedReply, ...] = ()) -> TraceAnswer:
-        """Closes a client's connection in place of those of the trace with which these requests were lost."""
+        """Closes a client's connection: replays the cuts in which these requests were lost."""
         for cut in {step.cut for step in steps}:
             assert cut is not None
             cut.done = True
@@ -249,7 +248,7 @@ class Replay:
         return TraceAnswer(steps[0], replies, True)
 
     def near(self, item: Command | Append) -> tuple[NearMiss, ...]:
-        """The requests of the trace that are nearest to one that it does not answer."""
+        """Returns the traced requests nearest to an unanswered request."""
         return near_misses(item, self._by_type.get(type_of(item), ()), self.ids)
 
     def unused(self) -> Counter[str]:
@@ -257,6 +256,6 @@ class Replay:
         return Counter(step.type_name for step in self.steps if not step.used)
 
     def missed(self, most: int) -> list[str]:
-        """The first of these requests, one line each, with its place in the trace and its fields."""
+        """Returns a line for each of the first unused requests, with its place in the trace and its fields."""
         steps = islice((step for step in self.steps if not step.used), most)
         return [f"request {each.number} (connection {each.connection}): {described(each.item)}" for each in steps]

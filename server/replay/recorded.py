@@ -1,15 +1,14 @@
-"""The controller beside a trace that has controller calls: a gRPC server that answers from them.
+"""A controller that answers from the controller calls of a trace, over gRPC.
 
-Statuses, details and trailing metadata are those of the trace. A call that the trace leaves without an answer, because
-its client gave up or the trace ends, is not answered here either: it ends with its caller's deadline, or with the
-server.
+Statuses, details and trailing metadata come from the trace. A call without an answer in the trace, because its client
+gave up or the trace ends, gets no answer: it ends with its caller's deadline, or with the server.
 
-A call that the trace does not have is refused with INVALID_ARGUMENT, after which clients do not retry, or with
-UNAVAILABLE, as on a lost connection, if the server closes connections then. If the server forwards requests and has the
-address of another controller, the call is forwarded to it, with its metadata and its deadline; in the answer, which is
-otherwise unchanged, the addresses of this replay replace those of stores and controllers. A failed server refuses all
-calls, except that every segment is at this replay's store, where it is gone, and that none has successors; so clients
-end. Some ask for the address again, without a pause, until they get one.
+A call that the trace lacks is refused with INVALID_ARGUMENT, after which clients do not retry, or, if the server closes
+connections on missing requests, with UNAVAILABLE, as on a lost connection. If the server forwards requests and knows
+another controller, the call is forwarded to it with metadata and deadline; in the answer, this replay's addresses
+replace the addresses of stores and controllers. A failed server refuses all calls but two, so that clients end: it says
+that every segment is at this replay's store, where it is gone, and that it has no successors. (Clients may ask for the
+address again, without a pause, until they get an answer.)
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class RecordedController(Handler):
 
     @classmethod
     async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:
-        """Listens; port 0 picks a free one. Raises CannotListen."""
+        """Listens; port 0 picks a free port. Raises CannotListen."""
         listener = new_server(*bounds(ControllerConfig()))
         self = cls(server, calls, listener, host)
         self.endpoint = Endpoint(host, await listen(listener, host, port, None))
@@ -67,7 +66,7 @@ class RecordedController(Handler):
         return self
 
     async def aclose(self, grace_s: float = 0.0) -> None:
-        """Accepts no more calls, and ends those in flight after `grace_s` seconds."""
+        """Accepts no more calls, and ends calls in flight after `grace_s` seconds."""
         await self._in_flight.stop(grace_s)
         if self._upstream is not None:
             await self._upstream.aclose()

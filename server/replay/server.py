@@ -4,17 +4,17 @@
         connect(server.host, server.port)
     assert not server.problems and not server.unused()
 
-A request that is not in the trace, or in the mode "strict" not the next one, is a `Problem`: it is answered with an
+A request that is not in the trace, or in the mode "strict" not the next request, is a `Problem`: it is answered with an
 error, closes the connection, or is forwarded to another store, such as a mock, whose replies are returned unchanged. A
 Hello that the trace lacks is not a problem, because no client continues without an answer to it. Bytes that break the
-protocol are one, and close the connection.
+protocol are a problem, and close the connection.
 
-`start_controller` starts a controller beside it, which answers the calls of the trace by the same rules. If the trace
-has none, and calls are not forwarded, the controller knows the streams that the trace names.
+`start_controller` starts a controller, which answers the calls of the trace by the same rules. If the trace has no
+calls, and calls are not forwarded, the controller knows the streams that the trace names.
 
-Clients retry after most errors, and after a closed connection, some for minutes. NoSuchSegment ends those that ask a
-controller for successors and get none. So a failed server, after the first problem with missing="fail" or after its
-deadline, answers everything with it except set-ups, which clients would repeat.
+Clients may retry for minutes after an error or a closed connection. NoSuchSegment stops a client that asks the
+controller for successors and gets none. So a failed server, after the first problem with missing="fail" or after its
+deadline, answers every request with NoSuchSegment, except set-ups, which clients would repeat.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
 scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, neither it nor the
@@ -227,7 +227,7 @@ class TraceServer:
         self.recent.append(Taken(self.requests, *facts))
 
     def call(self, call: Call) -> CallStep | str:
-        """Takes a controller call; returns the one of the trace that has its answer, or why it is refused."""
+        """Returns the traced call that answers a controller call, or the reason for its refusal."""
         assert self.calls is not None
         found = None if self.failure else self.calls.answer(call)
         if self.failure:
@@ -282,7 +282,7 @@ class TraceServer:
     async def start_controller(self, records: Sequence[Record], host: str = "127.0.0.1", port: int = 0) -> Endpoint:
         """Starts a controller for clients, and returns its address. Call it once, after `start`.
 
-        records: those of the whole trace, with those of its controller. port: 0 picks a free one. Raises CannotListen.
+        records: the whole trace, with its controller records. port: 0 picks a free port. Raises CannotListen.
         """
         from segstore.server.controller.api import ControllerServer  # imports gRPC
         from segstore.server.replay.calls import CallReplay
@@ -559,8 +559,8 @@ class _Passing:
 
     writable: set while the client reads its replies; otherwise the store is not read. refused: called with a request
     that the store refused although the trace had answered it, or that could not be sent, and why.
-    set_ups: SetupAppends that the trace answered; each is sent to the other store before its writer's first append,
-    which waits for the answer. If that is a refusal, it is the answer to the writer's appends.
+    set_ups: SetupAppends that the trace answered; a set-up is sent to the other store before its writer's first append,
+    which waits for the answer. If the store refuses the set-up, the refusal answers the writer's appends.
     """
 
     def __init__(

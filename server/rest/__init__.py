@@ -1,7 +1,8 @@
 """The controller's REST API: Pravega's paths, bodies and status codes, over the operations of its gRPC API.
 
-`RestApi` is the listener; `answered` answers a request with the controller of this process, `answered_by_leader` with
-that of a cluster. Importing this package imports the web library, so a server does that only if the API is enabled.
+`RestApi` is the listener; `answered` answers requests with the controller of this process, `answered_by_leader` with
+the leading controller of a cluster. This package imports the web library, so a server imports it only if the API is
+enabled.
 """
 
 from segstore.server.rest.app import Answering, make_app

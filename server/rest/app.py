@@ -1,7 +1,7 @@
-"""The web application of the REST API: routes, health, and responses without bodies for what is refused.
+"""The web application of the REST API: routes, health, and refusals.
 
-A path may end in a slash, as in the reference. The answer to a refused request has no body, and the
-reason in the header `segstore-error`.
+A path may end in a slash, as in the reference. The answer to a refused request has no body; the header `segstore-error`
+has the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PARTS: Final[Mapping[str, Callable[[HealthResult], Any]]] = {
     "/liveness": lambda result: result.liveness,
     "/details": lambda result: result.details,
 }
-"""What is answered about a part's health, by the end of the path."""
+"""Answer about a part's health, by the end of the path."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -23,7 +23,7 @@ _OF_VALUES: Final = {
     "SCOPE_NOT_EMPTY": HTTPStatus.PRECONDITION_FAILED,
     "STREAM_NOT_SEALED": HTTPStatus.PRECONDITION_FAILED,
 }
-"""The status for a value of a gRPC method's enum; others are 500, as in `StreamMetadataResourceImpl`."""
+"""HTTP status by value of a gRPC method's enum; 500 for other values, as in `StreamMetadataResourceImpl`."""
 
 _OF_CODES: Final = {
     StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -31,11 +31,11 @@ _OF_CODES: Final = {
     StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
     StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""The status for a gRPC status code; others are 500."""
+"""HTTP status by gRPC status code; 500 for other codes."""
 
 
 class RestRequest(msgspec.Struct):
-    """A request. operation: a key of `OPERATIONS`. parameters: those of the path and the query, by name."""
+    """A request. operation: a key of `OPERATIONS`. parameters: from the path and the query, by name."""
 
     operation: str
     parameters: dict[str, str]
@@ -43,7 +43,7 @@ class RestRequest(msgspec.Struct):
 
 
 class RestResponse(msgspec.Struct):
-    """A response. body: JSON, or nothing. why: one sentence about what was wrong, if anything was."""
+    """A response. body: JSON, or empty. why: one sentence about the error, if any."""
 
     status: int
     body: bytes = b""

@@ -29,9 +29,9 @@ _ANSWER: Final = msgspec.msgpack.Decoder(RestResponse)
 def answered_by_leader(
     front: ForwardingServer, executor: Callable[[], Executor | None], timeout_s: float
 ) -> Callable[[RestRequest, str | None, str], Awaitable[RestResponse]]:
-    """Returns what answers the requests of this process, and serves those of others on `front`.
+    """Returns a function that answers this process's requests, and serves forwarded requests on `front`.
 
-    executor: returns that of the controller while this process leads, else None. timeout_s: deadline for the leader.
+    executor: returns the controller's executor while this process leads, else None. timeout_s: deadline for the leader.
     """
 
     async def serve(request: bytes, context: Any) -> bytes:

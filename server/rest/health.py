@@ -1,7 +1,7 @@
-"""Health of a controller's parts, as in Pravega: a status of each, and the least healthy of all as the whole.
+"""Health of a controller's parts, as in Pravega: a status per part; the whole is as healthy as its least healthy part.
 
-Invariant: a status is computed when it is asked for. Follows `HealthEndpointImpl` and `StatusAggregator`; there a
-status may be as old as the interval of its updates.
+Invariant: a status is computed per request. Follows `HealthEndpointImpl` and `StatusAggregator`, which instead update
+statuses at intervals.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class HealthStatus(IntEnum):
-    """Health of a part; the names are those in JSON. From NEW on the part is alive, UP is ready."""
+    """Health of a part; the names are as in JSON. From NEW on, the part is alive; UP is ready."""
 
     FAILED = -2
     DOWN = -1

@@ -1,7 +1,7 @@
 """The operations of the REST API: each checks the caller, calls the controller, and returns JSON.
 
-Where the gRPC API has a method for it, an operation calls that method, with its checks and conversions, and as
-recordings and fault rules see it (`Calling`). Permissions are those of Pravega's `StreamMetadataResourceImpl`.
+If the gRPC API has a corresponding method, an operation calls it (`Calling`): checks, conversions, recordings and fault
+rules apply. Permissions are as in Pravega's `StreamMetadataResourceImpl`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ async def _get_stream(calling: Calling, asked: RestRequest) -> RestResponse:
 
 
 async def _list_streams(calling: Calling, asked: RestRequest) -> RestResponse:
-    """Returns a scope's streams: those with a tag, or the internal ones, or all others."""
+    """Returns a scope's streams: all user streams, the internal streams, or the streams with a tag."""
     scope = m.ScopeInfo(scope=asked.parameters["scopeName"])
     kind, tag = asked.parameters.get("filter_type"), asked.parameters.get("filter_value")
     if kind == "tag" and tag is not None:
@@ -197,7 +197,7 @@ async def _delete_stream(calling: Calling, asked: RestRequest) -> RestResponse:
 
 
 async def _get_scaling_events(calling: Calling, asked: RestRequest) -> RestResponse:
-    """Returns the epochs that began in a time, and before them the one that was current at its start."""
+    """Returns the epoch current at the start of a time range, and the epochs that began in it."""
     given = [_time_ms(asked, name) for name in ("from", "to")]
     if None in given:
         raise _bad("scaling events need the parameters from and to, in milliseconds since 1970")
@@ -217,7 +217,7 @@ async def _get_scaling_events(calling: Calling, asked: RestRequest) -> RestRespo
 
 
 def _time_ms(asked: RestRequest, name: str) -> int | None:
-    """Returns a parameter. One that is not a number is as if the path did not exist, as in JAX-RS."""
+    """Returns a parameter. A value that is not a number is answered like a missing path, as in JAX-RS."""
     text = asked.parameters.get(name)
     if text is None:
         return None
@@ -235,7 +235,9 @@ def _begun_ms(epoch: Epoch) -> int:
 
 
 def _scale(before: Epoch | None, epoch: Epoch) -> bodies.ScaleMetadata:
-    """Returns an epoch. A segment of one epoch that overlaps several of the other was split, or was merged of them."""
+    """Returns an epoch. A segment that overlaps several segments of the next epoch was split, of the last epoch,
+    merged.
+    """
     splits = merges = 0
     if before is not None:
         splits = sum(len(epoch.overlapping(each.start, each.end)) > 1 for each in before.segments)
@@ -280,7 +282,7 @@ async def _get_reader_group(calling: Calling, asked: RestRequest) -> RestRespons
 
 
 async def _delete_reader_group(calling: Calling, asked: RestRequest) -> RestResponse:
-    """Deletes a group; of one that an older client made only its stream, as the reference does."""
+    """Deletes a group; for a group made by an older client, only its stream, as in the reference."""
     scope, name = _group(asked)
     stream = READER_GROUP_PREFIX + name
     calling.caller.needs(user_resource(scope, stream), Permission.READ_UPDATE)

@@ -10,7 +10,7 @@ from segstore.server.rest.app import Answering, make_app, refused
 
 
 class RestApi(HttpListener):
-    """Serves the REST API at a host and port; port 0 picks a free one.
+    """Serves the REST API at a host and port; port 0 picks a free port.
 
     names: other allowed host names in requests. tls: the files for HTTPS; None for HTTP.
     """

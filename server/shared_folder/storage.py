@@ -80,7 +80,7 @@ class SharedFolder(NamedTuple):
         return self.path / "containers" / str(container_id)
 
     def make(self) -> None:
-        """Creates the folders. They must exist from then on: a missing one was lost. Raises `OSError`."""
+        """Creates the folders. A folder missing later was lost. Raises `OSError`."""
         for each in (self.controller, *map(self.container, range(self.containers))):
             Files().make_folder(each)
 
@@ -91,8 +91,8 @@ class SharedFolder(NamedTuple):
     def check(self, folder: Path) -> None:
         """Checks the folders of the containers and the controller.
 
-        Raises `DirectoryDamaged` if one is missing, or if it or its content is neither a folder nor a regular file;
-        `OSError`.
+        Raises `DirectoryDamaged` if a folder is missing, or if it or its content is neither a folder nor a regular
+        file; `OSError`.
         """
         if not folder.is_dir():
             raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
@@ -196,10 +196,10 @@ class FolderStorage:
     ) -> None:
         """make: creates an empty container that writes to a journal. memory_bytes: for all containers; None: 512 MiB.
         on_failure: called with one sentence when a container that this store owns can no longer be written to.
-        before_loss: called before the `fenced` of a container that another store has opened: replies to all executed
-        requests must be handed to the gate.
+        before_loss: called before the `fenced` of a container that another store has opened: it must hand the replies
+        to all executed requests to the gate.
 
-        Raises ValueError for less memory than each container needs.
+        Raises ValueError if `memory_bytes` is less than the containers' minimum.
         """
         least = MIN_MEMORY_BYTES * folder.containers
         total = max(MEMORY_BYTES, least) if memory_bytes is None else memory_bytes

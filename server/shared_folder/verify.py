@@ -1,10 +1,9 @@
 """`segstore verify` for a cluster's folder: every epoch of every container and of the controller.
 
-One of a container's epochs is current: the latest that was ever in force, which the next opening takes over. A later
-epoch was never in force. An earlier one was left by an interrupted takeover; problems in it are notes and not faults,
-because it is never read.
+A container's current epoch is the latest epoch that was ever in force; the next opening takes it over. Earlier epochs
+are leftovers of interrupted takeovers; problems in them are notes, not faults, because they are never read.
 
-Invariant: nothing is changed. Refused with `DataError`: a folder that is in use, in a newer format, or not a cluster's.
+Invariant: no file is changed. Refused with `DataError`: a folder that is in use, in a newer format, or not a cluster's.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from segstore.server.shared_folder.storage import SharedFolder
 
 
 class VerifiedCluster(NamedTuple):
-    """Result of a verification. faults: what is wrong, one sentence each. notes: other findings, one sentence each."""
+    """Result of a verification. faults: a sentence per fault. notes: a sentence per other finding."""
 
     faults: list[str]
     notes: list[str]

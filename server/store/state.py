@@ -26,7 +26,7 @@ from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
-deleted ones included, and evicts those that are not used for a while (``ContainerConfig``, ``MetadataCleaner``)."""
+deleted segments included, and evicts unused segments after a while (``ContainerConfig``, ``MetadataCleaner``)."""
 
 
 class ContainerState:
@@ -187,7 +187,7 @@ class ContainerState:
             self._pass_gate(segment, start, writer)
 
     def _pass_gate(self, segment: Segment, start: int, writer: bytes) -> None:
-        """What one append from ``start`` on does beside its ``Segment.append``."""
+        """Applies an append's side effects on table, readers and core attributes."""
         if segment.table is not None:
             self._update_table(segment, start, segment.read_bytes(start, segment.length - start))
         if segment.gate & AppendCheck.WAITERS:
@@ -220,7 +220,7 @@ class ContainerState:
 
     @staticmethod
     def _update_table(segment: Segment, offset: int, data: Buffer) -> None:
-        """Update the table in a segment, if it has one, after bytes were written at ``offset``."""
+        """Updates the segment's table, if any, after bytes were written at ``offset``."""
         if (table := segment.table) is not None:
             before = table.index_bytes
             table.appended(offset, data)

@@ -64,7 +64,8 @@ class FrameSplitter:
     def feed(self, data: bytes, most: float = inf, find_runs: FindRuns | None = None) -> list[ReceivedBytes]:
         """Takes the next bytes and returns the pieces that they complete, at most `most`.
 
-        With `find_runs` it also stops in front of an append block: what comes before may change what is a run.
+        With `find_runs` it also stops before an append block, because earlier pieces may decide whether the block is a
+        run.
         """
         self.has_more = False
         if self._lost:
@@ -127,7 +128,7 @@ class FrameSplitter:
         return rest
 
     def clear(self) -> None:
-        """Drops what is buffered."""
+        """Discards the buffered bytes."""
         self._begun.clear()
         self._left, self._at = b"", 0
         self.has_more = False

@@ -69,7 +69,7 @@ class Inspected(Protocol):
 
 
 class Inspection:
-    """The lane of one link, with the decoders that feed it.
+    """The lane of a link, with the decoders that feed it.
 
     store: number of the store. number: of the link in a recording; by default `faults` numbers it.
     """
@@ -84,7 +84,7 @@ class Inspection:
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
         self._backlog: deque[tuple[bytes, Command | Append | list[_Run] | bool]] = deque()
-        """What is to be forwarded. A bool instead of what was decoded: whether it counts as a request all the same."""
+        """Data to forward, with its decoded form; for undecoded data, a bool: whether it counts as a request."""
         self._to_store: list[bytes] = []
         self._to_client: list[bytes] = []
         self._answered: list[Seen] = []
@@ -206,7 +206,7 @@ class Inspection:
         self._backlog.append((raw, is_request if item is None else item))
 
     def _drain_backlog(self) -> None:
-        """Passes queued requests to the lane, in order, until it holds one; then pauses or resumes reading."""
+        """Passes queued requests to the lane, in order, until it holds a request; then pauses or resumes reading."""
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
             raw, item = self._backlog.popleft()
@@ -291,7 +291,7 @@ class Inspection:
                     self._close(why, reset=reset)
 
     def _finish(self, why: str) -> None:
-        """Sends EOF to the store, which answers what it has received and closes."""
+        """Sends EOF to the store, which answers the received requests and closes."""
         link = self._link
         if self._is_ending or link.state is LinkState.CLIENT_ENDED:
             return
@@ -316,7 +316,7 @@ class Inspection:
             self._when_drained.append(link.client.close)
 
     def _drained(self) -> None:
-        """Runs what was deferred until all replies were sent."""
+        """Runs the actions deferred until all replies were sent."""
         actions, self._when_drained = self._when_drained, []
         for each in actions:
             each()

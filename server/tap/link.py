@@ -1,13 +1,13 @@
 """A link: one client connection through the tap and its connection to the store.
 
 Without rules or an observer, bytes are forwarded unchanged, undecoded, and then recorded. Otherwise `inspection`
-decodes them and applies the rules: what a client sent is recorded as it arrives, replies as they are forwarded. A
-half-close is forwarded as a half-close, a reset as a reset.
+decodes them and applies the rules; requests are recorded as they arrive, replies as they are forwarded. A half-close is
+forwarded as a half-close, a reset as a reset.
 
 Invariants: a side is read only while the other accepts data, so at most `HIGH_BYTES` and one read, decoded two frames,
 are buffered for a slow peer; a client is not read before its store is connected; no peer is disconnected for the data
 it sends, except by a fault rule or by the tap's limit on incomplete frames; when a link is closed, both sockets are
-closed, the recorder was notified once, and nothing that it held stays in memory.
+closed, the recorder was notified once, and the link's memory is released.
 
 TLS has no half-close: if one side uses TLS, the end of a direction closes the connection.
 """
@@ -131,8 +131,8 @@ class Link:
         state: see `states`.
         client, store: the two sides.
         peer: the client's address.
-        number: the link's number in recordings and for fault rules; None without both.
-        held_bytes: number of bytes of frames that it holds, as last reported to the tap.
+        number: the link's number in recordings and for fault rules; None without either.
+        held_bytes: size of the buffered frames, as last reported to the tap.
     """
 
     admin = False
@@ -254,7 +254,7 @@ class Link:
             self._inspection.ended(side)
 
     def pass_end(self, side: Side) -> None:
-        """Forwards EOF from a side; closes both when both have ended."""
+        """Forwards EOF from a side; closes both sides after the second EOF."""
         before = self.state
         self._move(LinkEvent.CLIENT_ENDED if side is self.client else LinkEvent.STORE_ENDED)
         if self.state is before:

@@ -1,9 +1,10 @@
 """One direction of a connection with toxics, sans I/O: bytes in, pieces out at their times.
 
-The stages of the toxics follow each other. Only the first piece is computed ahead, so a pipe holds what was put into it
-and no more, and a change of the toxics applies to everything that has not left.
+Bytes pass the toxics' stages in order. Only the first piece is computed ahead, so a pipe holds no more bytes than were
+put into it, and a change of the toxics applies to all bytes still in the pipe.
 
-Invariants: bytes leave in the order in which they came, none before its time; what no stage drops leaves.
+Invariants: bytes leave in the order of their arrival, never before their time; all bytes leave unless a stage drops
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Pipe:
         self._next: Item | None = None
 
     def use(self, stages: Sequence[ToxicStage]) -> None:
-        """Replaces the stages. Everything that has not left goes through the new ones, from when it came."""
+        """Replaces the stages. All bytes still in the pipe go through the new stages, with their times of arrival."""
         if self._current is not None and self._arrived is not None:
             when_s, content = self._arrived
             if isinstance(content, ToxicMark):

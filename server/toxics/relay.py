@@ -1,13 +1,13 @@
-"""A relay between a socket's transport and the protocol that serves it: here toxics happen, for stores and taps alike.
+"""A relay between a socket's transport and its protocol, which applies toxics, for stores and taps alike.
 
-To the transport it is the protocol, to the protocol it is the transport, as TLS is. It is inserted into a connection
-when the connection is made or later, as soon as it has a toxic, and stays until the connection is lost. Connections
-without toxics have none, so they pay nothing; a proxy in front of the port would cost every connection two more
-sockets, hide the client's address, and could not be added to open connections. Under TLS it sees the plain bytes.
+Like TLS, it is a protocol to the transport and a transport to the protocol. It is inserted into a connection, new or
+open, with the connection's first toxic, and stays until the connection is lost. Connections without toxics have no
+relay, so they pay nothing; a proxy in front of the port would cost every connection two more sockets, hide the client's
+address, and could not be added to open connections. Under TLS it sees the plain bytes.
 
-Invariants: the protocol is called as by a transport: `connection_lost` once, nothing behind it, and nothing but
-`pause_writing` from within its own calls; the socket is not read while more than `HIGH_BYTES` are in flight upstream;
-downstream, the relay calls the protocol's `pause_writing` at the limit that it has set.
+Invariants: the relay calls the protocol as a transport does: `connection_lost` once and last, and only `pause_writing`
+during the protocol's own calls; the socket is not read while more than `HIGH_BYTES` are in flight upstream; downstream,
+the relay calls the protocol's `pause_writing` at the limit that it has set.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ HIGH_BYTES: Final = 1024 * 1024
 
 
 class RelayedProtocol(Protocol):
-    """The protocol of a connection, which a relay can be inserted before. It is an `asyncio.BaseProtocol`.
+    """The protocol of a connection that accepts a relay. It is an `asyncio.BaseProtocol`.
 
     Attributes:
-        transport: as it was made, or the relay; None after it is lost.
-        is_full: whether `pause_writing` was called and `resume_writing` was not, since.
+        transport: the socket's transport, or the relay; None after it is lost.
+        is_full: whether writing is paused (`pause_writing`).
     """
 
     @property
@@ -70,7 +70,7 @@ class _Way:
             self._run()
 
     def _run(self) -> None:
-        """Delivers a piece if one is due: at most one in a loop iteration, so that pieces leave as such."""
+        """Delivers a piece if it is due, at most one piece per loop iteration, so that pieces leave separately."""
         self._cancel()
         self._runs = True
         try:

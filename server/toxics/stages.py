@@ -1,8 +1,8 @@
 """The effect of each toxic on one connection: bytes with their times in, pieces with their times out.
 
 A stage maps one item to any number of items: bytes, or a `ToxicMark`. Invariants: bytes leave in order; times never
-decrease; no clock, no I/O; random numbers come from the generator given. The next item is asked for when the last one
-has left all stages, or was dropped.
+decrease; no clock, no I/O; random numbers come from the given generator. The next item is requested when the last item
+has left all stages or was dropped.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ToxicStage:
     at_removal: ToxicMark | None = None
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        """Maps an item that arrives at a time to those that leave."""
+        """Maps an item and its time of arrival to the items that leave."""
         yield when_s, content
 
     def left(self, size: int) -> None:

@@ -3,11 +3,11 @@
     mock.faults.toxics.add("latency", latency=100, jitter=20, stream="upstream")
     mock.faults.toxics.clear("latency_upstream")
 
-A toxic applies to open connections, at once, and to later ones. Toxics of one direction follow each other in the order
-in which they were added.
+A toxic applies at once to open connections, and to later connections. Toxics of one direction apply in the order in
+which they were added.
 
 Invariants: the seed, the toxic's name and the connection's number decide which connections have a toxic, and the delays
-and sizes drawn for each; a connection without toxics from its start is as if there were none.
+and sizes drawn for it; a connection that never had a toxic behaves as without this module.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ToxicTally(msgspec.Struct, frozen=True):
 
 
 class _Wire:
-    """An open connection, the stages of its toxics by name, and its relay, if it ever had one."""
+    """An open connection, the stages of its toxics by name, and its relay, once it had a toxic."""
 
     def __init__(self, store: int, number: int) -> None:
         self.store = store
@@ -96,8 +96,8 @@ class Toxics:
     def clear(self, name: str | None = None) -> None:
         """Removes one toxic, or all. Bytes in flight arrive at once, unless other toxics delay them.
 
-        Connections that had a `timeout` are closed; those that had a `half_open`, or a `reset_peer` that has dropped
-        data, are reset. Raises NoSuchToxic.
+        Connections with a removed `timeout` are closed; connections with a removed `half_open`, or a `reset_peer` that
+        has dropped data, are reset. Raises NoSuchToxic.
         """
         if name is not None and name not in self._toxics:
             raise NoSuchToxic(name, tuple(self._toxics))

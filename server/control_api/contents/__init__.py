@@ -1,6 +1,6 @@
-"""Routes that show what a cluster holds: scopes, streams and their segments, transactions, reader groups, tables.
+"""Routes that show a cluster's contents: scopes, streams and their segments, transactions, reader groups, tables.
 
-They change nothing. Every answer is bounded: lists have pages, and contents are cut.
+They change nothing. Every answer is bounded: lists have pages, and contents are truncated.
 """
 
 from typing import Final

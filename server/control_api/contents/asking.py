@@ -1,6 +1,6 @@
 """Requests of this room's routes to the controller and to stores: pages of names, and the lengths of segments.
 
-Invariant: an answer waits at most `_MEASURE_S` for stores; what is not known by then is left out.
+Invariant: an answer waits at most `_MEASURE_S` for stores and omits values unknown by then.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of entrie
 async def named(
     names: Callable[[str], Awaitable[tuple[list[str], str]]], after: str, limit: int
 ) -> tuple[list[str], str | None]:
-    """Returns the first `limit` names after one, and the last of them if there are more.
+    """Returns the first `limit` names after `after`, and the last of these names if there are more.
 
-    names: returns a page of names after one, and the last of them; an empty page at the end.
+    names: returns the page of names after a name, and the page's last name; an empty page at the end.
     """
     found: list[str] = []
     while len(found) <= limit:

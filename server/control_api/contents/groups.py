@@ -1,8 +1,7 @@
-"""Routes for reader groups: their readers, and the position and the lag in each segment.
+"""Routes for reader groups: their readers, and their positions and lags in the segments.
 
 A group keeps its state in a stream (clients in Java) or in a table (clients in Rust and Python).
-Tables of groups are known to stores only: those of stores in other processes are not listed, but can be asked for by
-name.
+Only stores know the tables of groups: tables in other processes are not listed, but can be queried by name.
 
 Invariant: at most `_MOST_MEASURED` segments are measured.
 """
@@ -59,7 +58,7 @@ async def get_group(controlled: Here, scope: Scope, group: Group) -> m.GroupDeta
 
 
 async def _tables(controlled: Controlled, state: State, scope: str, after: str, limit: int) -> list[str]:
-    """Returns names of groups after one, from the names of tables in the stores of this process."""
+    """Returns the names of groups after `after`, from the tables in this process's stores."""
     page: First[str] = First(limit)
     prefix, done = f"{scope}/", 0
     for store in controlled.stores:
@@ -131,7 +130,7 @@ def _segment(
 
 
 async def _later(controller: Controller, names: Iterable[str], ends: Container[str]) -> set[str]:
-    """Returns the segments that follow others in their streams, directly or not, and those of `names` themselves.
+    """Returns the segments of `names` and all segments that follow them in their streams.
 
     ends: the segments in which the group ends.
     """

@@ -1,6 +1,6 @@
 """Routes for the transactions of a stream, with their segments and sizes.
 
-A transaction has a segment for each of its epoch's; one page of transactions measures at most `_MOST_MEASURED` of them.
+A transaction has a segment for each segment of its epoch; a page measures at most `_MOST_MEASURED` segments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Routes about what the fault rules have decided, what they have not matched, and the round-trip time."""
+"""Routes about the fault rules' decisions, unmatched rules, and the round-trip time."""
 
 from __future__ import annotations
 

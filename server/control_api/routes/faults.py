@@ -34,7 +34,7 @@ router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
 
 
 def _faults_with(controlled: Controlled, name: str) -> Faults:
-    """The fault rules, of which one has the name. Raises ApiProblem."""
+    """Returns the fault rules, which include the named rule. Raises ApiProblem."""
     there = faults_of(controlled)
     if name not in there.rules:
         raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
@@ -137,7 +137,7 @@ async def release_fault(controlled: Here, name: _Name) -> Released:
 
 
 def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:
-    """Refuses rules of a fault file, also those that have a name that is made up for others."""
+    """Refuses rules of a fault file, also rules with a name reserved for unnamed rules."""
     for index, each in enumerate(rules):
         _check_rule(controlled, each, f"body.rules[{index}]")
         if _MADE_UP.fullmatch(each.name):
@@ -151,7 +151,7 @@ def check_round_trip(controlled: Controlled, given: RoundTrip) -> None:
 
 
 def _check_rule(controlled: Controlled, rule: Rule, where: str) -> None:
-    """Refuses a rule of an unknown store, or one that cannot be encoded as JSON: a lone surrogate cannot."""
+    """Refuses a rule of an unknown store, or a rule that JSON cannot encode, such as a lone surrogate."""
     controlled.check_store(rule.store, f"{where}.store")
     try:
         rule.model_dump_json()

@@ -1,4 +1,4 @@
-"""Routes about the latest requests: a list, one in detail, and sending one again."""
+"""Routes about the latest requests: list them, show a request in detail, send a request again."""
 
 from __future__ import annotations
 

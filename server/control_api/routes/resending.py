@@ -88,7 +88,7 @@ def _tls(store: Store) -> ssl.SSLContext | None:
 async def _exchange(
     frames: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[list[Exchange], str]:
-    """Sends frames and returns the replies up to that to the request, the last of them; or why it has none."""
+    """Sends frames and returns the replies up to the reply to the last frame, or why it has no reply."""
     exchanges, replies = Exchanges(), list[Exchange]()
     *_, asked = [exchanges.see(_record(each, Direction.REQUEST)) for each in frames]
     behind = None

@@ -1,4 +1,4 @@
-"""Routes that list segments, describe one, and read its bytes."""
+"""Routes that list segments, describe a segment, and read its bytes."""
 
 from __future__ import annotations
 

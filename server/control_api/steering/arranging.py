@@ -25,7 +25,7 @@ _NO_CONTROLLER = "there is no controller in this process: streams and tables are
 
 
 def controller_of(controlled: Controlled) -> Controller:
-    """Returns the controller. Raises ApiProblem if there is none."""
+    """Returns the controller. Raises ApiProblem without a controller."""
     controller = controlled.controller()
     if controller is None:
         raise ApiProblem(409, _NO_CONTROLLER, "path")

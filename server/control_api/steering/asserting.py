@@ -1,4 +1,4 @@
-"""Routes that keep requests, wait for them and verify their number, and wait for what a fault rule holds.
+"""Routes that keep requests, wait for them and verify their number, and wait for requests held by a fault rule.
 
 They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start to its end,
 `segstore serve` until `DELETE /v1/requests/keep`, and a tap, which forwards appends undecoded, only from `POST

@@ -1,12 +1,12 @@
 """Routes that write and read events of streams and transactions, and entries of key-value tables.
 
-Events go into segments by their routing keys, as those of Pravega's clients do, through the session that the controller
-has with the owning store; so they are appended as a client's are, and wake its readers. Those that one request writes
-to a segment are one append.
+Events go into segments by their routing keys, as with Pravega's clients, through the controller's session with the
+owning store; so they are appended like a client's events, and wake readers. The events of a request to one segment are
+one append.
 
 A page of events is read from a position, a stream cut. A segment is read to its end before its successors, so events of
-one routing key keep their order. Invariants: a page has at most `limit` events and about 1 MiB; so a request takes
-bounded memory whatever the stream has.
+one routing key keep their order. Invariant: a page has at most `limit` events and about 1 MiB, so a request takes
+bounded memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_ROUNDS: Final = 50
 _ROUND_S: Final = 0.02
 _HEADER: Final = struct.Struct(">ii")
 _AFTER: Final = re.compile(r"\d{1,9}:[A-Za-z0-9_=-]{0,12000}", re.ASCII)
-_As = Annotated[Form, Query(alias="as", description="How to show contents. `readable`: the start of each.")]
+_As = Annotated[Form, Query(alias="as", description="How to show contents. `readable`: only their starts.")]
 _Limit = Annotated[int, Query(ge=1, le=1_000)]
 _STREAM: Final = "/streams/{scope}/{stream}"
 _ENTRIES: Final = "/tables/{scope}/{table}/entries"
@@ -120,7 +120,7 @@ async def read_events(
 async def _write(
     controller: Controller, scope: str, stream: str, events: list[tuple[str, bytes]]
 ) -> dict[int, m.WrittenEvent]:
-    """Writes framed events; those whose segment is sealed meanwhile are written to its successors."""
+    """Writes framed events; if a segment is sealed meanwhile, its events go to its successors."""
     written: dict[int, m.WrittenEvent] = {}
     rounds = 0
     while len(written) < len(events):
@@ -139,7 +139,7 @@ async def _write(
 
 
 def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:
-    """Returns routing key and framed event for each."""
+    """Returns routing keys and framed events."""
     events = []
     for index, each in enumerate(given.events):
         data = each.data(f"body.events[{index}]")
@@ -155,7 +155,7 @@ def _at(segments: Sequence[StreamSegment], position: float) -> StreamSegment:
 async def _append(
     admin: SegmentAdmin, targets: Mapping[StreamSegment, str], events: Mapping[int, tuple[str, bytes]]
 ) -> dict[int, m.WrittenEvent]:
-    """Appends events to the segments of their keys. Returns where; those of sealed segments are left out."""
+    """Appends events to the segments of their keys. Returns their places, without events of sealed segments."""
     segments = sorted(targets, key=lambda each: each.start)
     by_segment: dict[StreamSegment, list[int]] = {}
     for index, (key, _) in events.items():
@@ -380,6 +380,6 @@ def _after(text: str) -> tuple[int, bytes]:
 
 
 def _next_key(key: bytes) -> bytes:
-    """Returns the key after one of the same length; b"" after the last."""
+    """Returns the next key of the same length; b"" after the last key."""
     number = int.from_bytes(key) + 1
     return b"" if number >> 8 * len(key) else number.to_bytes(len(key))

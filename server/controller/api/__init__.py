@@ -1,4 +1,4 @@
-"""The controller's gRPC server: methods, status codes, authentication and permissions, some of it also for REST."""
+"""The controller's gRPC server: methods, status codes, authentication and permissions (the last two also for REST)."""
 
 from segstore.server.controller.api.access import Permission
 from segstore.server.controller.api.answers import answer, with_status

@@ -1,7 +1,7 @@
 """The table that maps the controller's errors to response enums and gRPC status codes.
 
 If a method's response has an enum value for an error, the call succeeds with that value; else it fails with a gRPC
-status. Both are those of Pravega's controller (`ControllerService`, `StreamMetadataTasks`,
+status. Both are as in Pravega's controller (`ControllerService`, `StreamMetadataTasks`,
 `ControllerServiceImpl.getStatusFromException`), even if surprising: an empty name is INTERNAL, a lease out of bounds is
 UNKNOWN, committing an unknown transaction is FAILURE. An invalid message is INTERNAL.
 """
@@ -131,7 +131,8 @@ _UNKNOWN_ARGUMENT: Final = {"createTransaction", "deleteReaderGroup", "updateSub
 """Methods in which Pravega detects an invalid argument only where it counts as an unexpected exception."""
 
 _UNKNOWN_NAMES: Final = {"getCurrentSegments", "getReaderGroupConfig", "updateReaderGroup", "deleteReaderGroup"}
-"""Methods in which that applies to an empty name: any in `getCurrentSegments`, a reader group's in the others."""
+"""Methods in which that applies to an empty name: in `getCurrentSegments` to any name, elsewhere to a reader group's
+name."""
 
 
 def answer(method: str, error: errors.ControllerError) -> CallResult:

@@ -3,12 +3,12 @@
 With a password file, every call must carry `authorization: Basic <user:password in base64>`, and access-control entries
 (`access`) determine the user's permissions. A line of the file is `user:password:entry;entry…`. The password is either
 hashed as in Pravega (hex of `iterations:salt:PBKDF2 hash`, as written by its `PasswordFileCreatorTool`), and the line
-has the same meaning as there; or it is plain text, and a user without a third field may do everything. Malformed lines
-and entries are skipped and logged with their line number. Without a file, callers are not authenticated and everything
-is allowed.
+has the same meaning as in Pravega; or it is plain text, and a user without a third field may do everything. Malformed
+lines and entries are skipped and logged with their line number. Without a file, callers are not authenticated and
+everything is allowed.
 
 With a signing key, delegation tokens are issued: JWTs signed with HS512, with `resource: permission` among the claims.
-Without one they are "".
+Without a key, tokens are "".
 
 Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
 one at a time, and a check takes the same time for unknown users. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and
@@ -48,7 +48,7 @@ class _Account:
         self._plain = password
 
     def has_password(self, password: str, iterations: int) -> bool:
-        """Whether the password is right. Computes `iterations` rounds, at least those of the account's hash."""
+        """Whether the password is right. Computes `iterations` rounds, at least as many as the account's hash needs."""
         given, salt, stored = password.encode(), b"", self._plain.encode()
         if self.hash is not None:
             own, salt, stored = self.hash
@@ -173,7 +173,7 @@ def _parsed(credentials: str) -> tuple[str, str]:
 
 
 def _read_hash(password: str) -> tuple[int, bytes, bytes] | None:
-    """Returns iterations, salt and hash of a hashed password; None for a plain one."""
+    """Returns iterations, salt and hash of a hashed password; None for a plain password."""
     try:
         iterations, salt, stored = bytes.fromhex(password).decode("ascii").split(":")
         read = int(iterations), bytes.fromhex(salt), bytes.fromhex(stored)
@@ -212,7 +212,7 @@ class Authority:
         return self._accounts is None and self._key is None
 
     async def principal(self, header: str | None) -> str | None:
-        """Returns the user in a call's `authorization`; None without one, or if its scheme is unknown.
+        """Returns the user in a call's `authorization`; None without a user, or if the scheme is unknown.
 
         Raises Unauthenticated, ControllerClosed.
         """

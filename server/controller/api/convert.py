@@ -87,7 +87,7 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
 
 
 def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
-    """Set stream info, scaling policy and tags always, because clients read them; retention only if there is one."""
+    """Sets stream info, scaling policy and tags always, because clients read them; sets retention only if present."""
     message = m.StreamConfig(
         streamInfo=stream_info(scope, stream),
         scalingPolicy=m.ScalingPolicy(
@@ -130,7 +130,7 @@ def _signed(bits: int) -> int:
 
 
 def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
-    """Return a reader group's configuration. Refuses what Pravega's `ReaderGroupConfig` refuses.
+    """Returns a reader group's configuration. Refuses the same values as Pravega's `ReaderGroupConfig`.
 
     The client's rollover size is ignored, as in Pravega.
     """

@@ -123,7 +123,7 @@ class Executor:
             await asyncio.gather(*left, return_exceptions=True)
 
     async def aclose(self) -> None:
-        """Starts no more calls, and cancels the work of those in flight."""
+        """Starts no more calls, and cancels the work of calls in flight."""
         self._closed = True
         if left := tuple(self._work):
             for each in left:
@@ -136,7 +136,7 @@ class Executor:
 
 
 def _abandoned(work: asyncio.Task[Any]) -> None:
-    """Retrieves the error of a work whose caller has gone, and logs it if it is an unexpected one."""
+    """Retrieves the error of a work whose caller has gone, and logs an unexpected error."""
     error = None if work.cancelled() else work.exception()
     if error is not None and not isinstance(error, ControllerError | JournalFailed):
         log.error("unexpected error in %s, whose caller has gone: %.200r", work.get_name(), error)

@@ -98,7 +98,7 @@ class ForwardingServer(Handler):
         self._offered[method] = behaviour
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of a call: the controller's own, or one that forwards it."""
+        """Returns the handler of a call: the controller's own handler, or a forwarding handler."""
         method = handler_call_details.method
         offered = self._offered.get(method)
         if self.local is not None:
@@ -166,7 +166,7 @@ class ForwardingServer(Handler):
         return channel
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Accept no more calls, give those in flight `grace_s` seconds, then stop."""
+        """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
         channels, self._channels = self._channels, {}
         for each in channels.values():

@@ -111,7 +111,7 @@ class CallsInFlight(Handler):
         return handle
 
     def interrupt(self) -> None:
-        """Cancels the calls in flight, which are answered as those of a server that stops."""
+        """Cancels the calls in flight, which are answered as when the server stops."""
         for task in self._tasks:
             self._interrupted.add(task)
             task.cancel()

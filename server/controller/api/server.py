@@ -139,13 +139,13 @@ class ControllerServer:
         settled: Callable[[], Awaitable[None]] | None = None,
         calls: Calls | None = None,
     ) -> Self:
-        """Start listening and serve a controller, which is not closed with the server; port 0 picks a free one.
+        """Starts to serve a controller, which is not closed with the server; port 0 picks a free port.
 
         authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
         published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. servers:
-        returns the addresses of all controllers of the cluster for clients; None: this one. settled: returns when all
-        changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None: no
-        durability. calls: sees all calls.
+        returns the addresses of all controllers of the cluster for clients; None: only this server. settled: returns
+        when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None:
+        no durability. calls: observes all calls.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
@@ -181,7 +181,7 @@ class ControllerServer:
         return self._endpoint.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Accept no more calls, give those in flight `grace_s` seconds, then cancel them and their work."""
+        """Accepts no more calls, gives calls in flight `grace_s` seconds, then cancels them and their work."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()

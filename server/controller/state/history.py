@@ -2,11 +2,11 @@
 
 An epoch is the set of segments that take writes at the same time; their key ranges cover 0 to 1 without overlap.
 Scaling and rolling transactions end one epoch and begin the next. Invariants: epochs are numbered from 0 without gaps,
-each segment is in one contiguous run of epochs that begins with its own, and segment numbers never decrease.
+a segment is in one contiguous run of epochs that begins with its own epoch, and segment numbers never decrease.
 
 A stream cut maps segment ids to offsets and covers the key range; -1 marks a segment that a reader knows of but has not
-reached. Its *span* maps each of its segments to the last epoch that held it, within the epochs that the cut touches;
-two cuts are compared by their spans.
+reached. Its *span* maps its segments to the last epoch that held them, within the epochs that the cut touches; two cuts
+are compared by their spans.
 
 `why_invalid` checks a cut for unknown segments and uncovered keys; the other functions expect valid cuts. Follows
 `PersistentStreamBase` and `RecordHelper` (Pravega); comparisons of ranges are exact, as there.
@@ -108,7 +108,7 @@ def first_epoch(count: int, first_number: int, now_ms: int) -> Epoch:
 
 
 def next_epoch(current: Epoch, sealed: Iterable[int], ranges: Sequence[KeyRange], now_ms: int) -> Epoch:
-    """Return the epoch after `current`, in which new segments for `ranges` replace those in `sealed`."""
+    """Returns the epoch after `current`, in which new segments for `ranges` replace the segments in `sealed`."""
     gone = set(sealed)
     number = current.number + 1
     # Creation times of epochs strictly increase, so that the epoch at a given time is unique.
@@ -129,7 +129,7 @@ def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRang
 
 
 def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Join adjacent ranges. Overlapping ranges are not joined, so that they never equal valid ones."""
+    """Joins adjacent ranges. Overlapping ranges are not joined, so that they never equal valid ranges."""
     joined: list[KeyRange] = []
     for start, end in sorted(ranges):
         if joined and joined[-1][1] == start:
@@ -157,7 +157,7 @@ def sealed_in(epochs: Sequence[Epoch], segment: StreamSegment) -> int | None:
 
 
 def successors(epochs: Sequence[Epoch], identifier: int) -> dict[StreamSegment, list[int]]:
-    """Return the successors of a segment, each with the ids of all its predecessors; empty if there are none."""
+    """Returns the successors of a segment, with the ids of all their predecessors."""
     segment = find_segment(epochs, identifier)
     sealed = None if segment is None else sealed_in(epochs, segment)
     if segment is None or sealed is None:
@@ -223,9 +223,9 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
 
 
 def _cover(covered: list[KeyRange], segment: StreamSegment) -> tuple[bool, bool]:
-    """Add a segment to sorted ranges that neither overlap nor touch.
+    """Adds a segment to sorted ranges that neither overlap nor touch.
 
-    Returns whether some of its keys were covered before, and whether all were.
+    Returns whether any of its keys were covered before, and whether all keys were.
     """
     first = bisect_left(covered, segment.start, key=itemgetter(1))
     touched = covered[first : bisect_right(covered, segment.end, key=itemgetter(0))]
@@ -282,7 +282,7 @@ def compare(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int,
 
 
 def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]) -> list[StreamSegment]:
-    """Return the segments from one cut to a later one, inclusive; an empty cut means the first or the current epoch.
+    """Returns the segments from one cut to a later cut, inclusive; an empty cut means the first or the current epoch.
 
     They are in order of their ids. The cuts must be valid. Raises `ValueError` if `end` is before `start`.
     """
@@ -310,9 +310,9 @@ def pieces_between(
 
 
 def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> Cut:
-    """Return the earliest position for each key among several valid cuts; empty if there are no cuts.
+    """Returns the earliest position for each key among valid cuts; empty without cuts.
 
-    A segment that is only partly covered by earlier ones is marked as not reached.
+    A segment that earlier segments cover only in part is marked as not reached.
     """
     earliest: Cut = {}
     for cut in cuts:

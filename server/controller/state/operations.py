@@ -41,7 +41,7 @@ _LOW_HALF: Final = (1 << 64) - 1
 
 
 class Operation(msgspec.Struct, frozen=True, tag=True):
-    """A change of a scope, or of an object in one."""
+    """A change of a scope, or of an object in a scope."""
 
     scope: str
 
@@ -159,7 +159,7 @@ class ScaleFinished(_StreamChange, frozen=True):
 
 
 class EpochRolled(_StreamChange, frozen=True):
-    """Transactions of an older epoch were committed: copies of that epoch and of the current one were added."""
+    """Transactions of an older epoch were committed: copies of that epoch and of the current epoch were added."""
 
     epoch: int
     sizes: dict[int, int]

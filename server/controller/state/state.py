@@ -112,7 +112,7 @@ class RetentionCut(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct):
-    """One stream. `sizes` are the lengths of sealed segments, `cut` is its truncation point (empty: none)."""
+    """One stream. `sizes` are the lengths of sealed segments, `cut` is its truncation point ({}: not truncated)."""
 
     scope: str
     name: str
@@ -138,7 +138,7 @@ class Stream(msgspec.Struct):
 
     @property
     def current(self) -> Epoch:
-        """The epoch that takes writes, or took the last ones."""
+        """Returns the epoch that takes writes or, in a sealed stream, took the last writes."""
         return self.epochs[-1]
 
     @property

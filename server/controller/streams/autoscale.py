@@ -1,12 +1,12 @@
 """Scaling by load: decides from segment rates which segments to split or merge. Pure: no clock, no store.
 
 A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay. A segment well above the policy's
-target for some time is split; one below it for 20 minutes is cold, and cold neighbours are merged. The thresholds are
-Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); the length of a minute is configurable
+target for some time is split. A segment below it for 20 minutes is cold, and cold neighbours are merged. The thresholds
+are Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); the length of a minute is configurable
 (`minute_ms`).
 
 A segment without events for `silence_minutes` is cold, whatever its rates were. Invariant: new segments always cover
-the keys of those that they replace, and their number stays between the policy's minimum and a stream's maximum.
+the keys of the replaced segments, and their number stays between the policy's minimum and a stream's maximum.
 Deliberate difference: rates are measured at every tick, including idle segments; Pravega's segment store reports on
 writes.
 """
@@ -58,7 +58,7 @@ class Watch(msgspec.Struct):
         )
 
     def take(self, now_ms: int, total: float, minute_ms: int) -> None:
-        """Update the rates with what was written since the last call."""
+        """Updates the rates with the writes since the last call."""
         elapsed_ms = now_ms - self.taken_ms
         if elapsed_ms <= 0:
             return

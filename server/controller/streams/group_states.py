@@ -1,4 +1,4 @@
-"""The state that the readers of a group share, read from where they keep it: a table or a stream of the group's own.
+"""The state shared by the readers of a group, read from the group's table or stream.
 
 Groups of clients in Rust and Python have a table of entries; those of Java have a stream of updates, whose mark shows
 where the last whole state is. Invariants: about `_MOST_BYTES` are read at most; they are decoded in a thread, one part
@@ -30,8 +30,8 @@ _PAGE: Final = 1_000
 class SharedState(NamedTuple):
     """The state of a group. readers: online reader → segment → offset. unassigned: segment → offset.
 
-    future: segments that wait until others are read to their ends. ends: segment → offset at which the group ends in
-    it. streams: as "scope/stream", sorted.
+    future: segments that wait until other segments are read to their ends. ends: segment → offset at which the group
+    ends in it. streams: as "scope/stream", sorted.
     """
 
     kind: Literal["table", "stream"]
@@ -45,7 +45,7 @@ class SharedState(NamedTuple):
 async def shared_state(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState | None:
     """Reads the state of a group; None if there is no such group. decoding: held while a part is decoded.
 
-    Raises `IllegalState` for what no group has written, and `SegmentStoreFailed`.
+    Raises `IllegalState` for a state that no group has written, and `SegmentStoreFailed`.
     """
     if READER_GROUP_PREFIX + group in scope.streams:
         return await _from_stream(segments, scope, group, decoding)

@@ -1,8 +1,8 @@
-"""Scaling of a stream: replaces some of its segments with others that cover the same key ranges.
+"""Scaling of a stream: replaces segments with new segments that cover the same key ranges.
 
-Invariant: a new epoch is recorded once its segments exist and the replaced ones are sealed, so a reader at the end of a
-segment finds the successors. Until then the old epoch is current, for the configured delay, and `status` reports that.
-Refused: segments that are not current, ranges that do not cover the same keys, fewer segments than the policy's
+Invariant: a new epoch is recorded once its segments exist and the replaced segments are sealed, so a reader at the end
+of a segment finds the successors. Until then the old epoch is current, for the configured delay, and `status` reports
+that. Refused: segments that are not current, ranges that do not cover the same keys, fewer segments than the policy's
 minimum. Follows `PersistentStreamBase.submitScale`, `ScaleOperationTask` and `StreamMetadataTasks.checkScale`.
 """
 
@@ -80,7 +80,7 @@ class Scaling:
         await self.finish(stream)
 
     async def finish(self, stream: Stream) -> None:
-        """Execute the accepted scale, if there is one. The caller holds the stream's lock."""
+        """Executes the accepted scale, if any. The caller holds the stream's lock."""
         if stream.scale is None:
             return
         core = self._core

@@ -2,7 +2,7 @@
 
 Invariant: segments are created in the segment store before the state names them, and deleted there before the state
 drops them; a call that fails in between can be repeated. A stream created again under an old name numbers its segments
-after the old ones, because their names cannot be used again.
+after the old segments, because segment names cannot be used again.
 
 Follows `StreamMetadataTasks`, `ControllerService`, `AbstractStreamMetadataStore`. Deliberate differences: by default
 the stream of watermarks (`_MARK…`) is created when a client first asks for its segments, and is not listed; a stream
@@ -85,7 +85,7 @@ class Streams:
             await self._create_mark(scope, MARK_PREFIX + stream)
 
     async def _create_mark(self, scope: str, stream: str) -> None:
-        """Create a stream of watermarks, unless it exists. Its name is valid if that of its stream is."""
+        """Creates a stream of watermarks, unless it exists. Its name is valid if its stream's name is."""
         with suppress(errors.AlreadyExists):
             await self._create(scope, stream, StreamConfig())
 
@@ -115,7 +115,7 @@ class Streams:
                 await self._scaling.replace(found, history.equal_ranges(wanted))
 
     async def truncate(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Truncate a stream at a cut, which must not be before the last one."""
+        """Truncates a stream at a cut, which must not be before the last cut."""
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
             self.check_progress(found, found.cut, cut)
@@ -229,7 +229,7 @@ class Streams:
     async def between(
         self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
     ) -> list[StreamSegment]:
-        """Return the segments from one stream cut to another; one of them may be empty, for the beginning or the end.
+        """Returns the segments from one stream cut to another. One cut may be empty: the beginning or the end.
 
         A cut need not cover all keys here, and unknown segments in it are ignored.
         """
@@ -280,7 +280,7 @@ class Streams:
             )
 
     def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
-        """Refuse a cut that is invalid for this stream, or before an earlier one."""
+        """Refuses a cut that is invalid for this stream, or before the `earlier` cut."""
         self._core.check_cut(len(cut))
         if not cut:
             raise errors.InvalidArgument("the stream cut is empty")
@@ -310,7 +310,7 @@ class Streams:
 
 
 def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
-    """Refuse a cut that names an unknown epoch; with `NotFound` if it names no known one."""
+    """Refuses a cut that names an unknown epoch; with `NotFound` if all are unknown."""
     named = sorted({split_segment_id(identifier)[0] for identifier in cut})
     if named[0] >= 0:
         stream.epoch(named[0])
@@ -319,7 +319,7 @@ def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
 
 
 def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
-    """Return why a cut is invalid; raises `BrokenStreamCut` if it names unknown segments or has reached none."""
+    """Returns why a cut is invalid, or None. Raises `BrokenStreamCut` for unknown, or only unreached, segments."""
     _check_epochs(stream, cut)
     for identifier in cut:
         try:

@@ -1,7 +1,7 @@
 """Key-value tables: partitions are table segments, created and deleted with the table.
 
-Invariant: a table's partitions never change; a table created again under an old name numbers them after the old ones.
-Follows `TableMetadataTasks` and `ControllerService`.
+Invariant: a table's partitions never change; a table created again under an old name numbers its partitions after the
+old partitions. Follows `TableMetadataTasks` and `ControllerService`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _LEASES_MAX: Final = 1000
 """No transaction lives longer than this many of its leases (`StreamTransactionMetadataTasks`)."""
 
 _NO_TIME: Final = -(2**63)
-"""The timestamp of a commit without one."""
+"""Timestamp of a commit without a timestamp."""
 
 _PLAIN: Final = ScalingPolicy()
 
@@ -64,7 +64,7 @@ class Transactions:
         self._core = core
 
     async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[StreamSegment]]:
-        """Open a transaction; return its id and the segments of its epoch, for each of which its own segment exists."""
+        """Opens a transaction and creates its segments; returns its id and the segments of its epoch."""
         core = self._core
         core.state.stream(scope, stream)
         if not core.config.min_lease_ms <= lease_ms <= core.config.max_lease_ms:
@@ -151,7 +151,7 @@ class Transactions:
             await self._end_or_retry(found, timer.transaction)
 
     async def settle(self, stream: Stream) -> None:
-        """End every transaction: commit those with a requested commit, abort the others. The caller holds the lock."""
+        """Ends every transaction: commits it if a commit was requested, else aborts it. The caller holds the lock."""
         core = self._core
         async for identifier, transaction in InSteps(list(stream.transactions.items())):
             if transaction.status is TransactionStatus.OPEN:
@@ -176,7 +176,7 @@ class Transactions:
     # Ending ----------------------------------------------------------------------------------------------------
 
     def _may_end(self, stream: Stream, identifier: UUID, *, commit: bool) -> bool:
-        """Whether ending is still to be asked for; refuses the opposite of what was asked before."""
+        """Whether the transaction is still open; refuses a commit after an abort and vice versa."""
         status = self.status(stream.scope, stream.name, identifier)
         if status is None:
             raise errors.NotFound("transaction", f"{identifier} of stream {stream.full_name}")

@@ -44,7 +44,7 @@ class Upkeep:
             self._core.schedule_once(self._core.config.scaling.tick_ms, Due.LOAD, scope, stream)
 
     async def run_retention(self, scope: str, stream: str) -> None:
-        """Record a stream cut and truncate what the policy does not require."""
+        """Records a stream cut and truncates data that the policy does not require."""
         found = self._find(scope, stream)
         if found is None or found.config.retention is None:
             return

@@ -61,7 +61,7 @@ class Watermarks:
         self._behind_since.clear()
 
     async def run(self, scope: str, stream: str) -> None:
-        """Write a watermark if one is due; set a timer for the next one while there are active writers."""
+        """Writes a watermark if it is due; sets a timer for the next watermark while there are active writers."""
         found = self._core.state.find_stream(scope, stream)
         if found is None:
             self._behind_since.pop(f"{scope}/{stream}", None)
@@ -97,7 +97,7 @@ class Watermarks:
             self._core.record(op.WatermarkWritten(scope, stream.name, watermark))
 
     async def _active(self, stream: Stream) -> list[WriterMark]:
-        """Return the marks of active writers; forget the others."""
+        """Returns the marks of active writers; forgets inactive writers."""
         last, now_ms = stream.watermark, self._core.now_ms()
         behind_since = self._behind_since.setdefault(stream.full_name, {})
         active = []
@@ -143,7 +143,7 @@ class UpperBound:
                 self._raise_to(segment, offset)
 
     def cut(self, last: Mapping[int, int]) -> Cut:
-        """Return the stream cut, which is not before the last one; empty if no position was in the stream.
+        """Returns the stream cut, which is not before the last cut; empty if no position was in the stream.
 
         As in Pravega, keys that the positions do not cover are covered by segments of the newest epoch in the positions
         or the last cut, even if the last cut covers them.
@@ -199,7 +199,7 @@ def _value(content: bytes) -> bytes:
 
 
 def _count(number: int) -> bytes:
-    """Encode a number in one, two or four bytes; the first bits give the length."""
+    """Encodes a number in 1, 2 or 4 bytes; the first bits give the length."""
     if number < _SHORT:
         return number.to_bytes(1, "big")
     if number < _MIDDLE:

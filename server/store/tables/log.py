@@ -64,7 +64,7 @@ def serialize_removal(key: bytes) -> bytes:
 
 
 def entry_at(log: SegmentData, offset: int) -> LogEntry:
-    """Returns the entry at an offset that is known to hold one."""
+    """Returns the entry at `offset`, which must be the start of an entry."""
     _, key_size, value_size, version = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     body = log.read_bytes(offset + HEADER_BYTES, key_size + max(value_size, 0))
     return LogEntry(
@@ -77,7 +77,7 @@ def entry_at(log: SegmentData, offset: int) -> LogEntry:
 
 
 def entry_size(log: SegmentData, offset: int) -> int:
-    """Returns the size of the entry at an offset that is known to hold one."""
+    """Returns the size of the entry at `offset`, which must be the start of an entry."""
     _, key_size, value_size, _ = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     return HEADER_BYTES + int(key_size) + max(int(value_size), 0)
 

@@ -108,16 +108,6 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         assert (file.read(2), file.writable()) == (b"da", False)
 
 
-def test_data_are_written_where_they_belong(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    descriptor, write = Files().create(path), Files().write_durably
-    write(descriptor, b"0123", 2)
-    write(descriptor, b"ab", 4)
-    write(descriptor, b"", 0)
-    os.close(descriptor)
-    assert path.read_bytes() == b"\0\x0001ab"
-
-
 def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[bytes] = []
     path = tmp_path / "file"
