@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
-    from segstore.client.connection.outbox import Counters
+    from segstore.client.connection.outbox import EventCounters
     from segstore.client.connection.transport import Flow
-    from segstore.wire.codec.generate import Rows
+    from segstore.wire.codec.generate import FrameRows
 
 Ack = tuple[bytes, int, int, int, int]
 """The fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously acknowledged
 event number, the request id, the segment's length."""
 
 
-def acknowledge(acks: Rows, flows: Mapping[int, Flow], counters: Counters) -> None:
+def acknowledge(acks: FrameRows, flows: Mapping[int, Flow], counters: EventCounters) -> None:
     """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other.
 
     acks: frames of DataAppended, as a decoder returns them; the caller keeps the bytes unchanged until this returns.
