@@ -140,7 +140,7 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs: random examples of the property tests, order, dispatch, kills, unfair peers, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
+soak: $(DEV) ## long runs: random examples of the property tests, order, dispatch, kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
 	HYPOTHESIS_PROFILE=search $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup -p no:rerunfailures -o asyncio_debug=true -m hypothesis
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
@@ -152,7 +152,6 @@ soak: $(DEV) ## long runs: random examples of the property tests, order, dispatc
 	$(PY) -m tests.soak.stream_watermarks
 	$(PY) -m tests.soak.store_planning
 	$(PY) -m tests.soak.large_events
-	$(PY) -m tests.soak.unfair
 	$(PY) -m tests.soak.memory_slope --seconds $(SLOPE_SECONDS)
 	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q -p no:rerunfailures tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)
@@ -163,7 +162,7 @@ spark-cluster: $(DEV) ## a master and two workers of Spark on this machine: a re
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py
 
-sync: $(DEV) ## write the synchronous client after a change of the asyncio client
+sync: $(DEV) ## write the types of the synchronous client after a change of the asyncio client
 	$(PY) tools/make_sync.py
 
 clean: ## remove what builds, tests and tools leave; .venv stays

@@ -8,7 +8,7 @@
                 print(event.data)
 
 For work on the protocol below streams there are `ConnectionPool` and its flows, `RawClient`, `SegmentRequests`,
-`SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by what the caller can do.
+`SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by the caller's next step.
 """
 
 from segstore.client.batch import EventRange, EventRangeReader

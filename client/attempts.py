@@ -44,9 +44,9 @@ class Attempts:
     """The attempts at one operation, and the budget that bounds them.
 
     Attributes:
-        what: names the operation in errors. segment, stream: what it concerns.
+        what: names the operation in errors. segment, stream: its subject.
         call: if true, `call_timeout_ms` and `refused_timeout_ms` apply, else `recovery_timeout_ms`.
-        may_move: whether a later attempt may go to another store, so that a refusal by one is not final.
+        may_move: whether a later attempt may go to another store, so that one store's refusal is not final.
         timeout_ms: limit for one attempt; the limit for all attempts is at least this.
         failures: number of consecutive failures.
     """

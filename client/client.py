@@ -171,7 +171,7 @@ class Client(ClosedAfter):
         router: Router | None = None,
         name: str | None = None,
     ) -> EventWriter:
-        """Returns an unopened event writer; the options are those of `EventWriter`."""
+        """Returns an unopened event writer; the options are as for `EventWriter`."""
         make = EventWriter if self._telemetry is None else partial(ObservedEventWriter, telemetry=self._telemetry)
         return make(self._cluster("WRITE"), scope, stream, lazy_start=lazy_start, router=router, name=name)
 
@@ -222,14 +222,14 @@ class Client(ClosedAfter):
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
-        from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut. to:
-        where it ends, so that its readers do: "tail", which is where the streams end now, or a mapping from streams to
-        this or a cut; None for no end. refresh_ms: how often readers of a new group record their positions.
-        checkpoint_ms: how often they begin a checkpoint; 0 for never. retention: whether the streams keep what the
+        from_: where a new group starts: "head", "tail", or a mapping from each stream to "head", "tail" or a cut. to:
+        where it ends, and its readers stop: "tail", the streams' present ends, or a mapping from streams to "tail" or a
+        cut; None for no end. refresh_ms: how often readers of a new group record their positions.
+        checkpoint_ms: how often they begin a checkpoint; 0 for never. retention: whether the streams keep data that the
         group has not read: "none", "manual" (behind the cuts that `update_retention` reports) or "automatic" (behind
-        its last checkpoint). shared_with: the clients whose readers can be in a new group: "java", or "rust" for those
-        in Rust and the Python package `pravega`, whose groups have no ends, checkpoints and retention; an existing
-        group keeps its form.
+        its last checkpoint). shared_with: the clients whose readers can be in a new group: "java", or "rust" for
+        clients in Rust and the Python package `pravega`, whose groups have no ends, checkpoints and retention; an
+        existing group keeps its form.
         """
         return ReaderGroup(
             self._cluster("READ"),
@@ -296,7 +296,7 @@ def connect(
 ) -> Client:
     """Returns an unopened client of the controllers at `uri`: `tcp://127.0.0.1:9090` or `tls://a:9090,b:9090`.
 
-    settings: default to those of the environment. credentials: `Basic`, `Bearer` or another `Credentials`; overrides
-    the settings. Raises ValueError if the URI is invalid.
+    settings: by default from the environment. credentials: `Basic`, `Bearer` or another `Credentials`; overrides the
+    settings. Raises ValueError if the URI is invalid.
     """
     return Client(uri, ClientSettings.from_environment() if settings is None else settings, random, credentials)

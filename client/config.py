@@ -54,7 +54,8 @@ class ClientSettings(BaseModel):
         retry: for writers and requests: 1 ms ×10, at most 20 s, 10 attempts (36.26).
         call_timeout_ms: for all attempts of a request; 60,000 (Kafka's `default.api.timeout.ms`), and never less than
             the limit for one attempt.
-        refused_timeout_ms: replaces it if all controllers refuse connections, or the only store does and there is no
+        refused_timeout_ms: replaces call_timeout_ms if all controllers refuse connections, or the only store does and
+        there is no
             controller; 10,000. A store that refuses while a controller answers may be replaced.
         recovery_timeout_ms: how long writers and readers retry without progress, refused or not; 120,000 (Kafka's
             `delivery.timeout.ms`), to survive a restart of the whole cluster.
@@ -81,7 +82,7 @@ class ClientSettings(BaseModel):
             events. Stores return at most 2 MiB (36.28); more is faster where a round trip takes milliseconds.
         read_ahead_bytes: limit of a stream reader's read-ahead buffer.
     Statistics
-        control_api: `http://host:port` of a segstore server that registers writer names; None registers none.
+        control_api: `http://host:port` of a segstore server that registers writer names; None for no registration.
         control_api_token: the token that this server requires (`--http-token-file`); sent unencrypted.
     Security
         username, password: basic authentication with the controller.

@@ -29,7 +29,7 @@ def check_url(url: str) -> tuple[str, int]:
 
 
 async def register_writer(url: str, name: str, timeout_ms: float, token: SecretStr | None = None) -> None:
-    """Registers a writer's name; `token` is sent if the server requires one.
+    """Registers a writer's name. token: sent if the server requires it.
 
     Raises ConnectFailed, RequestTimedOut, PeerRefused.
     """

@@ -1,9 +1,9 @@
-"""The client's error tree, sorted by what the caller can do.
+"""The client's error tree, sorted by the caller's next step.
 
     ClientError
     ├── Retriable              try again: the same call may succeed later or elsewhere
     │   ├── ConnectFailed      no connection to an endpoint (ConnectTimedOut: not within the set-up timeout)
-    │   ├── ConnectionLost     an established connection ended; what was in flight may or may not have happened
+    │   ├── ConnectionLost     an established connection ended; requests in flight may or may not have happened
     │   ├── WrongStore         the segment's container is not owned there
     │   ├── RequestTimedOut    no reply within the deadline
     │   ├── PeerRefused        the peer could not serve the request; the message is the peer's
@@ -22,12 +22,12 @@
         ├── SegmentTruncated, SegmentExists, NotSupported
         ├── ConditionFailed    an expectation did not hold (BadKeyVersion, NoSuchKey, TransactionOver)
         ├── EventTooLarge, EntryRefused
-        ├── WriterFenced       another writer uses this one's id
+        ├── WriterFenced       another writer uses this writer's id
         ├── ReaderExists, ReaderOffline
         └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
 The message of an error is one sentence in which text from peers is escaped and shortened. Its facts are also
-attributes, unchanged. `advice` suggests what the caller can do; a traceback shows it, with the facts, as a note. Causes
+attributes, unchanged. `advice` suggests the caller's next step; a traceback shows it, with the facts, as a note. Causes
 are chained.
 """
 
@@ -67,7 +67,7 @@ class ClientError(Exception):
         request_id: of the request that failed.
         limit, actual: the allowed and the actual value, in the same unit.
         details: further facts, by name.
-        advice: what the caller can do; a class attribute.
+        advice: the caller's next step; a class attribute.
     """
 
     advice: ClassVar[str] = "see the cause"
@@ -114,7 +114,7 @@ class ClientError(Exception):
         return self
 
     def caused_by(self, cause: BaseException | None) -> Self:
-        """Returns this error with its cause set, for one that is handed to a waiter and not raised."""
+        """Returns this error with its cause set, to be handed to a waiter and not raised."""
         self.__cause__ = cause
         return self
 
@@ -198,7 +198,7 @@ class IncompatibleVersion(Final, advice="use a client or a server of another ver
 
 
 class ProtocolViolation(Final, advice="check what listens at the endpoint: it violates the protocol"):
-    """The peer sent what the protocol does not allow; its connection was closed."""
+    """The peer violated the protocol; its connection was closed."""
 
 
 class Closed(Final, advice="open it, or another if it was closed"):
@@ -237,8 +237,8 @@ class ConditionFailed(Final, advice="read the current state and decide again"):
 class BadKeyVersion(ConditionFailed):
     """A table key does not have the expected version; no part of the update was applied.
 
-    ``details["retried"]`` is the number of earlier tries of the request, if any: one of them may have applied this very
-    update and so changed the version.
+    ``details["retried"]`` is the number of earlier tries of the request, if any: an earlier try may have applied this
+    very update and so changed the version.
     """
 
 
@@ -271,14 +271,14 @@ class EventTooLarge(Final, advice="make it smaller or raise the limit"):
 
 
 class BadEvent(Final, advice="skip it, or read it with the serializer that wrote it"):
-    """The serializer cannot read the event, which has ``actual`` bytes; ``details["offset"]`` is that of its header."""
+    """The serializer cannot read the event, which has ``actual`` bytes; ``details["offset"]`` is its header's."""
 
 
 class WriterFenced(Final, advice="give each writer its own name or id, and write the failed events again"):
-    """Another writer appends to the segment under this one's id, ``details["writer_id"]``, and has used its numbers.
+    """Another writer appends to the segment under this writer's id, ``details["writer_id"]``, and has used its numbers.
 
-    Events that fail with this error are not stored, except that after a lost connection the store does not know whose
-    events it has.
+    Events that fail with this error are not stored. After a lost connection this is not certain, because the store does
+    not know whose events it has.
     """
 
 

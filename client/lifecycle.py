@@ -1,8 +1,8 @@
 """Life cycle of the client's objects: `async with` support, their event loop, and a bound on how long closing may take.
 
-A class derives from `OpenedBefore` if it has an `open`, and from one of `ClosedAfter`, `FreedAfter` and `FlushedAfter`
-for its end. All of these are `OfOneLoop`. `within` is a deadline that raises a client error; `all_of` runs several
-coroutines and leaves none behind; `finish` waits for work that cancelling must not stop.
+A class derives from `OpenedBefore` if it has an `open`, and from `ClosedAfter`, `FreedAfter` or `FlushedAfter` for its
+end. All of these are `OfOneLoop`. `within` is a deadline that raises a client error; `all_of` runs several coroutines
+and leaves none behind; `finish` waits for work that cancelling must not stop.
 
 Invariant: the closing method is called exactly once, however the block ends. Classes that decide more on exit, such as
 transactions, define their own `__aexit__`.
@@ -163,8 +163,8 @@ async def within(limit_ms: float, otherwise: str | Callable[[], str], **facts: A
 
 
 async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Runs coroutines concurrently and returns their results; the first error, also one of the iterable, cancels the
-    others and is raised once they have ended.
+    """Runs coroutines concurrently and returns their results; the first error, even of the iterable, cancels the other
+    coroutines and is raised once they have ended.
     """
     tasks: list[asyncio.Task[T]] = []
     try:
@@ -178,7 +178,7 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def finish(work: Coroutine[Any, Any, T], name: str) -> T:
-    """Runs work to its end and returns its result, however often the caller is cancelled, which is raised afterwards.
+    """Runs work to its end and returns its result; cancellation of the caller is raised afterwards.
 
     anyio's cancel scopes cancel every wait in them. The work must end by itself, within a deadline. name: of its task.
     """

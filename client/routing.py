@@ -26,7 +26,7 @@ class SegmentRange(NamedTuple):
     high: float
 
 
-class Piece(NamedTuple):
+class RangeAssignment(NamedTuple):
     """A part of the range and the segment that it is assigned to."""
 
     low: float
@@ -44,9 +44,9 @@ class RangeRouter:
     def __init__(self, segments: Iterable[SegmentRange]) -> None:
         """Raises ProtocolViolation if they do not cover [0, 1) exactly."""
         self.version = 0
-        self._set([Piece(each.low, each.high, each) for each in segments])
+        self._set([RangeAssignment(each.low, each.high, each) for each in segments])
 
-    def _set(self, pieces: list[Piece]) -> None:
+    def _set(self, pieces: list[RangeAssignment]) -> None:
         pieces.sort(key=lambda piece: piece.low)
         at = 0.0
         for piece in pieces:
@@ -67,7 +67,7 @@ class RangeRouter:
         return list(dict.fromkeys(piece.segment for piece in self._pieces))
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[RangeAssignment]:
         """The parts of the range, in order."""
         return list(self._pieces)
 
@@ -82,7 +82,7 @@ class RangeRouter:
         part.
         """
         following = list(successors)
-        pieces: list[Piece] = []
+        pieces: list[RangeAssignment] = []
         for piece in self._pieces:
             if piece.segment.segment_id != segment_id:
                 pieces.append(piece)
@@ -90,5 +90,5 @@ class RangeRouter:
             for each in following:
                 low, high = max(each.low, piece.low), min(each.high, piece.high)
                 if low < high:
-                    pieces.append(Piece(low, high, each))
+                    pieces.append(RangeAssignment(low, high, each))
         self._set(pieces)

@@ -36,7 +36,7 @@ class Serializer(Protocol[T]):
         ...
 
     def deserialize(self, data: bytes) -> T:
-        """Returns the value. Raises ValueError if the data has none."""
+        """Returns the value. Raises ValueError if the data has no value."""
         ...
 
 
@@ -66,7 +66,7 @@ class _Decodes(Protocol[Out_co]):
 class MsgspecSerializer(Generic[T]):
     """JSON or MessagePack of typed values, checked against their type, by an encoder and a decoder of msgspec.
 
-    The caller creates both, best when a module is imported, because msgspec inspects a type at its first use.
+    The caller creates them, best when a module is imported, because msgspec inspects a type at its first use.
     """
 
     def __init__(self, encoder: _Encodes[T], decoder: _Decodes[T]) -> None:

@@ -1,13 +1,13 @@
 """OpenTelemetry spans and metrics of a client, through its API package.
 
 They are recorded if the program has set up a provider of traces or metrics before the client is opened; otherwise the
-package is not used. Names are those of OpenTelemetry's semantic conventions for messaging and RPC.
+package is not used. Names follow OpenTelemetry's semantic conventions for messaging and RPC.
 
 Spans: `send` for each `write` and `flush` of an event writer, `receive` for each read that a reader hands to its user,
 and each call to a controller. Metrics: durations of these operations, numbers of events, and the numbers of the pool
 (`segstore.client.metrics`), summed over clients of one URI.
 
-Invariants: the provider is looked up once for each client; without one, no operation is observed. Payloads,
+Invariants: the provider is looked up once for each client; without a provider, no operation is observed. Payloads,
 routing keys and tokens are not recorded. Events have no headers, so the context of a trace does not travel with them.
 """
 
@@ -148,7 +148,7 @@ def _operation(name: str, stream: str) -> dict[str, Any]:
 
 
 class Receiving:
-    """Observes what a reader hands to its user."""
+    """Observes the events that a reader hands to its user."""
 
     def __init__(self, telemetry: Telemetry, stream_of: Callable[[Any], str], group: str | None) -> None:
         self._telemetry = telemetry
@@ -221,7 +221,7 @@ class Pools:
 
     @classmethod
     def of(cls, module: ModuleType, provider: Any) -> Pools:
-        """Returns those of a provider, whose instruments cannot be removed and so are made once."""
+        """Returns the pools of a provider, whose instruments cannot be removed and so are made once."""
         found = cls._known.get(provider)
         if found is None:
             found = cls._known[provider] = cls(module.Observation, provider.get_meter(_NAME))

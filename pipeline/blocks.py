@@ -38,7 +38,7 @@ _MAGIC: Final = b"\x93wtridx\n"
 _HEAD: Final = struct.Struct("<8sQI4x")
 _ENTRY: Final = struct.Struct(f"<Q{HEADER_BYTES}s")
 _MOST_BYTES: Final = 1 << 30
-"""Longest index that is read: that of a capture of about 60 TB."""
+"""Longest index that is read, enough for a capture of about 60 TB."""
 _NONE: Final[Mapping[int, bytes]] = {}
 
 Index = Mapping[int, bytes]
@@ -46,7 +46,7 @@ Index = Mapping[int, bytes]
 
 
 def mark_in(file: File, size: int) -> bytes | None:
-    """Returns the mark of a capture, from its first whole header; None if there is none."""
+    """Returns the mark of a capture from its first whole header; None without a header."""
     try:
         return read_header(file.read_at(0, HEADER_BYTES), 0).mark
     except DamagedBlock:
@@ -105,7 +105,7 @@ def write_index(path: str, storage: Storage) -> tuple[str, int]:
 
 
 def read_index(path: str, file: File, mark: bytes, storage: Storage) -> Index | None:
-    """Returns the index of a capture; None if there is none, or if it does not belong to the capture."""
+    """Returns the index of a capture; None if it is missing or belongs to another capture."""
     index = _index_of(path)
     try:
         with storage.open(index) as opened:

@@ -1,7 +1,7 @@
 """Decompresses whole files (gzip, Zstandard) into temporary files, where they can be read by position.
 
-Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written, by default as
-many as the environment variable `SEGSTORE_MAX_DECOMPRESSED_BYTES` says, or 64 GiB.
+Invariant: data before damage is kept. At most `most_bytes` are written, by default as many as the environment variable
+`SEGSTORE_MAX_DECOMPRESSED_BYTES` says, or 64 GiB.
 """
 
 from __future__ import annotations

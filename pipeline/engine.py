@@ -33,7 +33,7 @@ class Engine(Protocol):
         """Returns the fraction of the running work that is done, as far as it is known. Any thread may call this."""
 
     def read(self, files: Sequence[str], columns: Sequence[str], **options: str) -> Table:
-        """Returns the rows of traces. options: those of `format("segstore.trace")`."""
+        """Returns the rows of traces. options: as for `format("segstore.trace")`."""
 
     def statement(self, text: str, **tables: Table) -> Table:
         """Returns the result of a SELECT in which `{name}` refers to the table of that name."""
@@ -46,13 +46,13 @@ class Engine(Protocol):
         by: Sequence[str] = (),
         order: Sequence[str] = (),
     ) -> Table:
-        """Returns what a step, which can be pickled, makes of each part of a table. schema: of the step's batches.
+        """Applies a step, which must be picklable, to each part of a table. schema: of the step's batches.
 
         by: rows that are equal in these columns are in one part. order: of the rows of a part.
         """
 
     def held(self, table: Table) -> Table:
-        """Returns the same table, which from its first use until `release` is kept on disk."""
+        """Returns the same table, kept on disk from its first use until `release`."""
 
     def release(self, table: Table) -> None:
         """Removes from disk what `held` returned."""
@@ -64,7 +64,7 @@ class Engine(Protocol):
         """
 
     def taken(self, table: Table) -> Table:
-        """Returns a table as one of this engine's; a `LocalEngine` takes those of Spark as well, as files."""
+        """Returns a table as a table of this engine; a `LocalEngine` takes Spark's tables as well, as files."""
 
     def rows(self, table: Table) -> Iterator[tuple[Any, ...]]:
         """Yields the rows of a table in its order."""

@@ -1,10 +1,10 @@
 """Runs the analyses on this machine: DuckDB runs statements, and processes read traces and follow connections.
 
-A table is the text of a SELECT over Parquet files, so it is computed where it is used, in this process or another one.
-What Python makes, from traces or in steps, goes to Parquet files in the engine's folder, batch by batch.
+A table is the text of a SELECT over Parquet files, so it is computed where it is used, in this process or another
+process. Python's rows, from traces or steps, go to Parquet files in the engine's folder, batch by batch.
 
-Invariant: memory does not grow with the size of a trace, except for what its steps hold: DuckDB spills what exceeds its
-limit into the engine's folder. No process outlives the engine.
+Invariant: memory does not grow with the size of a trace, except for the memory of its steps: above its limit, DuckDB
+spills into the engine's folder. No process outlives the engine.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.pipeline.storage import File, Storage
-from segstore.pipeline.trace.files import Piece, plan, sizes_of
+from segstore.pipeline.trace.files import FileRange, plan, sizes_of
 from segstore.pipeline.trace.filter import Chosen
-from segstore.pipeline.trace.options import TraceOptions, read_options
+from segstore.pipeline.trace.options import TraceReaderOptions, read_options
 from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _MEMORY: Final = "1GB"
 """DuckDB's limit, in each process."""
 _ROWS_AT_ONCE: Final = 8192
 _PACKED_AT_ONCE: Final = 16
-"""Rows whose last column is bytes, each of which may be many rows of another table."""
+"""Rows whose last column is bytes; a value may hold many rows of another table."""
 
 
 class ProcessDied(RuntimeError):
@@ -69,7 +69,7 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class LocalTable:
-    """A table of a `LocalEngine`. folder: its Parquet files, if it is what they contain."""
+    """A table of a `LocalEngine`. folder: its Parquet files, if the table is their contents."""
 
     engine: LocalEngine
     sql: str
@@ -205,7 +205,7 @@ class LocalEngine:
         return folder
 
     def _each(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], total: int) -> None:
-        """Does work in each process, the first item of `arguments` in the first. total: what they take together."""
+        """Runs `work` for each item of `arguments` in a process of its own. total: the sum of their work."""
         self._total = max(1, total)
         try:
             if self._pool is None:
@@ -290,7 +290,7 @@ def _add_progress(shared: Any, number: int, taken: int) -> None:
     shared[number] += taken
 
 
-def _read(advance: Advance, pieces: list[Piece], options: TraceOptions, out: Path) -> None:
+def _read(advance: Advance, pieces: list[FileRange], options: TraceReaderOptions, out: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     from segstore.pipeline.trace.batches import arrow_schema, read_rows

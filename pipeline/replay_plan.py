@@ -6,8 +6,9 @@ components are assigned to parts, the largest first, each to the part with the f
 
 Invariant: all records of a connection are in one part, and no segment or writer is named in two parts. Files are
 separate traces unless they name a common segment or writer; then they are one trace, in order of file names. A
-connection that names everything, such as a controller's, ties everything into one part. `Plan.hubs` lists the five
-connections that share the most. Segments named only in a batch of merges count if rows have the column `fields`.
+connection that names everything, such as a controller's, ties everything into one part. `ReplayPlan.hubs` lists the
+five connections that share the most. Segments named only in a batch of merges count if rows have the column
+`fields`.
 
 `replay` knows no store: the function to run for each part is an argument and must be picklable.
 """
@@ -36,7 +37,7 @@ _MOST_HUBS: Final = 5
 Connection = tuple[str, int]
 
 
-class Link(NamedTuple):
+class ConnectionUse(NamedTuple):
     """A connection and a segment or writer that it names; None counts its records that name nothing."""
 
     file: str
@@ -49,7 +50,7 @@ class Link(NamedTuple):
         return self.file, self.connection
 
 
-class Part(NamedTuple):
+class TracePart(NamedTuple):
     """Connections to replay together, in the order of the trace. components: number of independent groups in it."""
 
     number: int
@@ -58,12 +59,12 @@ class Part(NamedTuple):
     components: int
 
 
-class Plan(NamedTuple):
+class ReplayPlan(NamedTuple):
     """The parts of a trace. parts: non-empty parts, the largest first. components: number of independent groups. hubs:
-    the five connections that share the most segments and writers with others, and how many.
+    the five connections that share the most segments and writers with other connections, and how many.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TracePart, ...]
     components: int
     hubs: tuple[tuple[Connection, int], ...]
 
@@ -71,8 +72,8 @@ class Plan(NamedTuple):
         return {each: part.number for part in self.parts for each in part.connections}
 
 
-class Outcome(NamedTuple):
-    """The outcome of replaying one part. differences: the first ones, as text. error: why it could not be replayed."""
+class PartOutcome(NamedTuple):
+    """The outcome of replaying one part. differences: the first few, as text. error: why it could not be replayed."""
 
     part: int
     requests: int
@@ -82,7 +83,7 @@ class Outcome(NamedTuple):
     error: str | None = None
 
 
-Replayer = Callable[[int, list[Record]], Outcome]
+Replayer = Callable[[int, list[Record]], PartOutcome]
 
 
 def keys_of(segment: str | None, source: str | None, writer_id: str | None) -> Iterator[str]:
@@ -94,7 +95,7 @@ def keys_of(segment: str | None, source: str | None, writer_id: str | None) -> I
         yield f"writer {writer_id}"
 
 
-def links(rows: Table) -> list[Link]:
+def links(rows: Table) -> list[ConnectionUse]:
     """Returns what each connection names, from rows with `LINK_COLUMNS`, plus `fields` for batches of merges.
 
     The distinct pairs are collected on the driver, which keeps some hundred bytes for each connection and name.
@@ -111,13 +112,13 @@ def links(rows: Table) -> list[Link]:
     return _links(engine.rows(engine.statement(counted, rows=rows)))
 
 
-def links_of(paths: str | Iterable[str]) -> list[Link]:
+def links_of(paths: str | Iterable[str]) -> list[ConnectionUse]:
     """Same as `links`, in plain Python."""
     columns = (*LINK_COLUMNS, "fields", "kind")
     return _links((*row[:-1], 1) for row in trace_rows(paths, columns) if row[-1] != "skipped")
 
 
-def _links(rows: Iterable[Sequence[Any]]) -> list[Link]:
+def _links(rows: Iterable[Sequence[Any]]) -> list[ConnectionUse]:
     found: Counter[tuple[str, int, str | None]] = Counter()
     for file, connection, command, segment, source, writer_id, fields, count in rows:
         keys = dict.fromkeys(keys_of(segment, source, writer_id))
@@ -128,10 +129,10 @@ def _links(rows: Iterable[Sequence[Any]]) -> list[Link]:
         for key in keys:
             found[file, connection, key] += 0
         found[file, connection, None] += count
-    return [Link(*key, count) for key, count in sorted(found.items(), key=repr)]
+    return [ConnectionUse(*key, count) for key, count in sorted(found.items(), key=repr)]
 
 
-def plan(found: Iterable[Link], parts: int) -> Plan:
+def plan(found: Iterable[ConnectionUse], parts: int) -> ReplayPlan:
     """Assigns connections to at most `parts` parts."""
     if parts < 1:
         raise ValueError(f"at least one part is needed, not {parts}")
@@ -157,10 +158,10 @@ def plan(found: Iterable[Link], parts: int) -> Plan:
         least = min(range(len(bins)), key=lambda at: bins[at][0])
         bins[least] = (bins[least][0] + weight, [*bins[least][1], one])
     dealt = tuple(
-        Part(number, tuple(sorted(each for one in ones for each in one)), weight, len(ones))
+        TracePart(number, tuple(sorted(each for one in ones for each in one)), weight, len(ones))
         for number, (weight, ones) in enumerate(sorted(bins, key=lambda each: -each[0]))
     )
-    return Plan(dealt, len(components), _hubs(users))
+    return ReplayPlan(dealt, len(components), _hubs(users))
 
 
 def _root(root: dict[Connection, Connection], connection: Connection) -> Connection:
@@ -184,7 +185,7 @@ def _hubs(users: dict[str, list[Connection]]) -> tuple[tuple[Connection, int], .
 # --- the job ------------------------------------------------------------------------------------------------------
 
 
-def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
+def replay(rows: DataFrame, parts: ReplayPlan, run: Replayer) -> list[PartOutcome]:
     """Replays each part in its own task; returns the outcomes in order of the parts.
 
     rows: must have `REPLAY_COLUMNS`, with delegation tokens. A task holds the records of its part in memory. run:
@@ -215,12 +216,12 @@ class _Task:
     def __init__(self, run: Replayer) -> None:
         self.run = run
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[Outcome]:
+    def __call__(self, rows: Iterable[Row]) -> Iterator[PartOutcome]:
         for part, records in _by_part(rows):
             try:
                 yield self.run(part, records)
             except (OSError, ValueError, WireError) as error:
-                yield Outcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")
+                yield PartOutcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")
 
 
 def _by_part(rows: Iterable[Row]) -> Iterator[tuple[int, list[Record]]]:

@@ -1,14 +1,14 @@
 """Creates Spark sessions with this project's data sources, or raises an error that names what to install.
 
 Filters are pushed down to the sources only on request, because Spark (4.3.0) attaches a pushed filter to the DataFrame
-that was filtered: for `a = df.where(x)` and `b = df.where(y)`, the union has the rows of one of them twice, and after
+that was filtered: for `a = df.where(x)` and `b = df.where(y)`, the union has the rows of `a` or of `b` twice, and after
 `a.count()` even `df.count()` is wrong. Push-down is correct only if each DataFrame is used once, in one query. The
 options of a source (`commands`, `connections`, `fromNs`, `untilNs` of traces) have the same effect and are safe.
 
-Invariant: this module sets only what the sources need or what makes a local session start faster; the caller's `conf`
-takes precedence. Python workers use PYSPARK_PYTHON, or this interpreter if that is not set, where Spark would take the
-first `python3` on PATH. Refused, with `SparkMissing`: no PySpark, no Java of version `JAVA` or newer, a malformed
-master URL, unreachable cluster masters, which Spark would try for a minute, and workers without this package.
+Invariant: this module sets only options that the sources need or that make a local session start faster; the caller's
+`conf` takes precedence. Python workers use PYSPARK_PYTHON, or this interpreter if that is not set, where Spark would
+take the first `python3` on PATH. Refused, with `SparkMissing`: no PySpark, no Java of version `JAVA` or newer, a
+malformed master URL, unreachable cluster masters, which Spark would try for a minute, and workers without this package.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 class SparkMissing(RuntimeError):
-    """Spark cannot run here, or not on the given master. Attribute: part, what is missing."""
+    """Spark cannot run here, or not on the given master. Attribute: part, the missing part."""
 
     def __init__(self, part: str, message: str) -> None:
         super().__init__(message)
@@ -151,7 +151,7 @@ def missing() -> SparkMissing | None:
 
 
 def master_missing(master: str) -> SparkMissing | None:
-    """Returns what is wrong with a master URL; None if it is valid and, for a cluster, a master is reachable."""
+    """Returns an error for an invalid master URL or a cluster without a reachable master; else None."""
     if not _MASTER.fullmatch(master):
         return SparkMissing(
             "master",

@@ -1,15 +1,14 @@
-"""Opens files by position, on this machine and on the stores that fsspec reaches: S3, HDFS, HTTP and others.
+"""Opens files by position, on this machine and on the stores that fsspec reaches, such as S3, HDFS and HTTP.
 
 A path without a scheme, or with the scheme `file`, is a file of this machine. Every other URL is opened by fsspec,
 whose file systems have their own packages (s3fs, gcsfs, adlfs), options and environment variables.
 
 Invariants: a read returns the bytes that it was asked for, fewer only at the end of the file. A request that fails is
-repeated, except if the file is missing or access is refused; what fails finally is an `OSError` of one sentence. If the
+repeated, except if the file is missing or access is refused; the final failure is an `OSError` of one sentence. If the
 refusal may be due to expired credentials, the file system is opened again, which reads its credentials again, and the
-request is repeated once.
-Messages of a store are shown without URL queries and without the values of `Storage.options`, and are not chained,
-because they may contain credentials. Refused: URLs that contain credentials, because a URL appears in rows and
-checkpoints.
+request is repeated once. Messages of a store are shown without URL queries and without the values of `Storage.options`,
+and are not chained, because they may contain credentials. Refused: URLs that contain credentials, because a URL appears
+in rows and checkpoints.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ WAITS_S: Final = (0.2, 1.0, 3.0)
 """Waits between the attempts of a request."""
 _FIRST_BYTES: Final = 64 * 1024
 _AHEAD_BYTES: Final = 8 * 1024 * 1024
-"""Minimum size of a request that continues the previous one."""
+"""Minimum size of a request that continues the previous request."""
 _MAX_MESSAGE: Final = 300
 _CHANGED: Final = ("LastModified", "last_modified", "mtime", "modified", "updated", "modificationTime")
-"""What file systems of fsspec call the time of the last change: a `datetime`, ISO 8601, or seconds since 1970; the
-last one is milliseconds, of HDFS."""
+"""Names of the time of the last change in fsspec's file systems: a `datetime`, ISO 8601, or seconds since 1970;
+`modificationTime`, of HDFS, is in milliseconds."""
 _HIDDEN: Final = re.compile(r"(?<=\?)[^\s'\"<>]+|(?<=://)[^\s/@]+(?=@)")
 _SHOWN_OPTIONS: Final = frozenset(
     ("account_name", "endpoint_url", "host", "port", "project", "protocol", "region_name", "user", "username")
 )
 
 
-class StoreError(OSError):
+class StorageError(OSError):
     """A store has failed, or refuses."""
 
 
@@ -99,7 +98,7 @@ class LocalFile:
 
 
 class RemoteFile:
-    """A file on a store. Holds what it read last; sequential reads become requests of at least 8 MiB."""
+    """A file on a store. Holds the last bytes read; sequential reads become requests of at least 8 MiB."""
 
     __slots__ = ("_data", "_name", "_start", "_system", "size")
     remote: Final = True
@@ -130,14 +129,16 @@ class RemoteFile:
         while (start := offset + len(data)) < (end := min(offset + length, self.size)):
             try:
                 more: bytes = self._system.ask("cat_file", self._name, start=start, end=end)
-            except StoreError:
+            except StorageError:
                 if not self._has_shrunk():
                     raise
                 continue
             if len(more) > end - start:
-                raise StoreError(f"the store sent {len(more)} bytes for a range of {end - start}: copy the file first")
+                raise StorageError(
+                    f"the store sent {len(more)} bytes for a range of {end - start}: copy the file first"
+                )
             if not more and not self._has_shrunk():
-                raise StoreError(f"the store sent nothing of the {end - start} bytes at {start}")
+                raise StorageError(f"the store sent nothing of the {end - start} bytes at {start}")
             data += more
         return data
 
@@ -155,8 +156,8 @@ class RemoteFile:
 class Storage:
     """The stores that traces are read from.
 
-    options: of fsspec's file systems, the same as `storage_options` of pandas. Pickled, it is these options. What
-    `files` finds is remembered: opening these files needs no request for their size.
+    options: of fsspec's file systems, the same as `storage_options` of pandas. Pickled, it is these options. `files`
+    remembers sizes: opening these files needs no request for them.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
@@ -185,8 +186,8 @@ class Storage:
             return file.size
 
     def changed_ns(self, path: str) -> int | None:
-        """Returns the time of a file's last change, None if it is missing. Of a file on a store, as `files` found it;
-        now, if the store does not report it."""
+        """Returns the time of a file's last change, None if it is missing. For a file on a store: from `files`, or the
+        time of that call if the store reports none."""
         if is_remote(path):
             found = self._found.get(path)
             return None if found is None else found.changed_ns
@@ -196,15 +197,15 @@ class Storage:
             return None
 
     def files(self, url: str) -> list[str]:
-        """Returns the URLs of a file, of the files below a folder, or those that match a glob; empty if there are none.
+        """Returns the URLs of a file, of the files below a folder, or of the files that match a glob; may be empty.
 
         Raises OSError, ValueError.
         """
         system, name = self._system(url)
         try:
             found = system.files(name, is_folder=url.endswith("/"))
-        except StoreError as error:
-            raise StoreError(f"{url}: {error}") from None
+        except StorageError as error:
+            raise StorageError(f"{url}: {error}") from None
         # Names lack the scheme, and for some stores the host. The prefix of the given URL is kept.
         prefix = url.rstrip("/").removesuffix(name) if url.rstrip("/").endswith(name) else None
         urls = {system.url(each) if prefix is None else prefix + each: info for each, info in found.items()}
@@ -239,7 +240,7 @@ class Storage:
             raise ValueError(f"{url}: a package for {parts.scheme} is not installed: {error}") from error
         except Exception as error:  # noqa: BLE001 — each file system has its own errors
             said = _shown(error, self.options)
-            raise StoreError(
+            raise StorageError(
                 f"{url}: {parts.scheme} cannot be opened: {said}; what it needs is in fsspec's documentation"
             ) from None
         return _System(system, parts.scheme, self.options), name
@@ -286,19 +287,19 @@ class _System:
                 expired = _may_have_expired(error)
                 if _is_refusal(error) and not expired:
                     reason = f"the store refuses access ({said}): renew the credentials, or pass others as its options"
-                    raise StoreError(reason) from None
+                    raise StorageError(reason) from None
             if expired:
                 refusals += 1
                 if refusals > 1:
-                    raise StoreError(self._expiry(said))
+                    raise StorageError(self._expiry(said))
                 continue
             if failures == len(WAITS_S):
-                raise StoreError(f"the store failed {failures + 1} times ({said}): try again when it answers")
+                raise StorageError(f"the store failed {failures + 1} times ({said}): try again when it answers")
             time.sleep(WAITS_S[failures])
             failures += 1
 
     def _reopen(self) -> None:
-        """Replaces the file system by one that reads its credentials again, unless another user of it has done so."""
+        """Opens the file system again, which reads its credentials again, unless another user of it has done so."""
         kind, arguments, options = type(self._system), self._system.storage_args, self._system.storage_options
         fresh = kind(*arguments, **options)
         if fresh is self._system:
@@ -319,11 +320,11 @@ class _System:
         self._system.invalidate_cache(name)
         size: int | None = self.ask("info", name)["size"]
         if size is None:
-            raise StoreError("the store does not report the size of the file: copy the file first")
+            raise StorageError("the store does not report the size of the file: copy the file first")
         return size
 
     def files(self, name: str, *, is_folder: bool) -> dict[str, _Found]:
-        """Returns what the store reports of the files that a name stands for, by their names in order."""
+        """Returns the store's facts about the files that match a name, by file name, sorted."""
         self._system.invalidate_cache()
         if re.search(r"[*?[]", name):
             found = self.ask("glob", name, detail=True)

@@ -5,7 +5,8 @@ executors, where it reads and writes. `check_workers` runs that program once on 
 machines are not known there. So objects that Spark sends to them derive from `Shipped`: where this package is missing,
 loading one fails with a sentence that names the machine, the program and the remedy.
 
-Invariant: what loads a `Shipped` object is pickled by value and needs only Python and PySpark, which every worker has.
+Invariant: the loader of a `Shipped` object is pickled by value and needs only Python and PySpark, which every worker
+has.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Standard output, standard error and the log of a server, which never waits for their readers.
 
-A thread writes each stream, as the write to a full pipe returns only when its reader reads. Invariants: what is queued
-for a reader is bounded; standard error drops lines beyond it and says how many; standard output fails then, by name,
-because a recording with gaps is none. The end of the process waits a bounded time for readers. A place in the code logs
-a bounded number of warnings a second, and their count beyond it, so peers cannot fill a disk with their mistakes.
+A thread writes each stream, as the write to a full pipe returns only when its reader reads. Invariants: the queue for a
+reader is bounded; beyond it, standard error drops lines and says how many, and standard output fails, by name, because
+a recording must not have gaps. The end of the process waits a bounded time for readers. A place in the code logs a
+bounded number of warnings a second, and their count beyond it, so peers cannot fill a disk with their mistakes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_A_SECOND: Final = 10
 
 
 class _Output(io.RawIOBase):
-    """Standard output or error, written by a thread. lossy: whether it drops what it cannot write, and never fails."""
+    """Standard output or error, written by a thread. lossy: whether it drops unwritable data, and never fails."""
 
     def __init__(self, number: int, name: str, *, lossy: bool) -> None:
         self._number = number
@@ -131,7 +131,7 @@ def _end(stream: TextIO) -> None:
 
 
 class BoundedLog(logging.StreamHandler[TextIO]):
-    """A log whose warnings are bounded: of each place in the code, `_MOST_A_SECOND`, and the number of the others."""
+    """A log with bounded warnings: `_MOST_A_SECOND` from a place in the code, and the number of further warnings."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)

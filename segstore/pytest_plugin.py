@@ -5,10 +5,10 @@ Registered under the name `segstore`. `segstore_server`, `segstore_cluster`, `se
 starts with the first of them; so they work alike for synchronous tests and for coroutines. Each test has servers of its
 own, on free ports.
 
-Invariants: a run that uses none of the fixtures imports only this module of segstore and starts nothing; servers end
-with their test, thread and process with the session. The plugin changes no option, marker, warning filter or hook of
-others. In reports of failed tests it adds sections about servers, and hides frames of the client if the error is one of
-the client's own and --full-trace is not given. A recording of a failed test never overwrites one of a passing test.
+Invariants: a run without these fixtures imports only this module of segstore and starts nothing; servers end with their
+test, thread and process with the session. The plugin changes no option, marker, warning filter or hook of other
+plugins. In reports of failed tests it adds sections about servers, and hides frames of the client if the client raised
+the error and --full-trace is not given. A recording of a failed test never overwrites a passing test's recording.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -45,8 +45,6 @@ _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
 _MOST_PROBLEMS: Final = 20
 _SUFFIXES: Final = (".jsonl", ".wtrace")
-_MOST_NAMES: Final = 1_000
-"""Maximum number of traces among which the name nearest to that of a missing one is looked for."""
 _CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
@@ -60,7 +58,7 @@ _names: Final = pytest.StashKey[dict[str, str]]()
 
 
 class UnmatchedFault(pytest.PytestWarning):
-    """A fault rule of a test has never matched, so the test may not test what it claims."""
+    """A fault rule of a test has never matched, so its fault was not tested."""
 
     __module__ = "pytest"  # so that a warning filter can name it without an import
 
@@ -159,7 +157,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 
 class _Recordings:
-    """The recordings of a test: one for each of its servers."""
+    """The recordings of a test: one per server."""
 
     def __init__(self, item: pytest.Item) -> None:
         self._item = item
@@ -258,7 +256,7 @@ def _beside(
 
 @pytest.fixture
 def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[testing.StartServer]:
-    """Starts a fresh mock store, or several, when called: segstore_cluster(stores=3, **settings).
+    """Starts one or more fresh mock stores when called: segstore_cluster(stores=3, **settings).
 
     process: whether in a process of their own; by default, the setting `segstore_process`.
     """
@@ -283,7 +281,7 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
 
 def _stop(running: Sequence[testing.Running]) -> list[str]:
-    """Stops servers, the newest first; returns texts about the first of each one's rules that never matched."""
+    """Stops servers, the newest first; returns texts about each server's first rules that never matched."""
     unmatched = [text for each in running if each.watched for text in each.faults.unmatched_report()]
     with ExitStack() as stack:
         for each in running:
@@ -383,10 +381,10 @@ def _waiting_line(item: pytest.Item) -> str:
 def _ending(item: pytest.Item) -> Iterator[Callable[[str], None]]:
     """Gives a function that fails the running test, from any thread.
 
-    The main thread fails at its next step in Python, or in a system call. An event loop may swallow what is raised in a
-    callback, or leave a transport half closed, so one that runs is given a second to become idle. The signal is
-    repeated until it has worked: just before a system call it has no effect. SIGURG is ignored by default, so one that
-    comes late does no harm.
+    The main thread fails at its next step in Python, or in a system call. An event loop may swallow an error in a
+    callback, or leave a transport half closed, so a running loop is given a second to become idle. The signal is
+    repeated until it has worked: just before a system call it has no effect. SIGURG is ignored by default, so a late
+    signal does no harm.
     """
     reasons: list[str] = []
     signalling: list[threading.Thread] = []
@@ -462,7 +460,7 @@ def _make_reports(item: pytest.Item) -> list[tuple[str, str]]:
 
 
 def _hide_client() -> None:
-    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text describes what was wrong.
+    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text describes the problem.
 
     Called at each failure: a later test may have imported more of the client.
     """
@@ -512,7 +510,7 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
             said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
             pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
     traces = chain.from_iterable(Path(folder).glob(f"*{suffix}") for folder in folders for suffix in _SUFFIXES)
-    names = {each.stem for each in islice(traces, _MOST_NAMES)}
+    names = {each.stem for each in traces}
     near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
     pytest.fail(f"{said}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
 
@@ -535,10 +533,10 @@ def _has_calls(path: Path) -> bool:
 def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[testing.StartTrace]:
     """Answers clients from a trace when called: segstore_trace("file", mode="match", missing="fail", pace=None).
 
-    The first request that the trace does not answer ends the test. Other values of `missing` let it go on: at its end
-    such a request is an error, unless check=False, with which missing="error" is the default. With complete=True, an
-    unused request is an error, too. With missing="pass" and no `upstream`, other requests are forwarded to
-    `segstore_server`, and if the trace has controller calls, other calls to its controller.
+    The first request that the trace does not answer ends the test. With other values of `missing` the test continues,
+    and such a request is an error at its end, unless check=False, which makes missing="error" the default. With
+    complete=True, an unused request is an error, too. With missing="pass" and no `upstream`, other requests are
+    forwarded to `segstore_server`, and if the trace has controller calls, other calls to its controller.
     """
     made: list[tuple[Path, testing.RunningTrace, bool, bool]] = []
 
@@ -600,7 +598,7 @@ def segstore_explore() -> testing.Explore:
 
     The client is a function, which runs in a thread of its own, or a coroutine function. It is given a fresh store for
     each run; a function may only use the store's addresses, and must not hold the interpreter lock while it waits.
-    Options are those of `segstore.explore.explorer.explore`, which an async test awaits itself.
+    Options are as for `segstore.explore.explorer.explore`, which an async test awaits itself.
     """
     import asyncio
     import inspect

@@ -74,14 +74,14 @@ class Tap(TapServer):
     """A tap, for tests and for the command line.
 
     controller: `tcp://host:port`, `tls://host:port` or `host:port`. store: the same for a store to proxy from the
-        start. At least one of the two is needed.
+        start. Required without `controller`.
     record: a new file for the traffic of all stores, whose ending decides its form: a capture (`.wtrace`), a fixture
         (`.jsonl`) or packets (`.pcapng`); `-` is standard output, as a fixture.
         record_tokens: whether it contains delegation tokens. record_values: values for its header.
     faults: the initial fault rules, or a fault file.
     clock: the clock for request times and delays.
     watched: False records no requests for `wait_for`; without faults, bytes are then forwarded undecoded.
-    The others are the fields of `TapSettings`; the addresses decide `tls`.
+    Other options are fields of `TapSettings`; the addresses decide `tls`.
 
     Raises ValueError for invalid options, FaultFileError, OSError.
     """
@@ -227,7 +227,7 @@ def run_tap(
     log_level: str | None = None,
     **options: Unpack[TapOptions],
 ) -> None:
-    """Runs until a signal; options are those of `Tap`. Raises what `Tap` and `Tap.start` raise.
+    """Runs until a signal; options are as for `Tap`. Raises the errors of `Tap` and `Tap.start`.
 
     A second signal raises SystemExit with 128 and its number.
     """

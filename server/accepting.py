@@ -1,11 +1,11 @@
-"""Listening sockets: accept each peer, and close what is left on shutdown.
+"""Listening sockets: accept peers, and close remaining sockets on shutdown.
 
 asyncio accepts a connection in one tick of the loop and creates its transport in the next. If the server is closed in
 between, asyncio drops the connection with an error in the log and leaks its socket. uvloop has no such gap, but is
 closed in the same way.
 
-An asyncio server also does not report a peer before its TLS handshake is complete, so silent peers could take all
-descriptors. `Listening` therefore accepts connections itself and sees each socket before its handshake.
+An asyncio server also does not report a peer before its TLS handshake is complete, so a closed server would leave it
+open. `Listening` therefore accepts connections itself and sees each socket before its handshake.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from segstore.server.descriptors import Limit
-
 log = logging.getLogger(__name__)
 
 _TURNS = 2
@@ -29,31 +27,24 @@ _PAUSE_S: Final = 0.1
 class Listening:
     """The listening sockets of a host and port, whose peers get a protocol from `factory`.
 
-    Invariants: at most `handshakes.most` TLS handshakes are in progress, and one more cancels the oldest; after `close`
-    and `wait_closed` each accepted socket has its protocol or is closed.
+    Invariant: after `close` and `wait_closed` each accepted socket has its protocol or is closed.
 
     Attributes:
         address: (host, port) of the first socket.
     """
 
-    def __init__(
-        self, factory: Callable[[], asyncio.BaseProtocol], limit: Limit, *, handshakes: Limit, tls: dict[str, Any]
-    ) -> None:
-        """limit: reached when there is no descriptor for a peer. tls: arguments of `loop.connect_accepted_socket`,
-        empty without TLS.
-        """
+    def __init__(self, factory: Callable[[], asyncio.BaseProtocol], *, tls: dict[str, Any]) -> None:
+        """tls: arguments of `loop.connect_accepted_socket`, empty without TLS."""
         self.address = ("", 0)
         self._factory = factory
-        self._limit = limit
-        self._handshakes = handshakes
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._connecting: dict[asyncio.Task[None], None] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
         self._paused: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int, backlog: int) -> Self:
-        """Listens on each address of the host; port 0 picks a free one. Raises OSError."""
+        """Listens on all addresses of the host; port 0 picks a free port. Raises OSError."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
@@ -88,21 +79,14 @@ class Listening:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:  # without a pause, the loop would try again at once
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._limit.reached()
-            else:
-                log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
+            log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
             self._pause()
             self._paused = self._loop.call_later(_PAUSE_S, self._resume)
             return
         accepted.setblocking(False)
         task = self._loop.create_task(self._connect(accepted), name="segstore accepts a connection")
-        self._connecting[task] = None
-        task.add_done_callback(self._connecting.pop)
-        if self._tls and len(self._connecting) > self._handshakes.most:
-            self._handshakes.reached()
-            oldest = next((each for each in self._connecting if not each.cancelling()), task)
-            self._loop.call_soon(oldest.cancel)  # after it has started, so that it closes its socket
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
@@ -122,7 +106,7 @@ class Listening:
             each.close()
         if self._tls:
             for task in self._connecting:
-                self._loop.call_soon(task.cancel)
+                self._loop.call_soon(task.cancel)  # after it has started, so that it closes its socket
 
     async def wait_closed(self) -> None:
         """Waits until each accepted connection has its protocol or is closed."""

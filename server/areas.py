@@ -20,7 +20,7 @@ _MAPPED: Final = sys.platform == "linux"
 MAPPED_BYTES: Final = 64 * 1024
 """Size from which memory is mapped. Less is cleared when it is allocated."""
 LOOK_AT: Final = 4
-"""Number of areas tried before a new one is allocated, so that held views do not slow callers."""
+"""Number of areas tried before a new area is allocated, so that held views do not slow callers."""
 _IDLE: Final = 2
 
 
@@ -51,14 +51,14 @@ def has_views(memory: Memory) -> bool:
 
 
 class Areas:
-    """Memory in areas of one size, above 0. `trim` frees those that are idle."""
+    """Memory in areas of one size, above 0. `trim` frees idle areas."""
 
     __slots__ = ("_areas", "_size")
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._areas: deque[Memory] = deque()
-        """The one that was taken last comes last."""
+        """The area taken last comes last."""
 
     def take(self) -> memoryview:
         """Returns a view of a whole area, with arbitrary content and without other views."""

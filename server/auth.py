@@ -44,7 +44,7 @@ class TokenExpired(TokenError):
 
 
 class AccessLevel(IntEnum):
-    """Access that a claim grants or a request needs; a higher level includes the lower ones."""
+    """Access that a claim grants or a request needs; a higher level includes the lower levels."""
 
     NONE = 0
     READ = 1

@@ -81,7 +81,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_choice(option: str, given: object, known: Collection[str]) -> None:
-    """Raises ValueError for a value of an option that is not one of the known ones."""
+    """Raises ValueError for an option's unknown value."""
     if given not in known:
         near = difflib.get_close_matches(str(given), known, 1)
         hint = f" ({near[0]}?)" if near else ""
@@ -105,7 +105,7 @@ def settings_of(model: type[M], given: Mapping[str, Any], also: Collection[str] 
 
 
 def names_there(name: str, known: Collection[str], what: str) -> str:
-    """The names that there are instead of an unknown one, for an error text: all, or the closest of many."""
+    """Returns the existing names for an error about an unknown name: all names, or the closest of many."""
     near = list(islice(known, _NAMES_SHOWN))
     if len(known) > _NAMES_SHOWN and len(name) <= _COMPARED_CHARACTERS:
         short = [each for each in known if len(each) <= _COMPARED_CHARACTERS]
@@ -115,7 +115,7 @@ def names_there(name: str, known: Collection[str], what: str) -> str:
 
 
 def keys_at(model: Any, location: Sequence[int | str]) -> list[str]:
-    """The keys that an object within a model's input has. location: that of the object in an error of pydantic."""
+    """Returns the allowed keys of an object in a model's input. location: the object's location in a pydantic error."""
     kinds: list[Any] = [model]
     for part in location:
         kinds = [inner for kind in kinds for inner in _kinds_at(kind, part)]
@@ -144,7 +144,7 @@ def _kinds_at(kind: Any, part: int | str) -> Iterator[Any]:
 
 
 def _plain_name(given: str) -> str:
-    """Returns a name that paths of URLs and files can have as a part. Raises ValueError for others."""
+    """Returns a name that is valid as a part of URL and file paths. Raises ValueError for other names."""
     if given in (".", ".."):
         raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
     if found := _SEPARATORS.search(given):
@@ -157,21 +157,20 @@ PlainName = Annotated[str, AfterValidator(_plain_name)]
 
 
 class LimitSettings(BaseModel):
-    """What peers may hold, and for how long."""
+    """Limits on the peers: memory, connections and time."""
 
     model_config = SETTINGS
 
     max_frame_bytes: int = Field(default=MAX_FRAME_BYTES, ge=8, le=MAX_FRAME_BYTES)
     """Maximum size of a frame, header included (`WireCommands.MAX_WIRECOMMAND_SIZE`)."""
     connection_outstanding_bytes: int = Field(default=8 * _MIB, gt=0)
-    """Maximum size of the replies that wait for one peer to read them. Above it, requests of the peer are neither read
-    nor executed. One more reply can wait, and requests that were read with others are buffered. The reference bounds
-    what one connection has in flight at 128 MiB."""
+    """Maximum size of the replies that wait for a peer to read them. Above it, the peer's requests are neither read nor
+    executed. One more reply can wait, and requests already read are buffered. The reference limits the bytes in flight
+    on a connection to 128 MiB."""
     total_outstanding_bytes: int = Field(default=512 * _MIB, gt=0)
     """Maximum size of what is held for all peers together: waiting replies, incomplete frames and append blocks,
-    buffered requests, reads that wait at a tail. Above half of it, the replies that may wait for one peer shrink to its
-    share; above it, one of the largest connections is closed. It is exceeded by at most the replies to one read of one
-    connection (1 MiB and one reply)."""
+    buffered requests, reads that wait at a tail. Above it, the largest connections are closed. It is exceeded by at
+    most the replies to one read of one connection (1 MiB and one reply)."""
     connection_waiting_reads: int = Field(default=10_000, gt=0)
     """Maximum number of tail reads that wait for one peer; one more closes its connection."""
     connection_writer_bytes: int = Field(default=8 * _MIB, gt=0)
@@ -182,10 +181,10 @@ class LimitSettings(BaseModel):
     """Maximum number of extended attributes of a segment, including one for each writer that was ever set up. A request
     for one more closes the connection. The reference has no bound: it writes them to its storage."""
     max_memory_bytes: int | None = Field(default=None, gt=0)
-    """Maximum size of what is stored in memory; `serve` takes half of the memory available to the process. It is
-    an estimate over segments with their bytes, attributes, table keys, writers, and the state of the controller; with a
-    data directory the bytes are not counted. A request that needs more closes its connection, and a controller call
-    that needs more is refused; reads, truncations, merges and deletions still work."""
+    """Maximum size of the data stored in memory; `serve` takes half of the memory available to the process. The size is
+    an estimate over segments with their bytes, attributes, table keys, writers, and the controller's state; with a data
+    directory, segment bytes do not count. A request that needs more closes its connection, and a controller call that
+    needs more is refused; reads, truncations, merges and deletions still work."""
     request_keys: int = Field(default=1024, gt=0)
     """Maximum number of keys, entries or attributes in one request; more are refused as an illegal argument. The
     official client sends at most 256 (`TableSegment.MAXIMUM_BATCH_KEY_COUNT`); the reference's store bounds only their
@@ -194,13 +193,13 @@ class LimitSettings(BaseModel):
     """Maximum number of segments that one request may merge; more are refused as an illegal argument. The reference's
     controller sends at most 100 (`CommitRequestHandler`)."""
     max_connections: int | None = Field(default=None, gt=0)
-    """Maximum number of connections; as many as file descriptors allow if not given. One more replaces the oldest
-    connection that has requested nothing; if there is none, the new one is closed at once."""
+    """Maximum number of connections; half of the process's file descriptors (`ulimit -n`) if not given. One more is
+    closed at once."""
     first_frame_timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Close a connection that has not sent a whole frame by then. A TLS handshake may take as long."""
     frame_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Close a connection whose frame or append block is not complete by then. Bytes that arrive meanwhile do not extend
-    the time; time in which the store does not read the peer does not count."""
+    the time, which starts again when the store reads the peer after a pause."""
     stalled_peer_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """Close a connection whose peer has read nothing of its waiting replies for this long."""
     linger_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
@@ -224,7 +223,7 @@ class StoreSettings(BaseModel):
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address that all ports listen on."""
     port: int = Field(default=12345, ge=0, le=65535)
-    """Port of the segment store; 0 picks a free one."""
+    """Port of the segment store; 0 picks a free port."""
     admin_port: int | None = Field(default=None, ge=0, le=65535)
     """Port for admin commands of the segment store; disabled by default."""
     containers: int = Field(default=4, gt=0)
@@ -241,12 +240,12 @@ class StoreSettings(BaseModel):
     """Allow transient segments only their writer's event number as an attribute; the reference allows 16. PDP-43A
     specifies the former."""
     stack_traces: bool = False
-    """Include stack traces in failure replies. Those of the admin port always do, as in the reference."""
+    """Include stack traces in failure replies. The admin port always includes them, as in the reference."""
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
     """Newest wire version to announce; frames are read and written as in that version."""
     strict_wire_version: bool = False
-    """Close the connection on trailing bytes that the wire version does not know. That is what stores up to version 8
-    (Pravega 0.5) did, after they had executed the command; otherwise the bytes are ignored."""
+    """Close the connection on trailing bytes that the wire version does not know, as stores up to version 8 (Pravega
+    0.5) did after they had executed the command; otherwise the bytes are ignored."""
     long_poll_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     """Answer a waiting tail read without data after this time. The reference waits without a limit; the Rust client
     gives up after 30 s, so the default is shorter."""
@@ -259,7 +258,7 @@ class StoreSettings(BaseModel):
     tls_key: Path | None = None
     """Private key of the certificate (PEM)."""
     limits: LimitSettings = LimitSettings()
-    """What peers may hold."""
+    """Limits on the peers."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -271,7 +270,7 @@ class StoreSettings(BaseModel):
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files for TLS at all ports; None for none."""
+        """Returns the TLS files of all ports; None without TLS."""
         return TlsFiles.of(self.tls_cert, self.tls_key)
 
     @property

@@ -1,5 +1,5 @@
-"""Network addresses: endpoints, the host that clients are sent to, TLS files, ports that cannot be listened on, and
-resets.
+"""Network addresses: endpoints, the host that clients are sent to, TLS files, ports that cannot be listened on, resets,
+and the number of connections.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import struct
+import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,14 +26,14 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 
 
 def address_text(endpoint: Endpoint | None) -> str | None:
-    """The text of an endpoint, if there is one."""
+    """Returns the text of an endpoint, or None."""
     return None if endpoint is None else str(endpoint)
 
 
 def public_host(host: str, *, tls: bool) -> str:
-    """The name under which clients find what listens on `host`.
+    """Returns the host name for clients of a server that listens on `host`.
 
-    Under TLS a loopback address becomes "localhost", because a certificate names hosts. An address that stands for all
+    Under TLS, a loopback address becomes "localhost", because a certificate names hosts. An address that stands for all
     interfaces becomes the loopback address.
     """
     if tls and (host.startswith("127.") or host == "::1"):
@@ -41,10 +42,20 @@ def public_host(host: str, *, tls: bool) -> str:
 
 
 def end_by_reset(transport: asyncio.Transport) -> None:
-    """Makes the close of a socket, whenever it happens, a reset: what the peer has not read by then is lost."""
+    """Makes a socket close with a reset: data that the peer has not read by then is lost."""
     found = transport.get_extra_info("socket")
     if found is not None:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+
+
+def most_connections() -> int:
+    """The connections that the stores of this process may have: half of its file descriptors."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
 
 
 class CannotListen(OSError):
@@ -64,10 +75,10 @@ class CannotListen(OSError):
 
 
 class AddressInUse(CannotListen):
-    """The port is taken; the text names it and suggests what to do."""
+    """The port is taken; the text names it and suggests a remedy."""
 
     def __init__(self, host: str, port: int, use: str = "", option: str = "") -> None:
-        """use, option: what the port is for, and the option that sets it, where a process has several ports."""
+        """use, option: in a process with several ports, the port's purpose, and the option that sets it."""
         whose = f"port {port} on {host}, for {use}," if use else f"port {port} on {host}"
         other = f"choose another with {option}" if option else "choose another"
         message = f"{whose} is taken by another process; {other}, or 0 for a free one"
@@ -89,9 +100,10 @@ def listening_on(host: str, port: int, use: str = "", option: str = "") -> Itera
 
 
 def trusting(authorities: Path | None) -> tuple[ssl.SSLContext, bytes]:
-    """For connecting to peers: the TLS context, and what it trusts (PEM) for gRPC, b"" for the system's authorities.
+    """Returns, for connecting to peers, the TLS context and the trusted authorities (PEM) for gRPC.
 
-    authorities: their file (PEM), which is read once; None for the system's. Raises OSError.
+    authorities: file of the authorities (PEM), which is read once; None for the system's authorities, then the second
+    value is b"". Raises OSError.
     """
     if authorities is None:
         return ssl.create_default_context(), b""
@@ -111,7 +123,7 @@ class TlsFiles(NamedTuple):
 
     @classmethod
     def of(cls, certificate: Path | None, key: Path | None) -> Self | None:
-        """None if either is None."""
+        """Returns the files; None if a path is None."""
         return None if certificate is None or key is None else cls(certificate, key)
 
     def server_context(self, host: str, port: int) -> ssl.SSLContext:
@@ -126,7 +138,9 @@ class TlsFiles(NamedTuple):
         return context
 
     def own_certificate(self) -> bytes:
-        """The certificate without its chain (PEM). Trust in it does not extend to others of the same authority."""
+        """Returns the certificate without its chain (PEM). Trust in it does not extend to other certificates of its
+        authority.
+        """
         data = self.certificate.read_bytes()
         found = _CERTIFICATE.search(data)
         return data if found is None else found[0]

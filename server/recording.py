@@ -26,9 +26,7 @@ WITH_ROLE: Final = 1_000_000_000
 
 
 class Recorder(Protocol):
-    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies what it keeps and does not
-    last.
-    """
+    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies data that it keeps."""
 
     @property
     def requests(self) -> int:
@@ -109,12 +107,12 @@ class RecordedConnection:
 
 
 class TraceRecorder(ABC):
-    """Turns the traffic of a server's connections into blocks of a capture, which `take_block` takes from the writer.
+    """Writes the traffic of a server's connections as blocks of a capture, for `take_block`.
 
-    Connections are numbered from 1; those with a `role`, such as the controller's, from `WITH_ROLE`. So connection
-    numbers in fault rules do not depend on the controller.
+    Connections are numbered from 1, connections with a `role`, such as the controller's, from `WITH_ROLE`; so
+    connection numbers in fault rules do not depend on the controller.
 
-    Attributes: connections, the number of connections opened so far; calls, that of controller calls.
+    Attributes: connections, the number of connections opened so far; calls, the number of controller calls.
     """
 
     def __init__(
@@ -214,5 +212,5 @@ class _Together:
 
 
 def together(first: Recorder | None, second: Recorder) -> Recorder:
-    """Returns a recorder that passes all traffic to both, or `second` if there is no first."""
+    """Returns a recorder that passes all traffic to both recorders, or `second` if `first` is None."""
     return second if first is None else _Together(first, second)

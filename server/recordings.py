@@ -1,12 +1,12 @@
-"""Recordings that are started and stopped while a server runs: parts of its kept traffic.
+"""Recordings: parts of a server's traffic, started and stopped while it runs.
 
-A recording holds a copy of the blocks that `Traffic` makes between its start and its stop, in memory; recordings that
-run at the same time share it. It is a capture like that of `Traffic.trace`: a connection that was open before has no
-record of its opening.
+A recording keeps a copy of the blocks that `Traffic` makes between its start and its stop, in memory; simultaneous
+recordings share the copy. It is a capture as from `Traffic.trace`: a connection that was open before has no record of
+its opening.
 
-Invariants: all recordings together hold at most `max_bytes`, because each reserves its limit until it is stopped; a
-recording that reaches its limit ends there and keeps what it has; delegation tokens are not recorded. A deleted one
-counts as long as it is read.
+Invariants: all recordings together hold at most `max_bytes`, because a recording reserves its limit until it is
+stopped; a recording that reaches its limit ends there and keeps its records; delegation tokens are not recorded. A
+deleted recording counts while it is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 512 * 1024 * 1024
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
-_MOST_RECORDINGS: Final = 100
 
 
 class RecordingRefused(Exception):
@@ -34,7 +33,7 @@ class RecordingRefused(Exception):
 
 
 class NoSuchRecording(KeyError):
-    """No recording has that name. Attributes: name, known (the names of those that there are)."""
+    """No recording has that name. Attributes: name, known (the names of the recordings)."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__(name, known)
@@ -85,7 +84,7 @@ class KeptRecording:
         yield from (self._start, *self._blocks)
 
     def all_records(self) -> Iterator[Record]:
-        """Yields what is recorded now; may continue while it grows."""
+        """Yields the current records; the recording may grow meanwhile."""
         for block in tuple(self._blocks):
             header = read_header(block, 0)
             yield from Columns(block[HEADER_BYTES : HEADER_BYTES + header.stored], header.records)
@@ -128,8 +127,6 @@ class Recordings:
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
         """Starts a recording. name: a free one; one is made up for "". Raises RecordingRefused."""
-        if len(self._all) >= _MOST_RECORDINGS:
-            raise RecordingRefused(f"there are {_MOST_RECORDINGS} recordings, as many as are kept; delete some first")
         reserved = sum(each.reserved_bytes for each in (*self._all.values(), *self._deleted))
         if reserved + max_bytes > self.max_bytes:
             left = max(0, self.max_bytes - reserved)

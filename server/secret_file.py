@@ -13,7 +13,6 @@ from segstore.server.config import read_text
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES: Final = 4096
 _OTHERS_READ: Final = 0o044
 
 
@@ -24,7 +23,7 @@ def read_secret(path: Path) -> str:
     """
     if path.stat().st_mode & _OTHERS_READ:
         log.warning("other users can read %s: chmod 600 %s", path, path)
-    text = read_text(path, _MOST_BYTES, b"\r\n")
+    text = read_text(path, ending=b"\r\n")
     if not text:
         raise ValueError(f"{path} is empty")
     return text

@@ -128,7 +128,7 @@ LONG = {
         *("tests/spark/", "tests/pipeline/", "tests/streams/", "tests/properties/test_pipeline.py"),
         *("tests/test_pipeline_session.py", "tests/test_report_cli.py"),
     ),
-    "browsers": ("tests/view/", "tests/server/control_api/page/"),
+    "browsers": ("tests/view/", "tests/server/page/"),
     "ZooKeeper and clusters of processes": (
         *("tests/server/cluster/", "tests/server/coordination/zookeeper/", "tests/seeds/test_pip57_zookeeper.py"),
         *("tests/test_serving_cluster.py", "tests/test_serving_damage.py"),

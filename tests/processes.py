@@ -7,6 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import uvloop
+from click.testing import CliRunner
+
+from segstore.cli import main
+
+uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
+
 PATIENCE_S = 60.0
 _ANY_PORTS = ("--port", "0", "--controller-port", "0", "--http-port", "0")
 SERVE = (sys.executable, "-m", "segstore", "serve", *_ANY_PORTS, "--announce", "json")
@@ -31,3 +38,10 @@ def refusal(command: Sequence[str]) -> tuple[int, str]:
     made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert made.stdout == ""
     return made.returncode, made.stderr
+
+
+def refusal_here(*words: str) -> tuple[int, str]:
+    """The exit status and the standard error of a command that ends before it starts, run in this process."""
+    refused = CliRunner().invoke(main, words, prog_name="segstore")
+    assert refused.stdout == ""
+    return refused.exit_code, refused.stderr

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-    from segstore.wire.schema import Buffer, Command, Record
+    from segstore.wire.schema import Buffer, Command, WireStruct
 
 __all__ = [
     "FRAMED",
@@ -105,7 +105,7 @@ def integers(bits: int) -> SearchStrategy[int]:
 
 
 @cache
-def _taken(node: low.Node) -> SearchStrategy[dict[str, Any]]:
+def _taken(node: low.SchemaNode) -> SearchStrategy[dict[str, Any]]:
     """Attribute → value, for the attributes that one node fills."""
     match node:
         case low.Constant():
@@ -120,7 +120,7 @@ def _taken(node: low.Node) -> SearchStrategy[dict[str, Any]]:
     return _value(node).map(lambda value: {node.name: value})
 
 
-def _value(node: low.Node) -> SearchStrategy[Any]:
+def _value(node: low.SchemaNode) -> SearchStrategy[Any]:
     match node:
         case low.Fixed(format="16s"):
             return st.one_of(st.uuids(), st.sampled_from(HARD_IDS))
@@ -147,7 +147,7 @@ def _value(node: low.Node) -> SearchStrategy[Any]:
     raise TypeError(f"no strategy for {type(node).__name__}")
 
 
-def _record(record: type[Record], nodes: tuple[low.Node, ...]) -> SearchStrategy[Any]:
+def _record(record: type[WireStruct], nodes: tuple[low.SchemaNode, ...]) -> SearchStrategy[Any]:
     return st.tuples(*(_taken(node) for node in nodes)).map(lambda parts: record(**_joined(parts)))
 
 
@@ -175,7 +175,7 @@ def refused_of(cls: type[Command]) -> SearchStrategy[Command]:
     return _refused_record(cls, low.lower(cls.parts))
 
 
-def _refused_record(record: type[Record], nodes: tuple[low.Node, ...]) -> SearchStrategy[Any]:
+def _refused_record(record: type[WireStruct], nodes: tuple[low.SchemaNode, ...]) -> SearchStrategy[Any]:
     choices = []
     for bad, node in enumerate(nodes):
         refused = _refused(node)
@@ -186,7 +186,7 @@ def _refused_record(record: type[Record], nodes: tuple[low.Node, ...]) -> Search
     return st.one_of(choices) if choices else st.nothing()
 
 
-def _refused(node: low.Node) -> SearchStrategy[dict[str, Any]]:
+def _refused(node: low.SchemaNode) -> SearchStrategy[dict[str, Any]]:
     match node:
         case low.Constant():
             return st.nothing()
@@ -204,7 +204,7 @@ def _refused(node: low.Node) -> SearchStrategy[dict[str, Any]]:
     return _refused_value(node).map(lambda value: {node.name: value})
 
 
-def _uneven(columns: tuple[low.Node, ...], values: dict[str, Any], index: int) -> dict[str, Any]:
+def _uneven(columns: tuple[low.SchemaNode, ...], values: dict[str, Any], index: int) -> dict[str, Any]:
     name = columns[index].name
     filler = 7 if isinstance(columns[index], low.Fixed) else "x"
     return values | {name: (*values[name], filler)}
@@ -219,7 +219,7 @@ def _not_integers(bits: int) -> SearchStrategy[Any]:
     return st.one_of(st.sampled_from((None, 1.5, "1", b"1", [1])), beyond)
 
 
-def _refused_value(node: low.Node) -> SearchStrategy[Any]:
+def _refused_value(node: low.SchemaNode) -> SearchStrategy[Any]:
     match node:
         case low.Fixed(format="16s"):
             return st.sampled_from((None, 5, str(uuid.UUID(int=5)), bytes(16)))
@@ -271,7 +271,7 @@ def as_read(value: Any) -> Any:
     return _read_record(value, low.lower(value.parts))
 
 
-def _read_record(value: Any, nodes: tuple[low.Node, ...]) -> Any:
+def _read_record(value: Any, nodes: tuple[low.SchemaNode, ...]) -> Any:
     values: dict[str, Any] = {}
     for node in nodes:
         match node:
@@ -288,7 +288,7 @@ def _read_record(value: Any, nodes: tuple[low.Node, ...]) -> Any:
     return type(value)(**values)
 
 
-def _read(node: low.Node, value: Any) -> Any:
+def _read(node: low.SchemaNode, value: Any) -> Any:
     match node:
         case low.Text():
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The generated files are current: the synchronous client and the generated pages."""
+"""The generated files are current: the types of the synchronous client and the generated pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.long
-def test_the_synchronous_client_is_what_make_sync_writes() -> None:
+def test_the_types_of_the_synchronous_client_are_what_make_sync_writes() -> None:
     assert runpy.run_path(str(ROOT / "tools" / "make_sync.py"))["main"](["--check"]) == 0
 
 

@@ -3,8 +3,9 @@
 server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nothing → those roots. A room is
 a folder below these, and its face is its `__init__`. A room imports modules of the folders above it directly. The
 faces of rooms in `segstore.pipeline` and of the command line import nothing, because parts of them need optional
-packages or take long to import. Every module that decides something has a test module: `test_NAME.py` in the same
-folder below `tests/`, or those that the docstring of that folder's `__init__.py` names.
+packages or take long to import. No two public classes of a package have the same name. Every module that decides
+something has a test module: `test_NAME.py` in the same folder below `tests/`, or those that the docstring of that
+folder's `__init__.py` names.
 
 The codec touches no loop, socket, clock, randomness, open file or logging set-up. Encoders and decoders of msgspec are
 created when a module is imported: they learn a type at its first use, and concurrent first uses in several threads
@@ -19,6 +20,7 @@ import importlib
 import os
 import re
 from collections import Counter
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
@@ -66,9 +68,14 @@ def modules(folder: Path = ROOT / "segstore", name: str = "segstore") -> Iterato
         yield ".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts))), path
 
 
+@lru_cache(maxsize=1)
+def nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
 def imports(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
     """Give the line and the absolute dotted name of everything that a source imports, wherever in it that happens."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -97,7 +104,7 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
         if package == "wire" and any(f"{target}.".startswith(f"{each}.") for each in NOT_IN_THE_CODEC):
             found.append(f"{module}:{line}: the codec imports {target}")
     if package == "wire":
-        for node in ast.walk(ast.parse(source)):
+        for node in nodes(source):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 method = node.func.attr if isinstance(node.func, ast.Attribute) else None
@@ -108,14 +115,15 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
 
 def late_coders(source: str, module: str) -> list[str]:
     """Name every use of msgspec in which it may inspect a type after the import."""
-    found = []
+    found: list[str] = []
+    if "msgspec" not in source:
+        return found
     for line, target in imports(source, module, is_package=False):
         if re.match(r"msgspec\.(?:convert|json|msgpack|toml|yaml)", target):
             found.append(f"{module}:{line}: imports {target}, which hides where it is used")
-    tree = ast.parse(source)
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-    late = {inner for node in ast.walk(tree) if isinstance(node, kinds) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    late = {inner for node in nodes(source) if isinstance(node, kinds) for inner in ast.walk(node)}
+    for node in nodes(source):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if LATE_CODER.fullmatch(called) or (node in late and CODER.fullmatch(called)):
@@ -146,7 +154,7 @@ def past_faces(source: str, module: str, *, is_package: bool = False) -> list[st
     """Name every import of a module in another room that does not go through the room's face."""
     found = []
     here = module if is_package else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
             continue
         room = node.module.rpartition(".")[0]
@@ -170,10 +178,11 @@ def decides(source: str) -> bool:
     """Whether a module has a function with a branch, a loop or a result, and so something to test."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     steps = ast.If | ast.IfExp | ast.For | ast.AsyncFor | ast.While | ast.Try | ast.Match | ast.Return | ast.Yield
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    functions = [node for node in nodes(source) if isinstance(node, kinds)]
     return any(isinstance(inner, steps) for node in functions for inner in ast.walk(node))
 
 
+@cache
 def named_tests(folder: Path) -> dict[str, list[Path]]:
     """The test modules of those modules whose tests have another name, as the docstring of a tests' folder lists them.
 
@@ -212,30 +221,40 @@ def test_every_package_ships() -> None:
     assert (ROOT / "segstore" / "py.typed").is_file()
 
 
-def test_modules_import_along_the_arrows_only() -> None:
+def test_modules_follow_the_layout() -> None:
     found = []
     for name, path in MODULES.items():
-        found += faults(path.read_text(encoding="utf-8"), name, is_package=name in PACKAGES)
+        source, is_package = path.read_text(encoding="utf-8"), name in PACKAGES
+        found += faults(source, name, is_package=is_package)
+        found += past_faces(source, name, is_package=is_package)
+        found += late_coders(source, name)
+        found += [] if is_package or not decides(source) else without_tests(name)
     assert found == []
 
 
-def test_rooms_import_each_other_through_their_faces() -> None:
-    found = []
-    for name, path in MODULES.items():
-        found += past_faces(path.read_text(encoding="utf-8"), name, is_package=name in PACKAGES)
-    assert found == []
+def without_tests(name: str) -> list[str]:
+    """Name the test modules that a module lacks."""
+    package, *folders = name.split(".")[1:-1] or [""]
+    if package not in ARROWS:
+        return []
+    folder = ROOT / "tests" / Path(package, *folders)
+    stem = name.rpartition(".")[2]
+    named = named_tests(folder).get(stem, [folder / f"test_{stem}.py"])
+    return [f"{name}: no {path.relative_to(ROOT)}" for path in named if not path.is_file()]
 
 
-def test_every_module_has_a_test_module() -> None:
-    missing = []
-    for name, path in MODULES.items():
-        package, *folders = name.split(".")[1:-1] or [""]
-        if package not in ARROWS or name in PACKAGES or not decides(path.read_text(encoding="utf-8")):
-            continue
-        folder = ROOT / "tests" / Path(package, *folders)
-        named = named_tests(folder).get(path.stem, [folder / f"test_{path.name}"])
-        missing += [f"{name}: no {each.relative_to(ROOT)}" for each in named if not each.is_file()]
-    assert missing == []
+def test_the_extension_knows_the_wire_alone() -> None:
+    sources = {path.name: path.read_text("utf-8") for path in (ROOT / "wire" / "codec" / "speed").glob("*.[ch]")}
+    words = set(re.findall(r"\w+", " ".join(sources.values())))
+    past_wire = re.compile(r"(client|server|pipeline)\.")
+    others = [path.read_text("utf-8") for name, path in MODULES.items() if past_wire.match(name.partition(".")[2])]
+    classes = {
+        name for source in others for name in re.findall(r"^class ([A-Z]\w*[a-z][A-Z]\w*)", source, re.MULTILINE)
+    }
+    assert {"InFlight", "SegmentWriter", "BlockCache"} & classes
+    assert words & classes == set()
+    assert not [name for name, source in sources.items() if re.search(r"segstore\.(client|server|pipeline)", source)]
+    assert not [source[:80] for source in others if "or_in_c" in source]
 
 
 def test_folders_of_tests_name_only_modules_that_have_no_test_module_of_their_own() -> None:
@@ -256,21 +275,23 @@ def test_a_folder_has_about_a_dozen_files() -> None:
     assert {str(folder): count for folder, count in sizes.items() if count > MOST_FILES} == {}
 
 
+def test_no_two_public_classes_of_a_package_have_the_same_name() -> None:
+    names: Counter[tuple[str, str]] = Counter()
+    for module, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        package = next((each for each in ARROWS if f"{module}.".startswith(f"segstore.{each}.")), "segstore")
+        names.update((package, node.name) for node in tree.body if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1 and not name[1].startswith("_")] == []
+
+
 def test_lines_of_scripts_and_styles_are_not_too_long() -> None:
     sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in shipped(".js", ".css")}
-    assert sources.keys() >= {"segstore/view/page.js", "segstore/server/control_api/page/page.css"}
+    assert sources.keys() >= {"segstore/server/page/trace/page.js", "segstore/server/page/page.css"}
     assert [line for name, source in sources.items() for line in long_lines(source, name)] == []
 
 
 def test_a_line_that_is_too_long_is_found() -> None:
     assert long_lines(f"a\n{'é' * 121}\n{'c' * 120}\n", "view/page.js") == ["view/page.js:2: 121 columns"]
-
-
-def test_coders_are_made_when_a_module_is_imported() -> None:
-    found = []
-    for name, path in MODULES.items():
-        found += late_coders(path.read_text(encoding="utf-8"), name)
-    assert found == []
 
 
 @looped(

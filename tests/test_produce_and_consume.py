@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import struct
@@ -13,13 +14,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
 
 from segstore.cli import main
-from segstore.cli.pravega.formats import Place, as_json, formatter, unescaped
+from segstore.cli.pravega.formats import EventPlace, as_json, formatter, unescaped
 from segstore.client import StreamCut
 from segstore.client.sync import connect
 from tests.looped import looped
@@ -52,14 +54,13 @@ def uri() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def run(uri: str, grpc_runs: None) -> Run:
-    """Runs a command: `produce`, which reads standard input, in a process, the others in this one."""
+    """Runs a command in this process, with a file as its standard input."""
 
     def segstore(*arguments: str, given: bytes = b"") -> Done:
-        if arguments[0] == "produce":
-            with process(uri, *arguments) as made:
-                out, err = made.communicate(given, timeout=PATIENCE_S)
-                return Done(made.returncode, out, err)
-        result = CliRunner().invoke(main, arguments, env={"SEGSTORE_CONTROLLER": uri})
+        with TemporaryFile() as file:
+            file.write(given)
+            file.seek(0)
+            result = CliRunner().invoke(main, arguments, input=file, env={"SEGSTORE_CONTROLLER": uri})
         return Done(result.exit_code, result.stdout_bytes, result.stderr_bytes)
 
     assert segstore("admin", "scopes", "create", "a").returncode == 0
@@ -73,18 +74,20 @@ def stream(run: Run, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_the_commands_of_the_page_print_what_it_shows(uri: str, tmp_path: Path) -> None:
-    (tmp_path / "segstore").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m segstore "$@"\n')
-    (tmp_path / "segstore").chmod(0o755)
-    environment = os.environ | {"SEGSTORE_CONTROLLER": uri, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+def test_the_commands_of_the_page_print_what_it_shows(run: Run) -> None:
     blocks = re.findall(r"^```console\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     shown = [each.partition("\n") for block in blocks for each in block.removeprefix("$ ").split("\n$ ")]
     assert len(shown) > 10
     for command, _, output in shown:
-        done = subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment
-        )
-        assert (command, done.stdout.rstrip("\n"), done.stderr) == (command, output.rstrip("\n"), "")
+        printed = b""
+        for part in command.split(" | "):
+            if part.startswith("segstore "):
+                _, *words = shlex.split(part)
+                _, printed, errors = run(*words, given=printed)
+                assert (command, errors) == (command, b"")
+            else:
+                printed = subprocess.run(["sh", "-c", part], input=printed, stdout=subprocess.PIPE, check=True).stdout
+        assert (command, printed.decode().rstrip("\n")) == (command, output.rstrip("\n"))
 
 
 def test_delimiters_keys_and_the_rest_without_one(run: Run, stream: str) -> None:
@@ -96,10 +99,7 @@ def test_delimiters_keys_and_the_rest_without_one(run: Run, stream: str) -> None
     assert run("consume", stream, "-e").stdout.endswith(b"last\n\xef\xbb\xbf1\n")
 
 
-@pytest.mark.parametrize("from_file", [False, True])
-def test_events_before_an_invalid_one_are_stored_and_counted(
-    run: Run, stream: str, uri: str, tmp_path: Path, from_file: bool
-) -> None:
+def test_events_before_an_invalid_one_are_stored_and_counted(run: Run, stream: str, uri: str) -> None:
     most = ("-X", "max_large_event_bytes=100", "-X", "max_event_bytes=100", "-D", r"\0")
     events = [b"%d" % number for number in range(3_000)]
     bad = "event 3001: its routing key is not UTF-8 at byte 0", "event 3001: an event has at most 100 bytes"
@@ -109,15 +109,12 @@ def test_events_before_an_invalid_one_are_stored_and_counted(
     ):
         delimiter = b"\n" if options[0] == "-K" else b"\0"
         given = delimiter.join([*events, wrong + delimiter, b"later"])
-        if from_file:
-            (tmp_path / "events").write_bytes(given)
-            command = [sys.executable, "-m", "segstore", "produce", stream, "-b", uri, *options]
-            with (tmp_path / "events").open("rb") as file:
-                done = subprocess.run(command, stdin=file, capture_output=True, timeout=PATIENCE_S, check=False)
-        else:
-            done = run("produce", stream, *options, given=given)
+        with process(uri, "produce", stream, *options) as piped:
+            _, errors = piped.communicate(given, timeout=PATIENCE_S)
+        done = run("produce", stream, *options, given=given)
+        assert (piped.returncode, errors) == (done.returncode, done.stderr)
         assert (done.returncode, done.stderr.decode()) == (1, f"segstore: standard input: {said}\n")
-    assert sorted(run("consume", stream, "-e").stdout.split()) == sorted(events * 2)
+    assert sorted(run("consume", stream, "-e").stdout.split()) == sorted(events * 4)
 
 
 def test_many_lines_arrive_once_and_in_order(run: Run, stream: str) -> None:
@@ -141,16 +138,14 @@ def test_a_cut_continues_and_must_be_of_the_stream(run: Run, stream: str) -> Non
     assert (refused.returncode, refused.stderr.count(b"\n")) == (2, 1)
 
 
-@pytest.mark.parametrize("options", [(), ("-e",), ("-G", "behind")])
-def test_a_cut_behind_the_end_is_refused_with_segment_offset_and_end(
-    run: Run, stream: str, options: tuple[str, ...]
-) -> None:
+def test_a_cut_behind_the_end_is_refused_with_segment_offset_and_end(run: Run, stream: str) -> None:
     run("produce", stream, given=b"event\n")
     behind = StreamCut(*stream.split("/"), {0: 1000}).to_text()
-    refused = run("consume", stream, "-o", behind, *options)
-    assert (refused.returncode, refused.stdout, refused.stderr.count(b"\n")) == (1, b"", 1)
-    for fact in (f"{stream}/0.#epoch.0", "1000", "13"):
-        assert fact in refused.stderr.decode()
+    for options in ((), ("-e",), ("-G", "behind")):
+        refused = run("consume", stream, "-o", behind, *options)
+        assert (refused.returncode, refused.stdout, refused.stderr.count(b"\n")) == (1, b"", 1)
+        for fact in (f"{stream}/0.#epoch.0", "1000", "13"):
+            assert fact in refused.stderr.decode()
 
 
 def test_members_of_a_group_continue_where_the_last_one_stopped(run: Run, stream: str) -> None:
@@ -192,10 +187,8 @@ def process(uri: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*SEGSTORE, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(
-    uri: str, run: Run, stream: str, number: signal.Signals
-) -> None:
+def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(uri: str, run: Run, stream: str) -> None:
+    number = signal.SIGTERM
     with (
         process(uri, "consume", stream, "-G", "g" + number.name) as consumer,
         process(uri, "produce", stream) as producer,
@@ -256,8 +249,7 @@ def test_grpc_prints_nothing_when_a_server_ends_a_connection() -> None:
         assert b"goaway" not in waiting.stderr.read()
 
 
-@looped("number", [signal.SIGINT, signal.SIGTERM])
-@looped("command", ["consume", "produce"])
+@looped(("command", "number"), [("consume", signal.SIGINT), ("produce", signal.SIGTERM)])
 def test_a_signal_ends_a_command_that_waits_for_a_controller(command: str, number: signal.Signals) -> None:
     with process("tcp://127.0.0.1:1", command, "a/s", "-X", "refused_timeout_ms=600000") as waiting:
         assert waiting.stderr is not None
@@ -366,7 +358,7 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
     assert (again.returncode, again.stderr.count(b"\n")) == (1, 1)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "says"),
     [
         (("consume", "no-scope"), "'no-scope' is not SCOPE/NAME"),
@@ -437,7 +429,7 @@ def test_an_unreachable_controller_is_named_in_one_sentence() -> None:
 
 
 def test_formats_and_escapes() -> None:
-    event = Place("ü".encode(), "a/s", 3, 1, 40)
+    event = EventPlace("ü".encode(), "a/s", 3, 1, 40)
     assert formatter(r"%t/%p.%e@%o %S%%\t%s\x0a")(event) == "a/s/3.1@40 2%\tü\n".encode()
     assert formatter("%R")(event) == b"\0\0\0\2"
     assert unescaped(r"\n\r\t\0\\\xff") == b"\n\r\t\0\\\xff"

@@ -19,7 +19,7 @@ from segstore.client.errors import PeerRefused
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterProcess, ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
-from segstore.server.durable import Epoch, epochs_of
+from segstore.server.durable import ContainerEpoch, epochs_of
 from segstore.server.shared_folder import SharedFolder
 from segstore.wire.names import container_of
 from tests.cluster_processes import IMPATIENT
@@ -142,7 +142,7 @@ async def test_a_process_has_started_when_what_it_owns_is_open(
     begun, opened = Event(), Event()
     recover = SharedFolder.recover
 
-    def slow(self: SharedFolder, epoch: Epoch, *args: Any) -> None:
+    def slow(self: SharedFolder, epoch: ContainerEpoch, *args: Any) -> None:
         if epoch.folder.parent.name == "containers":
             begun.set()
             assert opened.wait(PATIENCE_S)

@@ -34,13 +34,13 @@ def fixed(code: str) -> str:
     return {"?": "bool", "16s": "UUID"}.get(code) or INTEGERS[code]
 
 
-def rows(nodes: tuple[low.Node, ...], prefix: str = "") -> Iterator[Row]:
+def rows(nodes: tuple[low.SchemaNode, ...], prefix: str = "") -> Iterator[Row]:
     """Field, type and remark of each node, in wire order; what is inside another has a path."""
     for node in nodes:
         yield from row(node, prefix + node.name)
 
 
-def row(node: low.Node, field: str) -> Iterator[Row]:
+def row(node: low.SchemaNode, field: str) -> Iterator[Row]:
     match node:
         case low.Fixed(format=code):
             yield field, fixed(code), ""
@@ -260,7 +260,7 @@ def settings() -> str:
         "",
         "A value that is not valid, or an unknown key of the file, ends `segstore serve` with status 2 and a sentence",
         "that names the option, the variable, or the file and the key. An empty variable is not set. An unknown",
-        "variable is ignored, because others may use the prefix, but one that resembles a setting is warned about.",
+        "variable is ignored, because others may use the prefix, but a name that resembles a setting causes a warning.",
         "Kubernetes sets `SEGSTORE_PORT` to a URL in pods beside a service named `segstore`; rename the service, or",
         "set `enableServiceLinks: false`.",
     ]

@@ -20,7 +20,7 @@ import segstore.client
 from segstore.client import Client, ReaderGroup
 from segstore.server.cluster import MockCluster
 from segstore.view import write_page
-from tests.server.control_api.browser import Browser
+from tests.browser import Browser
 
 ROOT = Path(__file__).parent.parent
 TRACE = ROOT / "fixtures" / "traces" / "java.jsonl"
@@ -88,7 +88,7 @@ async def take_requests(page: Browser, folder: Path, url: str) -> None:
     await page.until("document.querySelectorAll('#requests tbody tr').length > 20")
     await page.until("Number(countedNow('segments')) > 0 && document.querySelector('#said').textContent === ''")
     await shoot(page, folder / "live-page.png", 1360, 1560)
-    await page.fill("#requests input[name=match]", "type = APPEND_BLOCK_END and latency > 0")
+    await page.fill("#requests input[name=filter]", "type = APPEND_BLOCK_END and latency > 0")
     await page.click("#requests", "Filter")
     await page.until("document.querySelectorAll('#requests tbody tr').length > 0 && match")
     await page.get("document.querySelector('#requests tbody .link').click()")

@@ -18,7 +18,7 @@ from segstore.wire.codec import (
 )
 from segstore.wire.commands import *  # noqa: F403 — the names of its `__all__`, listed there once
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder, Truncated, UnknownCommand, WireError
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Buffer, Command, Record, Unknown
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Buffer, Command, Unknown, WireStruct
 
 __all__ = [
     "COMMANDS",
@@ -32,11 +32,11 @@ __all__ = [
     "FrameDecoder",
     "FrameTooLarge",
     "OutOfOrder",
-    "Record",
     "Truncated",
     "Unknown",
     "UnknownCommand",
     "WireError",
+    "WireStruct",
     "codec_backend",
     "decode",
     "encode",

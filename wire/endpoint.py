@@ -34,8 +34,8 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def checked(cls, host: str, port: int) -> Endpoint:
-        """Returns an endpoint that a peer names; the host may be in brackets. Raises ValueError for one that cannot be
-        connected to.
+        """Returns an endpoint that a peer names; the host may be in brackets. Raises ValueError if no connection to it
+        is possible.
         """
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]

@@ -1,6 +1,6 @@
 """The wire package's error tree.
 
-Every failure to read or write the protocol is one of these, sorted by cause:
+Every failure to read or write the protocol is an error of this tree, sorted by cause:
 
     WireError
     ├── FrameTooLarge    a frame, received or to be written, exceeds the limit

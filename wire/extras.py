@@ -1,6 +1,6 @@
 """Requirements of the package's optional parts, for errors that describe how to install them.
 
-The packages are named one by one: unlike `pip install segstore[extra]`, that works for a checkout, a wheel and an
+The errors name each package: unlike `pip install segstore[extra]`, that works for a checkout, a wheel and an
 installation from an index alike.
 """
 
@@ -22,5 +22,5 @@ def pip_command(extra: str) -> str:
 
 
 def _quoted(marker: str) -> str:
-    """A marker's condition on an extra, with one kind of quotes."""
+    """Returns the `extra == '…'` part of an environment marker, with quotes normalised."""
     return marker.replace('"', "'").partition("extra ==")[2]

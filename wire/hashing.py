@@ -32,7 +32,7 @@ def _final_mix(h: int) -> int:
     return h ^ h >> 33
 
 
-@or_in_c()
+@or_in_c
 def murmur3_128_low(data: bytes, seed: int) -> int:
     """The first eight bytes, little-endian, of murmur3_128 (x64); a negative seed is sign-extended, as in Guava."""
     h1 = h2 = seed & _M64

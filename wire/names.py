@@ -1,7 +1,7 @@
 """Segment names and their parts, and the container that a segment belongs to.
 
-A stream segment is named `scope/stream/NUMBER.#epoch.EPOCH` (old ones have no epoch suffix). Segments derived from it
-add a suffix: `#transaction.` + 32 hex digits, `#transient.` + two dotted groups of 32 hex digits, or `#index`. Names
+A stream segment is named `scope/stream/NUMBER.#epoch.EPOCH` (old segments have no epoch suffix). Segments derived from
+it add a suffix: `#transaction.` + 32 hex digits, `#transient.` + two dotted groups of 32 hex digits, or `#index`. Names
 come from peers, so any text is a legal argument with a defined result; text of no known form has no scope, number or
 parent. Only the functions that *build* names raise `ValueError`.
 
@@ -11,8 +11,8 @@ followed by enough characters), while `is_transient` requires the full pattern.
 
 Follows `NameUtils`, `SegmentToContainerMapper` (Pravega) and Guava's murmur3_128 and consistentHash. Deliberate
 differences: a transient name must match `PARENT#transient.HEX32.HEX32` to its end and never counts as a transaction,
-even if its parent is one; segment numbers and epochs are decimal numbers without sign or leading zeros, so that names
-and their parts map one to one.
+even if its parent does; segment numbers and epochs are decimal numbers without sign or leading zeros, so that names and
+their parts map uniquely.
 """
 
 import re
@@ -55,7 +55,7 @@ _MAX_NAME: Final = 255
 
 
 def segment_id(epoch: int, number: int) -> int:
-    """The 64-bit id `epoch << 32 | number`. Raises `ValueError` unless both are non-negative int32."""
+    """The 64-bit id `epoch << 32 | number`. Raises `ValueError` if a part is not a non-negative int32."""
     if not 0 <= epoch <= MAX_INT32:
         raise ValueError(f"epoch must be between 0 and {MAX_INT32}, not {epoch}")
     if not 0 <= number <= MAX_INT32:
@@ -117,7 +117,7 @@ def is_index(segment: str) -> bool:
 
 
 def is_reader_group_table(segment: str) -> bool:
-    """Whether the name is that of a reader group's table, as the Rust client names it: `SCOPE/GROUP_kvtable/0…`."""
+    """Whether the name belongs to a reader group's table of the Rust client: `SCOPE/GROUP_kvtable/0…`."""
     return segment.endswith(_READER_GROUP_TABLE)
 
 
@@ -197,7 +197,7 @@ class SegmentName(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, name: str) -> "SegmentName":
-        """Parses a name; never raises. Of nested suffixes only the last is reported; the base has none."""
+        """Parses a name; never raises. Of nested suffixes only the last is reported; the base has no suffix."""
         base = name.removesuffix(_INDEX)
         parent = parent_of(base)
         transaction_id: UUID | None = None
@@ -233,7 +233,7 @@ class SegmentName(Struct, frozen=True, kw_only=True):
 
     @property
     def is_table(self) -> bool:
-        """Whether the name is one of the controller's tables, `scope/_tables/…`."""
+        """Whether the name belongs to a table of the controller, `scope/_tables/…`."""
         parts = self.name.split("/", 2)
         return len(parts) == 3 and parts[1] == _TABLES
 

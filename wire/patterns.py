@@ -7,10 +7,10 @@ not backtrack either. Texts may be any `str`: a lone surrogate, which a wire nam
 A path leads to an event of a payload and to a value of a JSON document in it. A pattern may match anywhere there,
 numbers are compared as doubles, and objects and arrays have no value.
 
-Invariant: the time of a match is at most proportional to the text's length times the pattern's `weight`, which is
-bounded. A payload may be long, so a comparison of one counts as `PAYLOAD_WEIGHT`. Refused with `PatternError`:
-look-around and back-references, which the engine does not support, named classes (`\\p{L}`), and nested classes, whose
-weight is hard to determine. `\\w`, `\\d` and `\\s` are ASCII, because Unicode tables take long to compile.
+Invariant: a match takes linear time, and a pattern is at most 1,000 characters long. Refused with `PatternError`:
+look-around and back-references, which the engine does not support, and what means something else in other engines:
+named classes (`\\p{L}`), nested classes and the flag x. `\\w`, `\\d` and `\\s` are ASCII, because Unicode tables take
+long to compile.
 """
 
 from __future__ import annotations
@@ -23,21 +23,15 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-MOST_WEIGHT: Final = 1_000
-PAYLOAD_WEIGHT: Final = 100
+_LONGEST: Final = 1_000
 SIGNS: Final = ("=", "!=", "~", "!~")
 """The operators of payloads."""
 SIGNS_OF_VALUES: Final = (*SIGNS, "<", "<=", ">", ">=")
 """The operators of values of JSON documents."""
 
-# An escape, a class that contains another, a class, a counted repetition, flags that include x, a parenthesis, or any
-# other character.
-_TOKEN: Final = re.compile(
-    r"\\.|(?P<nested>\[\^?\]?(?:\\.|[^\[\]\\])*\[)|\[\^?\]?(?:\\.|[^\]\\])*\]"
-    r"|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<verbose>\(\?[A-Za-wyz]*x)|[()]|.",
-    re.DOTALL,
+_SPECIAL: Final = re.compile(
+    r"\\(?P<escaped>.)|(?P<nested>\[\^?\]?(?:\\.|[^\[\]\\])*\[)|(?P<verbose>\(\?[A-Za-wyz]*x)", re.DOTALL
 )
-_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _MEANING: Final = {
     "w": "[0-9A-Za-z_]",
     "W": "[^0-9A-Za-z_]",
@@ -47,33 +41,25 @@ _MEANING: Final = {
     "S": r"[^\t-\r ]",
     "Z": r"\z",
 }
-"""Escape → its form for the engine. Those for classes may also appear within a class."""
+"""Escape → its form for the engine. Escapes of classes may also appear within a class."""
 
 
 class PatternError(ValueError):
     """The pattern was refused; the message gives the reason."""
 
 
-class Pattern(NamedTuple):
-    """A compiled pattern. matches: whether a text matches. weight: its number of characters, repetitions expanded."""
-
-    matches: Callable[[str], bool]
-    weight: int
-
-
-def glob(text: str, *, ignore_case: bool = False) -> Pattern:
+def glob(text: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
     """Compiles a glob (`scope/*`), which matches whole texts. Raises PatternError."""
-    weight = _bounded(len(text))
+    _check_length(text)
     search = re.compile(r"\A" + fnmatch.translate(text), re.IGNORECASE if ignore_case else 0).search
-    return Pattern(lambda found: search(found) is not None, weight)
+    return lambda found: search(found) is not None
 
 
-def regular_expression(text: str, *, ignore_case: bool = False) -> Pattern:
+def regular_expression(text: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
     """Compiles a regular expression, which may match anywhere in a text. Raises PatternError."""
-    _bounded(len(text))
-    weight = _bounded(_weight(text))
-    expression = _ESCAPE.sub(_escape, _whole(text))
-    return Pattern(linear(f"(?i){expression}" if ignore_case else expression), weight)
+    _check_length(text)
+    expression = _SPECIAL.sub(_for_engine, _whole(text))
+    return linear(f"(?i){expression}" if ignore_case else expression)
 
 
 def linear(expression: str) -> Callable[[str], bool]:
@@ -85,39 +71,19 @@ def linear(expression: str) -> Callable[[str], bool]:
     return lambda found: matches(found if found.isascii() else _whole(found))
 
 
-def _bounded(weight: int) -> int:
-    if weight > MOST_WEIGHT:
-        raise PatternError(f"it has {weight} characters with repetitions expanded; at most {MOST_WEIGHT} are allowed")
-    return weight
+def _check_length(text: str) -> None:
+    if len(text) > _LONGEST:
+        raise PatternError(f"it has {len(text)} characters; at most {_LONGEST} are allowed")
 
 
-def _weight(expression: str) -> int:
-    """The number of characters of an expression with repetitions expanded."""
-    groups, last = [0], 0
-    for token in _TOKEN.finditer(expression):
-        if token["verbose"]:
-            raise PatternError("the flag x is not supported")
-        if token["nested"]:
-            raise PatternError(r"nested classes are not supported; \[ is the character")
-        if token[0] == "(":
-            groups.append(0)
-        elif token[0] == ")" and len(groups) > 1:
-            last = max(1, groups.pop())
-            groups[-1] += last
-        elif token["least"] is not None:
-            times = max(1, int(token["most"] or token["least"] or 0))
-            groups[-1] += last * (times - 1)
-            last *= times
-        else:
-            last = 1
-            groups[-1] += 1
-    return sum(groups)
-
-
-def _escape(found: re.Match[str]) -> str:
-    if found[1] in "pP":
+def _for_engine(found: re.Match[str]) -> str:
+    if found["nested"]:
+        raise PatternError(r"nested classes are not supported; \[ is the character")
+    if found["verbose"]:
+        raise PatternError("the flag x is not supported")
+    if found["escaped"] in "pP":
         raise PatternError(f"named classes, {found[0]}, are not supported")
-    return _MEANING.get(found[1], found[0])
+    return _MEANING.get(found["escaped"], found[0])
 
 
 def _whole(text: str) -> str:
@@ -136,7 +102,7 @@ _WORDS: Final = {True: "true", False: "false", None: "null"}
 
 
 class Path(NamedTuple):
-    """Part of a payload. event: its number, None for all. keys: the way into a JSON document; empty for all bytes."""
+    """Part of a payload. event: its number, None for all. keys: the path in a JSON document; empty for all bytes."""
 
     event: int | None
     keys: tuple[str | int, ...]
@@ -168,7 +134,7 @@ def number_of(text: str) -> float | None:
 
 
 def has_value(path: Path, holds: Callable[[Any], bool], *, negated: bool) -> Callable[[Any], bool]:
-    """Tests whether a payload, or a value in it, holds; or whether there are some and none does."""
+    """Tests whether a payload, or a value in it, satisfies `holds`; negated: whether there are values and none does."""
 
     def test(subject: Any) -> bool:
         payloads: Sequence[bytes] = subject.payloads
@@ -193,7 +159,7 @@ def is_text(text: str) -> Callable[[Any], bool]:
 
 
 def contains(text: str, matches: Callable[[str], bool]) -> Callable[[Any], bool]:
-    """Looks for a text as it is, and for the glob that it may be."""
+    """Searches for a text literally, and as a glob if it has wildcards."""
     data, is_glob, as_glob = text.encode("utf-8", "surrogatepass"), not _LITERAL.fullmatch(text), matching(matches)
 
     def holds(value: Any) -> bool:

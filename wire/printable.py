@@ -10,6 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Final
+
+SHOWN: Final = 100
+"""Characters that an error shows of a name or a value."""
 
 
 def printable(text: str, longest: int | None = None) -> str:
@@ -21,7 +25,7 @@ def printable(text: str, longest: int | None = None) -> str:
 
 
 def first_of(texts: Iterable[str], total: int, most: int, what: str) -> Iterator[str]:
-    """The first `most` of `total` texts, then the number of the others: `and 985 more fault rules`."""
+    """The first `most` of `total` texts, then the number of further texts: `and 985 more fault rules`."""
     yield from islice(texts, most)
     if total > most:
         yield f"and {total - most:,} more {what}"

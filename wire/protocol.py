@@ -4,10 +4,10 @@
 read and yields replies with the requests that they answer. `Requests` matches replies to requests, also for an observer
 of both directions.
 
-A reply answers the oldest request with its request id; Hello and KeepAlive, which carry none, the oldest of their kind.
-An append is answered by the first acknowledgement of its writer with its event number or a later one, since one
-acknowledgement may cover many appends and a writer uses one id for all. A refused token of a read may carry the
-read's offset in place of the request id (PDP-36.30).
+A reply answers the oldest request with its request id; Hello and KeepAlive, which carry no id, answer the oldest of
+their kind. An append is answered by the first acknowledgement of its writer with its event number or a later number,
+since one acknowledgement may cover many appends and a writer uses one id for all. A refused token of a read may carry
+the read's offset in place of the request id (PDP-36.30).
 
 Source: `ServerConnectionInboundHandler`, `FlowHandler` (Pravega).
 """
@@ -80,7 +80,7 @@ def frames_of(item: Command | Append) -> bytes:
 
 def gathered(parts: Sequence[Buffer], large_bytes: int) -> list[Buffer]:
     """Joins runs of parts below `large_bytes`: the system takes a limited number of buffers at a time, and copying a
-    small one is cheaper. Larger parts are the caller's own.
+    small part is cheaper. Larger parts are the caller's own.
     """
     if parts and max(map(len, parts)) < large_bytes:
         return [b"".join(parts)]
@@ -100,7 +100,7 @@ def gathered(parts: Sequence[Buffer], large_bytes: int) -> list[Buffer]:
 
 
 def answer_key(command: Any) -> int | str:
-    """The key that a request shares with its reply: the request id, or the type name if there is none."""
+    """The key that a request shares with its reply: the request id, or else the type name."""
     request_id: int | None = None if type(command) in _WITHOUT_ID else getattr(command, "request_id", None)
     return str(command.type_name) if request_id is None else request_id
 
@@ -134,7 +134,7 @@ class Requests(Generic[T]):
                     yield kept
 
     def add(self, request: Command | Append, kept: T) -> bool:
-        """Registers a request. Returns False if all others were dropped because there were too many."""
+        """Registers a request. Returns False if all earlier requests were dropped because there were too many."""
         name = _NUMBERS.get(type(request))
         if name is None and not cast("Command", request).is_request:
             return True  # such as a block: its end is answered
@@ -164,7 +164,7 @@ class Requests(Generic[T]):
         self._appends.setdefault(writer, deque()).append((appends, appends[-1][0], kept))
 
     def separate(self, each_of: Callable[[T, list[tuple[int, int]]], Iterable[T]]) -> None:
-        """Registers the appends that were registered together one by one. each_of: returns a value for each."""
+        """Splits appends that were registered together into single requests. each_of: returns a value per append."""
         for writer, queue in self._appends.items():
             apart: deque[_Sent] = deque()
             for sent in queue:
@@ -230,7 +230,7 @@ class ClientProtocol(Generic[T]):
     """
 
     def __init__(self, version: int = WIRE_VERSION, *, decoder: FrameDecoder | None = None) -> None:
-        """version: the wire version. decoder: for replies; None for one that rejects unknown commands."""
+        """version: the wire version. decoder: for replies; None for a decoder that rejects unknown commands."""
         self.peer: Hello | None = None
         self.requests: Requests[T] = Requests()
         self._hello = Hello(version, OLDEST_COMPATIBLE_VERSION)

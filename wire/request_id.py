@@ -1,8 +1,8 @@
 """Request ids: `flow << 32 | sequence`. Both halves are signed 32-bit integers, the whole a signed 64-bit integer.
 
 A flow is one user of a shared connection; its number identifies its replies. Flow 0 is a connection without flows.
-Allocated numbers are between 1 and 2^31 - 1 and unused at that moment; sequences start at 0. Ids and pairs map one to
-one, so ids of other peers can be unpacked too (KeepAlive's -1 is flow -1, sequence -1).
+Allocated numbers are between 1 and 2^31 - 1 and unused at that moment; sequences start at 0. Ids and pairs map
+uniquely, so ids of other peers can be unpacked too (KeepAlive's -1 is flow -1, sequence -1).
 
 All functions are pure; the owner of a pool keeps the last number and the set of numbers in use. Values out of range
 raise `ValueError`.

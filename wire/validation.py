@@ -1,8 +1,8 @@
-"""What is wrong with settings and other input from outside.
+"""Describes errors in settings and other input from outside.
 
 `unique`, an `object_pairs_hook` of `json.loads`, refuses a key that an object has twice: `json` keeps the last value
-without an error. The other functions say what errors of pydantic are about, without the terms of that library, which
-its callers have imported.
+without an error. The other functions word errors of pydantic without the terms of that library, which its callers have
+imported.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _SENTENCES: Final = (
     (r"string_too_short", "it must not be empty"),
     (r"string_too_long", "it must have at most {max_length} characters"),
 )
-"""A regular expression for types of errors of pydantic → what is wrong, with facts of the error."""
+"""A regular expression for types of pydantic's errors → the problem, with facts of the error."""
 
 
 def message_of(error: ErrorDetails) -> str:
-    """What is wrong, without the library's own terms."""
+    """Returns the problem without the library's own terms."""
     found = error["type"]
     if found in ("too_short", "too_long") and isinstance(error["input"], str):
         found = f"string_{found}"  # the library says it of a list, too
@@ -73,7 +73,7 @@ def message_of(error: ErrorDetails) -> str:
 
 
 def place_and_problem(error: ValidationError) -> tuple[str, str]:
-    """The dotted path of the first error, empty for the whole input, and what is wrong there."""
+    """Returns the dotted path of the first error, empty for the whole input, and the problem there."""
     first = first_error(error)
     return ".".join(map(str, first["loc"])), message_of(first)
 
@@ -85,7 +85,7 @@ def _fact(fact: Any) -> Any:
 
 
 def first_error(error: ValidationError) -> ErrorDetails:
-    """The first error of a validation. An unknown field comes first: it may be the misspelt name of a missing one."""
+    """The first error of a validation. An unknown field comes first: it may be the misspelt name of a missing field."""
     return foremost(error.errors(include_url=False))
 
 

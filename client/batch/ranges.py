@@ -1,7 +1,7 @@
 """The segments between two positions of a stream, each with the range of its bytes between them.
 
 Ranges can be read in any order and in other processes: they are plain values. Events of one routing key are in order
-within a range; a successor's range continues that of its predecessors.
+within a range; a successor's range continues its predecessors' ranges.
 
 Refused: an end before the start. Follows `BatchClientFactoryImpl` (Pravega's client). Deliberate differences: all
 offsets are checked against the segments; empty ranges are left out.
@@ -20,7 +20,7 @@ from segstore.client.stream import From, check_cut, tail_of
 
 
 class EventRange(NamedTuple):
-    """The bytes of one segment from `start` (inclusive) to `end` (exclusive), both of them between events."""
+    """The bytes of one segment from `start` (inclusive) to `end` (exclusive), which are boundaries of events."""
 
     scope: str
     stream: str

@@ -21,11 +21,13 @@ class EventRangeReader(ClosedAfter):
     """A reader of one range. Use with `async with` and `async for`, or call `aclose`.
 
     Attributes:
-        range: what it reads.
+        range: the range that it reads.
     """
 
+    range: Final[EventRange]
+
     def __init__(self, cluster: Cluster, wanted: EventRange) -> None:
-        self.range: Final = wanted
+        self.range = wanted
         segment, limit = wanted.segment, cluster.pool.settings.max_large_event_bytes
         self._reader = SegmentReader(cluster.pool, cluster.locations, segment, wanted.start, known_to=wanted.end)
         self._decoder = EventAssembler(segment, wanted.start, limit, StreamEvent, wanted.segment_id)

@@ -3,23 +3,19 @@
 from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of, warn_if_unencrypted
 from segstore.client.connection.in_flight import (
     LEAST_COST,
-    MANY_ITEMS,
-    Append,
     BadAck,
     InFlight,
+    InFlightAppend,
     OtherWriter,
     Pending,
     Route,
-    Then,
-    acknowledged,
-    add,
+    Waiter,
     add_behind,
-    resolve_stored,
-    take,
+    notify_stored,
 )
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
-from segstore.client.connection.outbox import WRITER_SLOTS, WRITERS, Appends
+from segstore.client.connection.outbox import Timer
 from segstore.client.connection.pool import ConnectionPool, PoolMetrics
 from segstore.client.connection.raw import MakeRequest, RawClient, SegmentRequests
 from segstore.client.connection.transport import RECEIVE_BYTES, Flow, FlowHandler
@@ -27,12 +23,7 @@ from segstore.wire.endpoint import Endpoint
 
 __all__ = [
     "LEAST_COST",
-    "MANY_ITEMS",
     "RECEIVE_BYTES",
-    "WRITERS",
-    "WRITER_SLOTS",
-    "Append",
-    "Appends",
     "BadAck",
     "Basic",
     "Bearer",
@@ -43,6 +34,7 @@ __all__ = [
     "Flow",
     "FlowHandler",
     "InFlight",
+    "InFlightAppend",
     "Locations",
     "MakeRequest",
     "NodeState",
@@ -53,14 +45,12 @@ __all__ = [
     "RawClient",
     "Route",
     "SegmentRequests",
-    "Then",
+    "Timer",
     "TokenCache",
-    "acknowledged",
-    "add",
+    "Waiter",
     "add_behind",
     "expiry_of",
     "learn",
-    "resolve_stored",
-    "take",
+    "notify_stored",
     "warn_if_unencrypted",
 ]

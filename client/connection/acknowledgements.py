@@ -1,41 +1,26 @@
 """Forwards acknowledgements of appends to the flows that sent them.
 
-Invariant: an acknowledgement for an unknown flow, or for one that is closed, is dropped and counted.
+Invariant: an acknowledgement for an unknown or closed flow is dropped and counted.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from segstore.client.connection.outbox import WRITER_SLOTS, WRITERS, Counters
-from segstore.wire import DataAppended
-from segstore.wire.codec import frame_layout, or_in_c
-from segstore.wire.codec.generate import Rows
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
+    from segstore.client.connection.outbox import EventCounters
     from segstore.client.connection.transport import Flow
+    from segstore.wire.codec.generate import FrameRows
 
 Ack = tuple[bytes, int, int, int, int]
 """The fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously acknowledged
 event number, the request id, the segment's length."""
 
 
-ACKNOWLEDGED: Final = (*WRITERS, asyncio.Future, asyncio.InvalidStateError, Rows)
-"""Classes whose attributes C uses, in its order."""
-ACK_LAYOUT: Final[dict[str, Any]] = {
-    "slots": (*WRITER_SLOTS, "frames", "unpack"),
-    **frame_layout(
-        DataAppended, "writer_id", "event_number", "previous_event_number", "request_id", "current_segment_write_offset"
-    ),
-}
-"""Their attributes that C uses, and the layout of a DataAppended; arguments of `or_in_c`."""
-
-
-@or_in_c(*ACKNOWLEDGED, **ACK_LAYOUT)
-def acknowledge(acks: Rows, flows: Mapping[int, Flow], counters: Counters) -> None:
+def acknowledge(acks: FrameRows, flows: Mapping[int, Flow], counters: EventCounters) -> None:
     """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other.
 
     acks: frames of DataAppended, as a decoder returns them; the caller keeps the bytes unchanged until this returns.

@@ -33,7 +33,7 @@ _RENEW_SHARE: Final = 0.2
 
 
 def expiry_of(token: str) -> float:
-    """Returns a token's expiry in seconds since 1970, infinity if it has none. The signature is not checked."""
+    """Returns a token's expiry in seconds since 1970, infinity without an expiry. The signature is not checked."""
     if not token:
         return float("inf")
     import jwt  # loads cryptography if it is installed
@@ -91,7 +91,7 @@ class Credentials(Protocol):
         """Returns the value of the `authorization` metadata: a scheme, a space, and the credentials."""
 
     def refused(self, authorization: str) -> bool:
-        """Called when the controller refuses an authorization. Returns whether a retry may use another one."""
+        """Called when the controller refuses an authorization. Returns whether a retry may use another token."""
 
 
 class Basic:
@@ -108,7 +108,7 @@ class Basic:
 
 
 class Bearer:
-    """Bearer tokens of an identity provider such as Keycloak; renewed before expiry, and once if one is refused."""
+    """Bearer tokens of an identity provider such as Keycloak; renewed before expiry, and once after a refusal."""
 
     def __init__(self, fetch: TokenSource, *, now_s: Callable[[], float] = time.time) -> None:
         if not callable(fetch):  # a token expires, so it cannot be given itself

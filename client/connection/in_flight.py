@@ -2,7 +2,7 @@
 
 Invariants: events are sent in the order in which they were added; each event gets the next number when its append is
 built, and keeps it if the append is resent after a new set-up; an event is either queued, in flight or returned to the
-caller. `acknowledged` and `set_up` raise `BadAck` for what the protocol does not allow, and then change nothing.
+caller. `acknowledged` and `set_up` raise `BadAck` for a violation of the protocol, and then change nothing.
 
 Follows `SegmentOutputStreamImpl.State` (Pravega's client).
 """
@@ -18,10 +18,14 @@ import msgspec
 
 from segstore.client.errors import ClientError
 from segstore.wire import Buffer
-from segstore.wire.codec import or_in_c
 
 Then = Callable[[ClientError | None], object]
 """Called once: with None when an event is stored, or with the error if it never will be."""
+Waiter = asyncio.Future[None] | Then
+"""Notified once, when an item is stored or never will be."""
+
+
+_Future: Final = asyncio.Future
 
 
 class BadAck(Exception):
@@ -32,105 +36,119 @@ class OtherWriter(BadAck):
     """The store has event numbers that this writer has not sent: another writer uses its id."""
 
 
-_SHORT: Final = 16_384
-"""Length of a list whose first items are removed at little cost."""
 MANY_ITEMS: Final = 1024
 """After this many items are queued for a segment, a stream writer yields to the loop. Sooner means smaller appends;
 later, objects that have left the processor's cache."""
 LEAST_COST: Final = 64
-"""Least cost of an event, in bytes of a `Budget`, so that many small events of many segments are bounded, too."""
-assert not _SHORT % MANY_ITEMS, "`add_behind` adds to no list that is full"
+"""The least that is charged to a `Budget` at a time, so that small events of many segments are bounded, too."""
+_BEHIND_BYTES: Final = 16_384
+"""After this many bytes, the events that `add_behind` has added are charged to the budget."""
 
 
 class Pending(msgspec.Struct, gc=False):
-    """A queued or in-flight item: one event, or several appended together.
+    """An item that is not stored yet: one event, or several appended together.
 
     data: the bytes to store, or an event that is framed when it is sent. events: their number. tag: opaque to this
-    module, such as the routing key's position. done: a future or function notified once, when the item is stored or
-    never will be. The garbage collector does not track items, which are many: no cycle through `done` outlives the
-    notification. So a writer that is dropped without being closed is not collected while items wait.
+    module, such as the routing key's position. done: its waiter.
     """
 
     data: Buffer
     events: int
     tag: Any
-    done: asyncio.Future[None] | Then
+    done: Waiter
 
 
-class Append(msgspec.Struct):
-    """An append of one or more items: events `first` to `last`, last sent at loop time `sent_s`."""
+class InFlightAppend:
+    """Items that are sent together: one item, or several of one event each.
 
-    first: int
-    last: int
-    items: list[Pending]
-    size: int
-    sent_s: float
+    Attributes:
+        data, tags, done: of each item, see `Pending`.
+        events_each: number of events of an item.
+        size: bytes that the items take in the segment.
+        behind_at: the size above which `add_behind` adds nothing.
+        first, last: numbers of the events, once they are sent; sent_s: loop time when they were last sent.
+    """
+
+    __slots__ = ("behind_at", "data", "done", "events_each", "first", "last", "sent_s", "size", "tags")
+
+    def __init__(self, data: Buffer, done: Waiter, events_each: int, tag: Any, size: int) -> None:
+        """Arguments: of the first item."""
+        self.data = [data]
+        self.tags = [tag]
+        self.done = [done]
+        self.events_each: Final = events_each
+        self.size = size
+        self.behind_at = self.first = self.last = 0
+        self.sent_s = 0.0
+
+    @property
+    def items(self) -> Iterator[Pending]:
+        for data, tag, done in zip(self.data, self.tags, self.done, strict=True):
+            yield Pending(data, self.events_each, tag, done)
+
+    def release(self, count: int, overhead: int) -> tuple[list[Waiter], int]:
+        """Removes the first items, which are stored; returns their waiters and size."""
+        size, done = sum(map(len, self.data[:count])) + overhead * count, self.done[:count]
+        del self.data[:count], self.tags[:count], self.done[:count]
+        self.first += count * self.events_each
+        self.size -= size
+        return done, size
 
 
 class Budget(msgspec.Struct):
     """What all stream writers of a pool accept before one of them yields to the loop: `most` bytes, of which `left` are
-    left. An event of fewer than `LEAST_COST` bytes costs that many.
-
-    Without this, callers that never wait would fill the memory limit before the first event is sent. largest: size of
-    the largest event that one append may carry.
+    left. Without this, callers that never wait would fill the memory limit before the first event is sent.
     """
 
     most: int
     left: int
-    largest: int
 
 
 class InFlight:
     """Events of one writer.
 
-    overhead: bytes that each item takes in the segment beside its data. most_held: limit of `held_bytes`.
+    overhead: bytes that each item takes in the segment beside its data. most_held: limit of `held_bytes`. most_events,
+    most_bytes: limits of one append; an item that alone is longer is an append of its own.
 
     Attributes:
-        added_bytes: total size of all items that were ever added.
-        full_at: the total from which there is no room for more; grows as items are settled.
+        full_at: the total size of all items ever added from which there is no room for more; grows as items are
+            settled.
         settled: number of items returned to the caller.
-        last_stored: number of the last event known to be stored, -1 if none.
+        last_stored: number of the last event known to be stored, or -1.
         segment_length: as of the last acknowledgement, -1 before the first.
-        queued: the first items never sent, in order; empty only if there are none.
-        newest: the list to which items are added: `queued`, or the last of several lists.
-        oldest: the first append in flight, or None.
+        queued: the appends never sent, in order.
+        newest: the last of them, to which items are added; None if there are none.
+        sent: the appends in flight, in order.
     """
 
     __slots__ = (
-        "_behind",
-        "_last_taken",
-        "_later",
-        "_most_held",
-        "_sent_before",
-        "added_bytes",
-        "full_at",
-        "last_stored",
-        "newest",
-        "oldest",
-        "overhead",
-        "queued",
-        "segment_length",
-        "settled",
+        *("_before_newest", "_charged", "_last_taken", "_most_bytes", "_most_events", "_most_held", "_sent_before"),
+        *("full_at", "last_stored", "newest", "overhead", "queued", "segment_length", "sent", "settled"),
     )
 
-    def __init__(self, overhead: int = 0, most_held: int = 0) -> None:
+    def __init__(self, overhead: int, most_held: int, most_events: int, most_bytes: int) -> None:
         self.overhead: Final = overhead
-        self._most_held = most_held
-        self.queued: list[Pending] = []
-        self.newest = self.queued
-        self._later: list[list[Pending]] = []
-        """The lists behind `queued`, once there are many items."""
-        self.oldest: Append | None = None
-        self._behind: deque[Append] = deque()
-        """The appends in flight except the oldest. Unused by the many writers that have one."""
+        self._most_held: Final = most_held
+        self._most_events: Final = most_events
+        self._most_bytes: Final = most_bytes
+        self.queued: deque[InFlightAppend] = deque()
+        self.newest: InFlightAppend | None = None
+        self.sent: deque[InFlightAppend] = deque()
         self._last_taken = 0
         self._sent_before = 0
         """The last number in flight at the latest set-up; the store may have received it twice."""
-        self.added_bytes = 0
+        self._before_newest = 0
+        """Total size of all items ever added, except those in `newest`."""
+        self._charged = 0
         self.full_at = most_held
         self.settled = 0
         self.last_stored = -1
         self.segment_length = -1
+
+    @property
+    def added_bytes(self) -> int:
+        """Total size of all items that were ever added."""
+        return self._before_newest + (0 if self.newest is None else self.newest.size)
 
     @property
     def held_bytes(self) -> int:
@@ -138,58 +156,121 @@ class InFlight:
         return self.added_bytes + self._most_held - self.full_at
 
     @property
-    def unsettled(self) -> int:
-        """Number of items that are queued or in flight."""
-        return sum(map(len, (self.queued, *self._later))) + sum(len(append.items) for append in self.sent)
+    def has_room(self) -> bool:
+        """Whether less than `most_held` is held."""
+        return self.added_bytes < self.full_at
 
     @property
-    def sent(self) -> Iterator[Append]:
-        """The appends in flight, in order."""
-        if self.oldest is not None:
-            yield self.oldest
-            yield from self._behind
+    def unsettled(self) -> int:
+        """Number of items that are queued or in flight."""
+        return sum(len(append.done) for append in (*self.queued, *self.sent))
 
     @property
     def oldest_is_new(self) -> bool:
         """Whether the oldest append in flight was sent only once."""
-        return self.oldest is not None and self.oldest.first > self._sent_before
+        return bool(self.sent) and self.sent[0].first > self._sent_before
 
-    def carried(self) -> Pending:
-        """Removes the first item never sent, which was stored by other means and takes no event number.
+    @property
+    def has_many(self) -> bool:
+        """Whether about `MANY_ITEMS` items or more are queued."""
+        return len(self.queued) * self._most_events > MANY_ITEMS
+
+    def add(self, data: Buffer, done: Waiter, events: int = 1, tag: Any = None) -> bool:
+        """Queues an item; returns whether nothing was queued before."""
+        size, append = len(data) + self.overhead, self.newest
+        if (
+            append is not None
+            and append.size + size <= self._most_bytes
+            and len(append.done) < self._most_events
+            and events == append.events_each == 1
+        ):
+            append.data.append(data)
+            append.tags.append(tag)
+            append.done.append(done)
+            append.size += size
+            return False
+        if append is not None:
+            self._before_newest += append.size
+        self.newest = new = InFlightAppend(data, done, events, tag, size)
+        self.queued.append(new)
+        return append is None
+
+    def charge(self) -> int:
+        """Returns the bytes added since the last call, and lets `add_behind` add some more."""
+        charged, self._charged = self._charged, self.added_bytes
+        append = self.newest
+        if append is not None and append.events_each == 1:
+            room = self.full_at - self._before_newest - 1
+            append.behind_at = min(self._most_bytes, room, append.size + _BEHIND_BYTES)
+        return self._charged - charged
+
+    def take(self, now_s: float = 0.0) -> InFlightAppend:
+        """Moves the next append from the queue to the appends in flight. Raises IndexError if nothing is queued."""
+        append = self._next()
+        append.first, append.sent_s = self._last_taken + 1, now_s
+        append.last = self._last_taken = self._last_taken + len(append.done) * append.events_each
+        self.sent.append(append)
+        return append
+
+    def _next(self) -> InFlightAppend:
+        append = self.queued.popleft()
+        if append is self.newest:
+            self._before_newest += append.size
+            self.newest = None
+        return append
+
+    def carried(self) -> InFlightAppend:
+        """Removes the first append never sent, which was stored by other means and takes no event number.
 
         Raises IndexError if nothing is queued.
         """
-        item = self.queued.pop(0)
-        if self._later and not self.queued:
-            self.queued = self._later.pop(0)
-        self.full_at += len(item.data) + self.overhead
-        self.settled += 1
-        return item
+        append = self._next()
+        self.full_at += append.size
+        self.settled += len(append.done)
+        return append
 
-    def set_up(self, last: int) -> tuple[list[Pending], int]:
-        """Returns the items that a set-up acknowledges: the store has events up to `last`. Raises OtherWriter."""
+    def set_up(self, last: int) -> tuple[list[Waiter], int]:
+        """As `acknowledged`, for a set-up: the store has events up to `last`. Raises OtherWriter."""
         if last > self._last_taken:
-            if self.oldest is not None:
+            if self.sent:
                 raise OtherWriter(f"has event {last}, but the last sent is {self._last_taken}")
             self._last_taken = last  # a writer with this id has written before
         self._sent_before = self._last_taken
         return self._release(last)
 
-    def _release(self, number: int) -> tuple[list[Pending], int]:
-        stored: list[Pending] = []
-        size = 0
-        while (append := self.oldest) is not None and append.last <= number:
-            self.oldest = self._behind.popleft() if self._behind else None
-            stored += append.items
-            size += append.size
-        if append is not None:
-            before = append.size
-            while append.first + append.items[0].events - 1 <= number:
-                item = append.items.pop(0)
-                append.first += item.events
-                append.size -= len(item.data) + self.overhead
-                stored.append(item)
-            size += before - append.size
+    def acknowledged(self, number: int, previous: int) -> tuple[list[Waiter], int]:
+        """Returns the waiters and the size of the items that an ack covers; the ack before it was `previous`.
+
+        Raises BadAck.
+        """
+        sent = self.sent
+        if sent and (append := sent[0]).last == number and previous < append.first:  # nearly every ack
+            sent.popleft()
+            self.last_stored = number
+            self.full_at += append.size
+            self.settled += len(append.done)
+            return append.done, append.size
+        lowest = sent[0].first if sent else self._last_taken + 1
+        if previous >= number:
+            raise BadAck(f"acknowledges event {number} after event {previous}")
+        if lowest <= previous:
+            raise BadAck(f"claims to have acknowledged event {previous} before, but event {lowest} is unacknowledged")
+        if number > self._last_taken:
+            raise BadAck(f"acknowledges event {number}, but the last sent is {self._last_taken}")
+        return self._release(number)
+
+    def _release(self, number: int) -> tuple[list[Waiter], int]:
+        stored: list[Waiter] = []
+        size, sent = 0, self.sent
+        while sent and sent[0].first <= number:
+            append = sent[0]
+            count = (number - append.first + 1) // append.events_each
+            done, released = append.release(count, self.overhead)
+            stored += done
+            size += released
+            if append.done:
+                break
+            sent.popleft()
         self.last_stored = max(self.last_stored, number)
         self.full_at += size
         self.settled += len(stored)
@@ -197,124 +278,48 @@ class InFlight:
 
     def take_all(self) -> list[Pending]:
         """Removes and returns all unacknowledged items, in order."""
-        taken = [item for append in self.sent for item in append.items]
-        for items in (self.queued, *self._later):
-            taken += items
-        self.oldest = None
-        self._behind.clear()
-        self._later.clear()
-        self.queued = self.newest = []
-        self.full_at = self.added_bytes + self._most_held
+        taken = [item for append in (*self.sent, *self.queued) for item in append.items]
+        self._before_newest, self.newest = self.added_bytes, None
+        self.sent.clear()
+        self.queued.clear()
+        self.full_at = self._before_newest + self._most_held
         self.settled += len(taken)
         return taken
-
-
-def add(queue: InFlight, item: Pending) -> bool:
-    """Queues an item; returns whether nothing was queued before."""
-    queue.added_bytes += len(item.data) + queue.overhead
-    if len(queue.newest) >= _SHORT:
-        queue.newest = []
-        queue._later.append(queue.newest)
-    queue.newest.append(item)
-    return len(queue.queued) == 1 and queue.newest is queue.queued
 
 
 Route = tuple[InFlight, float, Any]
 """The queue of a segment's writer, the position of a routing key, and what else its owner keeps there."""
 
 
-@or_in_c(InFlight, Pending, Budget, slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"))
 def add_behind(
-    routes: dict[str | None, Route],
-    key: str | None,
-    event: bytes,
-    new_future: Callable[[], asyncio.Future[None]],
-    budget: Budget,
+    queue: InFlight, event: bytes, tag: Any, new_future: Callable[[], asyncio.Future[None]]
 ) -> asyncio.Future[None] | None:
-    """Queues an event behind others, if there are some and the caller need not wait; returns its future.
+    """Adds an event to the newest append, if there is one and nothing else to decide; returns its future.
 
-    Returns None, and queues nothing, if there is anything else to decide: the key has no route, nothing is queued,
-    another `MANY_ITEMS` items are queued, the event is too large, the writer is full, or the budget is spent.
+    Returns None, and adds nothing, if the append or the writer is full, or the events added are to be charged.
     """
-    route = routes.get(key)
-    if route is None or type(event) is not bytes:
+    append = queue.newest
+    if append is None:
         return None
-    queue, position, _ = route
-    done = new_future()  # before the look at the queue, because a finalizer may run here
-    size = len(event)
-    added, cost = queue.added_bytes + size + queue.overhead, max(size, LEAST_COST)
-    newest = queue.newest
-    if not len(newest) % MANY_ITEMS or added >= queue.full_at or cost >= budget.left or size > budget.largest:
+    done, size = append.done, append.size + len(event) + queue.overhead
+    if size > append.behind_at or len(done) >= queue._most_events:
         return None
-    newest.append(Pending(event, 1, position, done))
-    queue.added_bytes = added
-    budget.left -= cost
-    return done
+    future = new_future()
+    append.data.append(event)
+    append.tags.append(tag)
+    done.append(future)
+    append.size = size
+    return future
 
 
-def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
-    """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
-
-    Takes at least one item, whatever its size. Raises IndexError if nothing is queued.
-    """
-    items, pieces, events, size = take_items(queue.queued, most_events, most_bytes, queue.overhead)
-    if queue._later and not queue.queued:
-        queue.queued = queue._later.pop(0)
-    first = queue._last_taken + 1
-    queue._last_taken += events
-    append = Append(first, queue._last_taken, items, size, now_s)
-    if queue.oldest is None:
-        queue.oldest = append
-    else:
-        queue._behind.append(append)
-    return append, pieces
-
-
-def acknowledged(queue: InFlight, number: int, previous: int) -> tuple[list[Pending], int]:
-    """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
-    append = queue.oldest
-    if append is not None and append.last == number and previous < append.first:  # nearly every ack
-        queue.oldest = queue._behind.popleft() if queue._behind else None
-        queue.last_stored = number
-        queue.full_at += append.size
-        queue.settled += len(append.items)
-        return append.items, append.size
-    lowest = queue._last_taken + 1 if append is None else append.first
-    if previous >= number:
-        raise BadAck(f"acknowledges event {number} after event {previous}")
-    if lowest <= previous:
-        raise BadAck(f"claims to have acknowledged event {previous} before, but event {lowest} is unacknowledged")
-    if number > queue._last_taken:
-        raise BadAck(f"acknowledges event {number}, but the last sent is {queue._last_taken}")
-    return queue._release(number)
-
-
-def take_items(
-    queue: list[Pending], most_events: int, most_bytes: int, overhead: int
-) -> tuple[list[Pending], list[Buffer], int, int]:
-    """Removes the first item and those behind it that fit; returns them, their data, their events, and their bytes.
-
-    overhead: bytes of each item beside its data.
-    """
-    events, size = queue[0].events, len(queue[0].data) + overhead
-    count = 1
-    while count < len(queue) and events < most_events and size + len(queue[count].data) + overhead <= most_bytes:
-        events += queue[count].events
-        size += len(queue[count].data) + overhead
-        count += 1
-    items = queue[:count]
-    del queue[:count]
-    return items, [item.data for item in items], events, size
-
-
-@or_in_c(Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",))
-def resolve_stored(items: list[Pending], failed: Callable[[Exception], object]) -> None:
-    """Notifies all items that they are stored. failed: gets what a function raises."""
-    for item in items:
-        done = item.done
-        if isinstance(done, asyncio.Future):
-            if not done.done():
+def notify_stored(waiters: list[Waiter], failed: Callable[[Exception], object]) -> None:
+    """Notifies waiters that their items are stored. failed: gets what a function raises."""
+    for done in waiters:
+        if isinstance(done, _Future):
+            try:
                 done.set_result(None)
+            except asyncio.InvalidStateError:
+                pass  # its waiter was cancelled
             continue
         try:
             done(None)

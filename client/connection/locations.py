@@ -19,7 +19,7 @@ class Locations(Protocol):
         """Reports a wrong location: the next lookup asks again, unless the location has changed meanwhile."""
 
     async def token_for(self, segment: str) -> str:
-        """Returns a delegation token for the segment; "" if none is needed."""
+        """Returns a delegation token for the segment; "" if the store needs no token."""
 
     def expired(self, segment: str, token: str) -> None:
         """Reports that a token is no longer accepted: the next lookup gets another."""

@@ -12,7 +12,7 @@ in milliseconds of any monotonic clock, and the `Random` for the jitter. Nothing
 table lacks is a caller's bug and raises `ValueError`.
 
 Follows KIP-601, `ClusterConnectionStates` and `NetworkClient.leastLoadedNode` (Kafka). Deliberate differences: nodes
-are considered in the order given (Kafka starts at a random one); disconnected nodes are chosen by failed attempts, as
+are considered in the order given (Kafka starts at a random node); disconnected nodes are chosen by failed attempts, as
 the KIP says, while `least_recently_tried` is what Kafka shipped.
 """
 
@@ -38,7 +38,7 @@ class NodeState(Enum):
     READY = auto()
 
 
-class Event(Enum):
+class NodeEvent(Enum):
     """An event that changes a node's state."""
 
     CONNECTING = auto()
@@ -47,10 +47,10 @@ class Event(Enum):
 
 
 TRANSITIONS: Final = {
-    (NodeState.DISCONNECTED, Event.CONNECTING): NodeState.CONNECTING,
-    (NodeState.CONNECTING, Event.READY): NodeState.READY,
-    (NodeState.CONNECTING, Event.DISCONNECTED): NodeState.DISCONNECTED,
-    (NodeState.READY, Event.DISCONNECTED): NodeState.DISCONNECTED,
+    (NodeState.DISCONNECTED, NodeEvent.CONNECTING): NodeState.CONNECTING,
+    (NodeState.CONNECTING, NodeEvent.READY): NodeState.READY,
+    (NodeState.CONNECTING, NodeEvent.DISCONNECTED): NodeState.DISCONNECTED,
+    (NodeState.READY, NodeEvent.DISCONNECTED): NodeState.DISCONNECTED,
 }
 
 
@@ -131,7 +131,7 @@ class NodeStates(Generic[N]):
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _move(self, node: N, event: Event) -> _Node:
+    def _move(self, node: N, event: NodeEvent) -> _Node:
         entry = self._nodes[node]
         following = TRANSITIONS.get((entry.state, event))
         if following is None:
@@ -141,7 +141,7 @@ class NodeStates(Generic[N]):
 
     def connecting(self, node: N, now_ms: float) -> float:
         """Starts a set-up; returns its timeout in milliseconds."""
-        entry = self._move(node, Event.CONNECTING)
+        entry = self._move(node, NodeEvent.CONNECTING)
         entry.history.began(now_ms)
         timeout_ms = entry.history.timeout_ms
         self._timed[node] = now_ms + timeout_ms
@@ -149,14 +149,14 @@ class NodeStates(Generic[N]):
 
     def ready(self, node: N) -> None:
         """Records that the node's connection is set up."""
-        entry = self._move(node, Event.READY)
+        entry = self._move(node, NodeEvent.READY)
         del self._timed[node]
         entry.history.succeeded()
 
     def disconnected(self, node: N, now_ms: float) -> None:
         """Records that the connection or the attempt ended, for any reason, along with its requests in flight."""
         was_connecting = self._nodes[node].state is NodeState.CONNECTING
-        entry = self._move(node, Event.DISCONNECTED)
+        entry = self._move(node, NodeEvent.DISCONNECTED)
         self._timed.pop(node, None)
         entry.in_flight = 0
         entry.history.failed(now_ms, while_setting_up=was_connecting)
@@ -183,7 +183,7 @@ class NodeStates(Generic[N]):
 
     @property
     def timed(self) -> frozenset[N]:
-        """The nodes whose set-up is being timed: those in CONNECTING."""
+        """The nodes in CONNECTING, whose set-up is being timed."""
         return frozenset(self._timed)
 
     def timed_out(self, now_ms: float) -> list[N]:

@@ -12,29 +12,17 @@ With `append_batching` "turn" each append is a block of its own; "blocks" leaves
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 import msgspec
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.in_flight import Append, InFlight, Pending
+from segstore.client.connection.in_flight import InFlightAppend
 from segstore.client.connection.polling import AckPolling
-from segstore.client.errors import Closed
 from segstore.wire import Buffer, Command, FrameTooLarge
-from segstore.wire.blocks import (
-    APPEND_LAYOUT,
-    BATCH_MS,
-    BLOCK_BYTES,
-    AppendBlockEncoder,
-    BlockSizing,
-    framed,
-    frames_of_append,
-)
-from segstore.wire.codec import or_in_c
+from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, framed, frames_of_append
 from segstore.wire.protocol import gathered
 
 _LARGE_BYTES: Final = 4096
@@ -53,36 +41,53 @@ class Timers(Protocol):
     def call_later(self, delay: float, callback: Callable[[], Any], /) -> Timer: ...
 
 
-class Sender(ABC):
-    """A flow, as its outbox and the acknowledgements of its appends see it.
+class Appender(Protocol):
+    """A segment writer, as the outbox sees it.
+
+    Attributes:
+        writer_bytes: its id as bytes, which `UUID.bytes` allocates on each access.
+        frame_events: whether each item of an append is one event, which is stored behind its header.
+    """
+
+    @property
+    def segment(self) -> str: ...
+    @property
+    def writer_id(self) -> UUID: ...
+    @property
+    def writer_bytes(self) -> bytes: ...
+    @property
+    def request_id(self) -> int: ...
+    @property
+    def frame_events(self) -> bool: ...
+
+    def take_turn(self, now_s: float, most_bytes: int) -> Iterable[InFlightAppend]:
+        """Returns the appends to send now, at loop time `now_s`: about `most_bytes`. Requests another turn for more."""
+
+
+class Sender(Protocol):
+    """A flow, as the outbox sees it.
 
     Attributes:
         flow_id: the flow number; 0 if flows are disabled and the connection is not shared.
-        endpoint: "host:port" of the peer.
         asked: whether a turn has been requested.
         bytes_in_flight: appended bytes not yet acknowledged.
         closed: whether it was closed or lost.
-        turn: called when the flow may send appends; set by the user that requests turns.
-        appends: the appends of the flow's user, if it is a writer that is set up.
+        appender: the writer whose appends the flow carries; set before its first turn is requested.
     """
 
-    __slots__ = ("appends", "asked", "bytes_in_flight", "closed", "endpoint", "flow_id", "turn")
+    asked: bool
+    bytes_in_flight: int
+    closed: bool
+    appender: Appender | None
 
-    def __init__(self, flow_id: int, endpoint: str) -> None:
-        self.flow_id: Final = flow_id
-        self.endpoint: Final = endpoint
-        self.asked = False
-        self.bytes_in_flight = 0
-        self.closed = False
-        self.turn: Callable[[], None] | None = None
-        self.appends: Appends | None = None
+    @property
+    def flow_id(self) -> int: ...
 
-    @abstractmethod
     def fail(self, cause: Exception) -> None:
         """Ends the flow because its turn raised."""
 
 
-class Counters(msgspec.Struct):
+class EventCounters(msgspec.Struct):
     """Event counters since the pool was created."""
 
     connections_opened: int = 0
@@ -102,10 +107,7 @@ class Outbox:
     Attributes:
         bytes_in_flight: appended bytes of all flows not yet acknowledged.
         closed: whether the outbox is closed and writes nothing more.
-        now_s: loop time at the start of the current turn.
         polling: keeps the event loop awake for the acknowledgement of a single append.
-        most_bytes: limit on what one turn of a writer may add; left_bytes: what the current one may still add.
-        batch_events, batch_bytes: limits of one append.
         turns: flows that requested a turn, each once; adding one requires setting `turn_due`.
         turn_due: whether turns, and the write after them, are scheduled.
     """
@@ -117,33 +119,27 @@ class Outbox:
         "_encoder",
         "_largest",
         "_loop",
+        "_most_bytes",
         "_out",
         "_sizings",
         "_timers",
         "_transport",
         "_writable",
-        "batch_bytes",
-        "batch_events",
         "bytes_in_flight",
         "closed",
-        "left_bytes",
-        "most_bytes",
-        "now_s",
         "polling",
         "turn_due",
         "turns",
     )
 
-    def __init__(self, settings: ClientSettings, counters: Counters, timers: Timers) -> None:
+    def __init__(self, settings: ClientSettings, counters: EventCounters, timers: Timers) -> None:
         self.bytes_in_flight = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
-        self.now_s = self._loop.time()
         self._blocks = settings.append_batching == "blocks"
-        self.most_bytes = self.left_bytes = max(settings.write_buffer_bytes, 1)
+        self._most_bytes = max(settings.write_buffer_bytes, 1)
+        """What one turn of a writer may add."""
         self._largest = settings.max_frame_bytes - BLOCK_BYTES
-        self.batch_bytes = min(settings.max_batch_bytes, settings.max_event_bytes, self._largest)
-        self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers
         self.polling = AckPolling(settings.max_ack_polls, self._loop.call_soon)
@@ -189,7 +185,7 @@ class Outbox:
         self.write()
 
     def close(self) -> None:
-        """Closes the outbox and drops what is not yet written."""
+        """Closes the outbox and drops unwritten bytes."""
         self.closed = True
         if self._block_timer is not None:
             self._block_timer.cancel()
@@ -231,9 +227,7 @@ class Outbox:
 
     def _turn(self) -> None:
         if self.turns and self._writable is None:
-            turns, self.turns = self.turns, []
-            self.now_s = self._loop.time()
-            run_turns(self, turns)
+            self._run_turns()
         self.turn_due = False
         if self.closed:
             return
@@ -242,6 +236,54 @@ class Outbox:
             self._arm_block_timer()
         if self.turns and self._writable is None:
             self.schedule()
+
+    def _run_turns(self) -> None:
+        """Runs the turns that flows have requested. An exception ends its flow and no other."""
+        turns, self.turns = self.turns, []
+        now_s = self._loop.time()
+        for flow in turns:
+            flow.asked = False
+            appender = flow.appender
+            if flow.closed or appender is None:
+                continue
+            try:
+                for append in appender.take_turn(now_s, self._most_bytes):
+                    self._add(flow, appender, append)
+            except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
+                flow.fail(error)
+
+    def _add(self, flow: Sender, appender: Appender, append: InFlightAppend) -> None:
+        """Queues an append. Raises FrameTooLarge."""
+        size = append.size
+        if size > self._largest:
+            raise FrameTooLarge(
+                f"an append of {size} bytes does not fit a frame, which holds {self._largest}",
+                limit=self._largest,
+                actual=size,
+            )
+        pieces = framed(append.data) if appender.frame_events else append.data
+        last, request_id = append.last, appender.request_id
+        count = last - append.first + 1
+        if self._blocks:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            now_ms = self._timers.time() * 1000
+            segment, writer = appender.segment, appender.writer_id
+            self._out += self._encoder.append(segment, writer, last, count, data, request_id, now_ms)
+        else:
+            self._out += frames_of_append(appender.writer_bytes, pieces, size, count, last, request_id)
+        flow.bytes_in_flight += size
+        self.bytes_in_flight += size
+
+    def set_sizing(self, flow_id: int, sizing: BlockSizing) -> None:
+        """Sets the policy for the sizes of a flow's append blocks."""
+        self._sizings[flow_id] = sizing
+
+    def remove(self, appender: Appender) -> None:
+        """Removes a writer; its buffered appends are sent."""
+        if not self.closed:
+            self._out += self._encoder.remove(appender.segment, appender.writer_id)
+            if self._out:
+                self.schedule()
 
     def write(self) -> None:
         """Passes everything queued to the socket."""
@@ -265,114 +307,3 @@ class Outbox:
             self._out += self._encoder.tick(self._timers.time() * 1000)
             self.write()
             self._arm_block_timer()
-
-
-class Appends:
-    """Sends one writer's appends on one flow, after its SetupAppend was sent there.
-
-    Attributes:
-        outbox: the outbox of the flow's connection.
-        queue: the writer's events.
-        plain: whether turns and acknowledgements concern nothing but the queue and what awaits them: the writer is
-            open, resends nothing, and chooses no block sizes. C then takes turns and acknowledgements without a call of
-            the writer's methods.
-        awaited: whether acknowledgements are awaited, so that the writer's `settle` is called after each.
-        timer: for the acknowledgement of the oldest append; None if there is none.
-    """
-
-    __slots__ = (
-        *("_flow", "_frame_events", "_request_id", "_segment", "_writer_bytes", "_writer_id"),
-        *("awaited", "outbox", "plain", "queue", "timer"),
-    )
-
-    def __init__(
-        self,
-        flow: Sender,
-        outbox: Outbox,
-        queue: InFlight,
-        segment: str,
-        writer_id: UUID,
-        request_id: int,
-        frame_events: bool = False,
-    ) -> None:
-        """frame_events: whether each item is one event, which is stored after its header."""
-        self._flow = flow
-        self.outbox: Final = outbox
-        self.queue: Final = queue
-        self.plain = self.awaited = False
-        self.timer: Timer | None = None
-        self._segment = segment
-        self._writer_id = writer_id
-        self._writer_bytes = writer_id.bytes
-        self._request_id = request_id
-        self._frame_events = frame_events
-
-    def send(self, append: Append, pieces: list[Buffer]) -> None:
-        """Queues an append with the data of its items, to be written at the end of the turn.
-
-        Raises Closed, FrameTooLarge.
-        """
-        flow, outbox, size, last = self._flow, self.outbox, append.size, append.last
-        if flow.closed:
-            raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
-        if size > outbox._largest:
-            raise FrameTooLarge(
-                f"an append of {size} bytes does not fit a frame, which holds {outbox._largest}",
-                limit=outbox._largest,
-                actual=size,
-            )
-        count = last - append.first + 1
-        if outbox._blocks:
-            if self._frame_events:
-                pieces = framed(pieces)
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            now_ms = outbox._timers.time() * 1000
-            outbox._out += outbox._encoder.append(
-                self._segment, self._writer_id, last, count, data, self._request_id, now_ms
-            )
-        else:
-            outbox._out += frames_of_append(
-                self._writer_bytes, pieces, count, last, self._request_id, self._frame_events
-            )
-        flow.bytes_in_flight += size
-        outbox.bytes_in_flight += size
-
-    def set_sizing(self, sizing: BlockSizing) -> None:
-        """Sets the policy for the sizes of the flow's append blocks."""
-        self.outbox._sizings[self._flow.flow_id] = sizing
-
-    def close(self) -> None:
-        """Removes the writer; its buffered appends are sent."""
-        outbox = self.outbox
-        if not outbox.closed:
-            outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
-            if outbox._out:
-                outbox.schedule()
-
-
-WRITERS: Final = (Sender, Appends, Outbox, InFlight, Append, Pending, deque)
-"""Classes of what a writer has in memory for each append."""
-WRITER_SLOTS: Final = (
-    *("asked", "bytes_in_flight", "closed", "appends", "turn"),
-    *("_flow", "_frame_events", "_request_id", "_writer_bytes", "awaited", "outbox", "plain", "queue", "timer"),
-    *("_out", "batch_bytes", "batch_events", "bytes_in_flight", "left_bytes", "most_bytes", "now_s"),
-    *("turn_due", "turns"),
-    *("_behind", "_last_taken", "_later", "added_bytes", "full_at", "last_stored", "newest", "oldest", "overhead"),
-    *("queued", "segment_length", "settled"),
-    *("first", "last", "items", "size"),
-    *("data", "events", "done"),
-)
-"""Their attributes that C uses."""
-
-
-@or_in_c(*WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT)
-def run_turns(outbox: Outbox, flows: list[Sender]) -> None:
-    """Runs the turns that flows have requested. An exception ends its flow and no other."""
-    for flow in flows:
-        flow.asked = False
-        outbox.left_bytes = outbox.most_bytes
-        try:
-            if flow.turn is not None and not flow.closed:
-                flow.turn()
-        except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
-            flow.fail(error)

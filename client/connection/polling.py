@@ -2,11 +2,11 @@
 
 A loop that has nothing to do sleeps until a socket is readable, and waking up can take longer than a store nearby takes
 to answer. So while the only append of a connection is in flight, the loop is polled instead: it runs some more
-iterations, each of which serves all other callbacks and sockets too. An acknowledgement that comes meanwhile costs no
-wake-up, which takes about as much CPU as the polling.
+iterations, which serve all other callbacks and sockets, too. An acknowledgement that comes meanwhile costs no wake-up,
+which takes about as much CPU as the polling.
 
 Where acknowledgements take longer, polling is wasted, so it is soon done less and less: after each failure in a row,
-twice as many appends are sent before one is polled for again.
+twice as many appends are sent before the next poll.
 
 Invariants: at most one callback is scheduled; polling ends with the acknowledgement, after `most` iterations, or when
 the connection is closed, which leaves nothing in flight. No I/O, no clock.
@@ -36,8 +36,8 @@ class AckPolling:
     __slots__ = ("_awaited", "_failures", "_left", "_most", "_soon", "skip")
 
     def __init__(self, most: int, soon: Callable[[Callable[[], None]], object]) -> None:
-        """most: maximum number of loop iterations for an append, 0 for none. soon: schedules a callback for the next
-        iteration.
+        """most: maximum number of loop iterations for an append, 0 for no polling. soon: schedules a callback for the
+        next iteration.
         """
         self._awaited: InFlightBytes | None = None
         self._most = most

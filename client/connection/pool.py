@@ -3,12 +3,12 @@
 `choose` is a pure function that picks the connection for a new user; the pool then acts. A user counts as soon as it
 has chosen, before its connection is ready, so N simultaneous first users open min(N, maximum) connections.
 
-Invariants: there are at most `max_connections_per_store` pooled connections to a store, including those being set up; a
-flow number has one user at a time in the whole pool; each set-up has a deadline and leaves no socket if it misses it;
-after `aclose`, which can be called twice, no task, timer or socket is left and every flow has been notified.
+Invariants: there are at most `max_connections_per_store` pooled connections to a store, including connections being set
+up; a flow number has one user at a time in the whole pool; each set-up has a deadline and leaves no socket if it misses
+it; after `aclose`, which can be called twice, no task, timer or socket is left and every flow has been notified.
 
 Follows `ConnectionPoolImpl` (Pravega's client) and, for set-ups, KIP-601. Deliberate difference: Java counts a user
-only once its connection is complete, so all simultaneous first users share one.
+only once its connection is complete, so all simultaneous first users share a connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from segstore.client.config import ClientSettings, PoolPolicy
 from segstore.client.connection.in_flight import Budget
 from segstore.client.connection.nodes import SetupHistory
-from segstore.client.connection.outbox import Counters, Timer, Timers
+from segstore.client.connection.outbox import EventCounters, Timer, Timers
 from segstore.client.connection.transport import RECEIVE_BYTES, Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.lifecycle import ClosedAfter
@@ -36,7 +36,7 @@ _CLOSE_S: Final = 2.0
 _YIELD_BYTES: Final = 1024 * 1024
 
 
-class Candidate(Protocol):
+class PooledConnection(Protocol):
     """The properties of a connection that `choose` considers."""
 
     @property
@@ -50,7 +50,7 @@ class Candidate(Protocol):
     def usable(self) -> bool: ...
 
 
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=PooledConnection)
 
 
 def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_flows") -> C | None:
@@ -70,7 +70,7 @@ def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_f
 
 
 class FlowIds:
-    """Allocates the flow numbers of one pool: 1 to 2^31 - 1, round-robin, each in use at most once."""
+    """Allocates the flow numbers of one pool: 1 to 2^31 - 1, round-robin, each number in use at most once."""
 
     __slots__ = ("_in_use", "_last")
 
@@ -143,8 +143,8 @@ class _Store(msgspec.Struct, eq=False):
                 among.remove(entry)
 
     def failed(self, began_at: float, now_ms: float, *, while_setting_up: bool) -> None:
-        """Records a failure. Failures of connections that began before the last one have the same reason, and do not
-        count again."""
+        """Records a failure. Failures of connections that began before the last failure have the same reason, and do
+        not count again."""
         if began_at >= self.failed_at:
             self.failed_at = now_ms
             self.history.failed(now_ms, while_setting_up=while_setting_up)
@@ -156,7 +156,7 @@ class ConnectionPool(ClosedAfter):
     Attributes:
         settings, random: as given.
         counters: live counters.
-        budget: what its stream writers accept before one of them yields to the event loop.
+        budget: bytes that its stream writers may queue before one yields to the event loop.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class ConnectionPool(ClosedAfter):
         default; tests pass their own.
         """
         self.settings = settings or ClientSettings()
-        self.counters = Counters()
-        self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES, self.settings.max_event_bytes)
+        self.counters = EventCounters()
+        self.budget: Final = Budget(_YIELD_BYTES, _YIELD_BYTES)
         self._tls = tls
         self.random: Final = random or Random()
         self._loop = asyncio.get_running_loop()
@@ -322,7 +322,7 @@ class ConnectionPool(ClosedAfter):
         return self._timers.time() * 1000
 
     def _drop(self, store: _Store, entry: _Entry) -> None:
-        """Removes an entry and closes its connection, if it has one."""
+        """Removes an entry and closes any connection of it."""
         store.remove(entry)
         if entry.connection is not None:
             entry.connection.close(Closed(f"the connection to {entry.connection.name} was closed"))

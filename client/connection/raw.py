@@ -110,7 +110,7 @@ class RawClient:
 
     @staticmethod
     def _again(error: ClientError) -> ClientError:
-        """A new error for each request: several must not share one traceback."""
+        """A new error for each request: requests must not share a traceback."""
         if isinstance(error, Closed):
             return error.again()
         return ConnectionLost(error.message, endpoint=error.endpoint).caused_by(error)

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection.acknowledgements import acknowledge
-from segstore.client.connection.outbox import Counters, Outbox, Sender, Timer, Timers
+from segstore.client.connection.outbox import Appender, EventCounters, Outbox, Timer, Timers
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -36,7 +36,7 @@ from segstore.client.errors import (
 )
 from segstore.wire import AuthTokenCheckFailed, Command, DataAppended, FrameDecoder, Hello, KeepAlive, WireError
 from segstore.wire.codec import FrameMemory
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.protocol import HELLO, compatible
 from segstore.wire.request_id import FLOWS_DISABLED, next_sequence, pack
 
@@ -83,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         settings: ClientSettings,
         buffer: bytearray,
         memory: FrameMemory,
-        counters: Counters,
+        counters: EventCounters,
         timers: Timers,
         on_end: Callable[[Connection], None],
     ) -> None:
@@ -180,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         owner = flows.get(FLOWS_DISABLED)
         for reply in replies:
             kind: type[Any] = type(reply)
-            if kind is Rows and self.state is _READY:  # the most frequent reply
+            if kind is FrameRows and self.state is _READY:  # the most frequent reply
                 acknowledge(reply, flows, self._counters)
                 continue
             if kind is not DataAppended or self.state is not _READY:
@@ -192,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
                     continue
                 if kind is KeepAlive:
                     continue
-                if kind is Rows:
+                if kind is FrameRows:
                     kind = DataAppended
                 if not (kind.is_reply or kind.is_failure) or self.state is not _READY:
                     self.end(ProtocolViolation(f"{self.name} sends {kind.type_name}", endpoint=self.name))
@@ -326,24 +326,32 @@ class FlowHandler(Protocol):
         """Called when the connection was lost or the flow failed; no callback follows."""
 
 
-class Flow(Sender):
+class Flow:
     """One user's side of a connection. Made by the pool.
 
     Attributes: beside those of `Sender`,
+        endpoint: "host:port" of the peer.
         connection: the underlying connection.
         handler: receives the replies.
-        reading_at: offset of its pending read, None if there is none. A refusal may carry this in place of a request
+        reading_at: offset of its pending read, or None. A refusal may carry this in place of a request
             id (seed 36.30).
         on_reply: the handler's `on_reply`.
-        on_ack: the handler's `on_ack`; without one, a function that passes a DataAppended to `on_reply`.
+        on_ack: the handler's `on_ack`, or else a function that passes a DataAppended to `on_reply`.
     """
 
-    __slots__ = ("_on_close", "_sequence", "connection", "handler", "on_ack", "on_reply", "reading_at")
+    __slots__ = (
+        *("_on_close", "_sequence", "appender", "asked", "bytes_in_flight", "closed", "connection", "endpoint"),
+        *("flow_id", "handler", "on_ack", "on_reply", "reading_at"),
+    )
 
     def __init__(
         self, flow_id: int, connection: Connection, handler: FlowHandler, on_close: Callable[[Flow], None]
     ) -> None:
-        super().__init__(flow_id, connection.name)
+        self.flow_id: Final = flow_id
+        self.endpoint: Final = connection.name
+        self.asked = self.closed = False
+        self.bytes_in_flight = 0
+        self.appender: Appender | None = None
         self.connection: Final = connection
         self.handler: Final = handler
         self.on_reply: Final = handler.on_reply
@@ -373,7 +381,7 @@ class Flow(Sender):
         self.connection.outbox.send(command)
 
     def ask_turn(self) -> None:
-        """Schedules one call of `turn`, in this loop iteration or once the peer reads again. Raises Closed."""
+        """Schedules one turn of the appender, in this loop iteration or once the peer reads again. Raises Closed."""
         if self.closed:
             self._check()
         if not self.asked:
@@ -384,12 +392,18 @@ class Flow(Sender):
                 outbox.schedule()
 
     def turn_now(self) -> None:
-        """Like `ask_turn`, but calls `turn` immediately if the connection is idle. Raises Closed."""
+        """Like `ask_turn`, but the turn comes immediately if the connection is idle. Raises Closed."""
         if self.closed or self.asked:
             self.ask_turn()
         else:
             self.asked = True
             self.connection.outbox.turn_now(self)
+
+    def acknowledged(self, size: int) -> None:
+        """Takes `size` bytes off those in flight."""
+        if not self.closed:
+            self.bytes_in_flight -= size
+            self.connection.outbox.bytes_in_flight -= size
 
     def close(self) -> None:
         """Releases the flow number; later replies to it are dropped. Without flows, closes the connection."""

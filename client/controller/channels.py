@@ -58,7 +58,7 @@ _NOTICED_S: Final = 0.1
 """gRPC may end the calls of a lost connection, as if they were refused, a little earlier than its state changes."""
 
 
-class Answer(NamedTuple):
+class NodeResponse(NamedTuple):
     """A response and the node that sent it."""
 
     message: Any
@@ -95,7 +95,7 @@ class ControllerChannels(OfOneLoop):
     ) -> None:
         """Requires a running event loop.
 
-        tls_roots: PEM of the trusted authorities; None uses gRPC's own. credentials: None uses those of the settings.
+        tls_roots: PEM of the trusted authorities; None uses gRPC's own. credentials: by default from the settings.
         telemetry: observes calls.
         """
         self._settings = settings
@@ -124,7 +124,7 @@ class ControllerChannels(OfOneLoop):
         self._last_failure = "no node was tried"
         self._closed = False
 
-    async def ask(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Answer:
+    async def ask(self, method: str, request: Message, *, timeout_ms: float | None = None) -> NodeResponse:
         """Makes one unary call and returns the answer; the caller checks the status field in it.
 
         Raises NoNodeAvailable, PeerRefused (after retries until the deadline), RequestTimedOut, NoSuchStream (not
@@ -133,7 +133,7 @@ class ControllerChannels(OfOneLoop):
         with nullcontext() if self._telemetry is None else self._telemetry.calling(method):
             return await self._ask(method, request, timeout_ms)
 
-    async def _ask(self, method: str, request: Message, timeout_ms: float | None) -> Answer:
+    async def _ask(self, method: str, request: Message, timeout_ms: float | None) -> NodeResponse:
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         search = _Search(method, self._loop.time(), limit_ms, self._settings.refused_timeout_ms)
         deadline = search.began_s + limit_ms / 1000
@@ -221,7 +221,7 @@ class ControllerChannels(OfOneLoop):
         return self._loop.time() * 1000
 
     async def _ready_node(self, search: _Search) -> Endpoint:
-        """Returns the least loaded connected node; connects to one if there is none."""
+        """Returns the least loaded connected node; connects to a node if necessary."""
         try:
             async with asyncio.timeout_at(search.began_s + search.limit_ms / 1000):
                 while True:
@@ -335,7 +335,7 @@ class ControllerChannels(OfOneLoop):
 async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
     """Waits for a call's response; cancels the call if the wait is cancelled.
 
-    The wait's own CancelledError is raised: that of gRPC lacks the text by which anyio recognizes its scopes.
+    The wait's own CancelledError is raised: gRPC's lacks the text by which anyio recognizes its scopes.
     """
 
     async def response() -> Any:
@@ -350,9 +350,9 @@ async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
         del task  # its error would keep it, and so the channel and a socket, until a garbage collection
 
 
-def _decoded(answer: bytes, method: str, node: Endpoint) -> Answer:
+def _decoded(answer: bytes, method: str, node: Endpoint) -> NodeResponse:
     try:
-        return Answer(METHODS[method].response.FromString(answer), node)
+        return NodeResponse(METHODS[method].response.FromString(answer), node)
     except DecodeError as problem:
         raise ProtocolViolation(
             f"{node} answers {method} with {len(answer)} bytes that are no {METHODS[method].response.__name__}",

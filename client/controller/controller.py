@@ -39,7 +39,7 @@ from segstore.wire.reader_groups import GroupConfig
 from segstore.wire.schema import encode_mutf8
 
 if TYPE_CHECKING:
-    from segstore.client.controller.channels import Answer, ControllerChannels
+    from segstore.client.controller.channels import ControllerChannels, NodeResponse
 
 T = TypeVar("T")
 
@@ -57,8 +57,8 @@ class TableConfig(BaseModel):
     """The immutable configuration of a key-value table.
 
     partitions: number of table segments that share its keys.
-    primary_key_bytes, secondary_key_bytes: lengths of all keys, secondary 0 for none; together at most 256, because
-    stores refuse longer keys and controllers then retry until the request times out.
+    primary_key_bytes, secondary_key_bytes: lengths of all keys, secondary 0 for no secondary keys; together at most
+    256, because stores refuse longer keys and controllers then retry until the request times out.
     rollover_bytes: rollover size of the segments' storage; 0 for the server's default. Controllers always return 0.
     """
 
@@ -96,7 +96,7 @@ class Successor(NamedTuple):
 
 
 def _range(scope: str, stream: str, each: Any) -> SegmentRange:
-    """Returns a segment of the stream that was asked about. Raises ValueError for an id or range that none has."""
+    """Returns a segment of the stream that was asked about. Raises ValueError for an impossible id or range."""
     number = each.segmentId.segmentId
     if not 0 <= each.minKey < each.maxKey <= 1:
         raise ValueError(f"segment {number} with keys from {each.minKey} to {each.maxKey}")
@@ -104,7 +104,7 @@ def _range(scope: str, stream: str, each: Any) -> SegmentRange:
 
 
 def name_of(scope: str, stream: str, segment_id: int) -> str:
-    """Returns the qualified name of a segment. Raises ValueError for an id that none has."""
+    """Returns the qualified name of a segment. Raises ValueError for an impossible id."""
     epoch, number = split_segment_id(segment_id)
     return segment_name(scope, stream, number, epoch)
 
@@ -132,7 +132,7 @@ class Controller:
         return _created(answer, "SCOPE_EXISTS", f"scope {scope}")
 
     async def delete_scope(self, scope: str) -> bool:
-        """Deletes a scope; returns False if there is none."""
+        """Deletes a scope; returns False if it does not exist."""
         answer = await self._ask("deleteScope", m.ScopeInfo(scope=scope))
         return _created(answer, "SCOPE_NOT_FOUND", f"scope {scope}")
 
@@ -141,7 +141,7 @@ class Controller:
         return self._pages("listScopes", m.ScopesRequest, None, lambda page: page.scopes)
 
     def list_streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
-        """Iterates over all streams of a scope, or those with a tag, page by page."""
+        """Iterates over all streams of a scope, or all with a tag, page by page."""
         method = "listStreamsInScope"
         request: Callable[..., Any] = m.StreamsInScopeRequest
         if tag is not None:
@@ -151,10 +151,10 @@ class Controller:
     async def _pages(
         self, method: str, request: Callable[..., Any], scope: str | None, names: Callable[[Any], Sequence[str]]
     ) -> AsyncIterator[str]:
-        """Requests page after page, each with the token of the previous one, until a page has no names.
+        """Requests page after page, each with the token of the previous page, until a page has no names.
 
-        scope: the scope of the listing, if it has one. Raises ProtocolViolation for repeated tokens: each token is
-        compared with that of page 1, 2, 4, 8, … (Brent's algorithm).
+        scope: the scope of the listing, if any. Raises ProtocolViolation for repeated tokens: each token is compared
+        with the token of page 1, 2, 4, 8, … (Brent's algorithm).
         """
         about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
         token = seen = ""
@@ -185,7 +185,7 @@ class Controller:
         """Creates a stream; returns False if it exists, whatever its configuration.
 
         segments: instead of `config`, for a stream with a fixed number of segments and nothing else; 1 by default.
-        Raises ValueError for fewer than 1, for a configuration that no stream can have, and if both are given.
+        Raises ValueError for fewer than 1, for a configuration that no stream can have, and if `config` is given, too.
         """
         if config is None:
             config = StreamConfig(scaling=ScalingPolicy.fixed(1 if segments is None else segments))
@@ -227,7 +227,7 @@ class Controller:
         *,
         wait_ms: float = 0,
     ) -> list[SegmentRange]:
-        """Seals segments and replaces them by new ones over the same key range; returns the new ones.
+        """Seals segments and replaces them by new segments over the same key range; returns the new segments.
 
         wait_ms: how long to wait for completion. With 0 the scale may still be in progress on return; the controller
         refuses another one until it has finished. Raises RequestRejected, also if fewer segments would be left than the
@@ -280,7 +280,7 @@ class Controller:
         )
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """Returns a segment's successors, [] if none yet. Raises ProtocolViolation if one is not of a later epoch."""
+        """Returns a segment's successors, [] if none yet. Raises ProtocolViolation if an epoch is not later."""
         request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
         method = "getSegmentsImmediatelyFollowing"
         answer = await self._ask(method, request)
@@ -314,7 +314,7 @@ class Controller:
     ) -> list[int]:
         """Returns the ids of the segments that have data between two cuts; one may be empty: the head or the tail.
 
-        Raises RequestRejected if a cut is not one of the stream or the end lies before the start.
+        Raises RequestRejected if a cut does not belong to the stream or the end lies before the start.
         """
         request = m.StreamCutRange(streamInfo=_info(scope, stream), to=end, **{"from": start})
         return await self._read("getSegmentsBetween", request, lambda it: [_position(each)[0] for each in it.segments])
@@ -379,7 +379,7 @@ class Controller:
     ) -> None:
         """Notes that a writer had reached a position, segment id → offset, at a time, for watermarks.
 
-        Raises RequestRejected, whose status is INVALID_TIME for a time before the writer's last one, and
+        Raises RequestRejected, whose status is INVALID_TIME for a time before the writer's last time, and
         INVALID_POSITION for a position before it.
         """
         cut = m.StreamCut(streamInfo=_info(scope, stream), cut=position)
@@ -403,7 +403,7 @@ class Controller:
     # --- reader groups ----------------------------------------------------------------------------------------------
 
     async def create_reader_group(self, scope: str, group: str, config: GroupConfig) -> GroupConfig:
-        """Creates a reader group with its stream; returns its configuration, or that of an existing group.
+        """Creates a reader group with its stream; returns its configuration, or an existing group's.
 
         The group's state is written by a client, see `segstore.client.groups`. Raises NoSuchStream for its scope.
         """
@@ -416,7 +416,7 @@ class Controller:
         return _group_config(answer, scope, group)
 
     async def update_reader_group(self, scope: str, group: str, config: GroupConfig) -> int:
-        """Replaces a configuration, whose id and generation must be the current ones; returns the new generation.
+        """Replaces a configuration, whose id and generation must be current; returns the new generation.
 
         Raises NoSuchReaderGroup, and RequestRejected with the status INVALID_CONFIG for another id or generation.
         """
@@ -424,7 +424,7 @@ class Controller:
         return int(_succeeded(answer, f"reader group {scope}/{group}").generation)
 
     async def delete_reader_group(self, scope: str, group: str, identifier: UUID) -> None:
-        """Deletes a reader group with its stream. identifier: that of its configuration. Raises NoSuchReaderGroup."""
+        """Deletes a reader group with its stream. identifier: from its configuration. Raises NoSuchReaderGroup."""
         request = m.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=str(identifier))
         _succeeded(await self._ask("deleteReaderGroup", request), f"reader group {scope}/{group}")
 
@@ -461,7 +461,7 @@ class Controller:
         return _created(await self._ask("createKeyValueTable", request), "TABLE_EXISTS", f"table {scope}/{table}")
 
     async def delete_table(self, scope: str, table: str) -> bool:
-        """Deletes a table and its contents; returns False if there is none."""
+        """Deletes a table and its contents; returns False if it does not exist."""
         answer = await self._ask("deleteKeyValueTable", _table(scope, table))
         return _created(answer, "TABLE_NOT_FOUND", f"table {scope}/{table}")
 
@@ -503,7 +503,7 @@ class Controller:
         return await self._read("getURI", request, lambda it: Endpoint.checked(it.endpoint, it.port))
 
     async def delegation_token(self, scope: str, stream: str, access: Access) -> str:
-        """Returns a delegation token; "" if the controller issues none."""
+        """Returns a delegation token; "" if the controller issues no tokens."""
         request = m.StreamInfo(scope=scope, stream=stream, accessOperation=m.StreamInfo.AccessOperation.Value(access))
         return await self._read("getDelegationToken", request, _token)
 
@@ -522,7 +522,7 @@ def _transaction(identifier: UUID) -> m.TxnId:
 
 
 def _token(message: Any) -> str:
-    """Returns a delegation token. Raises ValueError for one that fits into no command."""
+    """Returns a delegation token. Raises ValueError if it is too long for a command."""
     token: str = message.delegationToken
     if len(encode_mutf8(token)) > _MAX_TOKEN_BYTES:
         raise ValueError(f"a token of {len(token)} characters")
@@ -530,7 +530,7 @@ def _token(message: Any) -> str:
 
 
 def _position(segment: Any, offset: int = 0) -> tuple[int, int]:
-    """Returns a segment's id and an offset in it. Raises ValueError for those that no segment has."""
+    """Returns a segment's id and an offset in it. Raises ValueError if no segment can have them."""
     if offset < 0:
         raise ValueError(f"offset {offset} of segment {segment.segmentId}")
     return _checked_id(segment.segmentId), offset
@@ -546,7 +546,7 @@ def _identifier(message: Any) -> UUID:
     return UUID(int=(message.highBits & _MASK) << 64 | (message.lowBits & _MASK))
 
 
-def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str) -> None:
+def _ended(answer: NodeResponse, scope: str, stream: str, transaction: UUID, how: str) -> None:
     status = _status(answer.message)
     facts: dict[str, Any] = {"endpoint": str(answer.node), "stream": f"{scope}/{stream}", "status": status}
     if status == "STREAM_NOT_FOUND":
@@ -566,7 +566,7 @@ def _status(message: Any, field: str = "status") -> str:
     return str(number) if known is None else str(known.name)
 
 
-def _valid(answer: Answer, what: str, read: Callable[[Any], T]) -> T:
+def _valid(answer: NodeResponse, what: str, read: Callable[[Any], T]) -> T:
     """Returns what `read` makes of an answer; its ValueError becomes a ProtocolViolation."""
     try:
         return read(answer.message)
@@ -576,7 +576,7 @@ def _valid(answer: Answer, what: str, read: Callable[[Any], T]) -> T:
         ) from problem
 
 
-def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
+def _succeeded(answer: NodeResponse, what: str, success: str = "SUCCESS") -> Any:
     """Returns the message if its status is success, else raises. what: "scope a", "stream a/b" or "table a/b"."""
     status = _status(answer.message)
     if status == success:
@@ -597,12 +597,12 @@ def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
     raise RequestRejected(said, **facts)
 
 
-def _group_config(answer: Answer, scope: str, group: str) -> GroupConfig:
+def _group_config(answer: NodeResponse, scope: str, group: str) -> GroupConfig:
     config = _succeeded(answer, f"reader group {scope}/{group}").config
     return _valid(answer, f"configuration of reader group {scope}/{group}", lambda _: group_from_message(config))
 
 
-def _created(answer: Answer, exists: str, what: str) -> bool:
+def _created(answer: NodeResponse, exists: str, what: str) -> bool:
     if _status(answer.message) == exists:
         return False
     _succeeded(answer, what)

@@ -29,7 +29,7 @@ def group_to_message(scope: str, group: str, config: GroupConfig) -> Any:
 
 
 def group_from_message(message: Any) -> GroupConfig:
-    """Raises ValueError for what no group's configuration has."""
+    """Raises ValueError for values that no group's configuration has."""
     if not 0 <= message.retentionType < len(RETENTIONS):
         raise ValueError(f"{message.retentionType} is no type of retention")
     return GroupConfig(

@@ -1,8 +1,8 @@
 """Configurations of streams: scaling and retention policies, and tags.
 
-Values are immutable. The methods that create policies check them; a configuration is checked before it is sent. Those
-that other clients made are returned as they are. Names and limits are those of `StreamConfiguration`, `ScalingPolicy`
-and `RetentionPolicy` (Pravega's client).
+Values are immutable. The methods that create policies check them; a configuration is checked before it is sent. Other
+clients' configurations are returned as they are. Names and limits follow `StreamConfiguration`, `ScalingPolicy` and
+`RetentionPolicy` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_TAG_CHARACTERS: Final = 255
 
 
 class ScaleType(IntEnum):
-    """What determines the number of segments; the values are those of the controller's API."""
+    """What determines the number of segments, with the values of the controller's API."""
 
     FIXED = 0
     DATA_RATE = 1
@@ -48,17 +48,17 @@ class ScalingPolicy:
 
     @classmethod
     def by_event_rate(cls, events_per_s: int, *, factor: int = 2, minimum: int = 1) -> Self:
-        """Splits segments that get more events per second, and merges those that get much fewer. Raises ValueError."""
+        """Splits segments with more events per second, and merges segments with much fewer. Raises ValueError."""
         return cls(ScaleType.EVENT_RATE, *_at_least_1(rate=events_per_s, factor=factor, minimum=minimum))
 
     @classmethod
     def by_data_rate(cls, kbytes_per_s: int, *, factor: int = 2, minimum: int = 1) -> Self:
-        """Splits segments that get more KB per second, and merges those that get much fewer. Raises ValueError."""
+        """Splits segments with more KB per second, and merges segments with much fewer. Raises ValueError."""
         return cls(ScaleType.DATA_RATE, *_at_least_1(rate=kbytes_per_s, factor=factor, minimum=minimum))
 
 
 class RetentionType(IntEnum):
-    """What a retention policy limits; the values are those of the controller's API."""
+    """What a retention policy limits, with the values of the controller's API."""
 
     TIME = 1
     SIZE = 2
@@ -71,7 +71,7 @@ _UNITS: Final = {RetentionType.TIME: "ms", RetentionType.SIZE: "bytes"}
 class RetentionPolicy:
     """When a stream is truncated automatically. Created by `by_time` or `by_size`.
 
-    kind: what is limited. minimum, maximum: milliseconds or bytes that are kept at least, and at most even if
+    kind: the limited quantity. minimum, maximum: milliseconds or bytes that are kept at least, and at most even if
     subscribers lag; None for no maximum.
     """
 
@@ -103,7 +103,7 @@ class RetentionPolicy:
 class StreamConfig:
     """The configuration of a stream.
 
-    tags: at most 127 of at most 255 characters each; kept as a sorted tuple, each once.
+    tags: at most 127, of at most 255 characters; kept as a sorted tuple without duplicates.
     timestamp_aggregation_timeout_ms: how long a watermark waits for a writer that notes no newer time.
     rollover_bytes: rollover size of the segments' storage; 0 for the server's default.
     """
@@ -173,7 +173,7 @@ def from_message(message: Any) -> StreamConfig:
 
 
 def _at_least_1(**numbers: int) -> tuple[int, ...]:
-    """Returns the numbers of a scaling policy. Raises ValueError, which names the one that is out of range."""
+    """Returns the numbers of a scaling policy. Raises ValueError, which names the number that is out of range."""
     for name, number in numbers.items():
         if not 1 <= number <= MAX_INT32:
             if name == "segments":

@@ -1,11 +1,13 @@
 """Checkpoints of a group: positions of all its readers such that each reader was between two events.
 
-The initiator adds one to the group's state, which names the online readers. Each takes it at its next `read`, and its
-positions are added; when the last has, the checkpoint is complete. A reader that goes offline meanwhile takes it with
-its last positions. Readers also begin automatic ones, as often as the group's configuration asks for.
+The initiator adds a checkpoint to the group's state, which names the online readers. Each reader takes it at its next
+`read`, which adds the reader's positions; when the last reader has taken it, the checkpoint is complete. A reader that
+goes offline meanwhile takes it with its last positions. Readers also begin automatic checkpoints, as often as the
+group's configuration asks for.
 
-Invariant: a checkpoint that times out or is cancelled is removed, unless others are in progress, because only all can
-be removed together; then readers take it, and it has no effect. Follows `ReaderGroupImpl` (Pravega's client).
+Invariant: a checkpoint that times out or is cancelled is removed, unless other checkpoints are in progress, because
+only all can be removed together; then readers take it, and it has no effect. Follows `ReaderGroupImpl` (Pravega's
+client).
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class Checkpoint(NamedTuple):
 async def checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout_ms: float) -> Checkpoint:
     """Begins a checkpoint and waits until each online reader has taken it.
 
-    Raises RequestTimedOut, which names the readers that have not; ConditionFailed if one of this name is in progress or
-    too many are, if another client removed it, or for a group whose state is in a table; NoSuchReaderGroup, and the
+    Raises RequestTimedOut, which names the readers that have not; ConditionFailed if this name or too many checkpoints
+    are in progress, if another client removed it, or for a group whose state is in a table; NoSuchReaderGroup, and the
     errors of requests.
     """
 

@@ -1,9 +1,9 @@
 """The first state of a group, and how its configuration is replaced.
 
-A replacement is announced in the state, made at the controller, whose generation decides between several, and then
-written as a first state of the new generation. A client that finds an announcement that was not followed by that state
-writes it. Follows `ReaderGroupImpl.resetReaderGroup` and `ReaderGroupStateManager.updateConfigIfNeeded` (Pravega's
-client).
+A replacement is announced in the state, made at the controller, whose generation decides between concurrent
+replacements, and then written as a first state of the new generation. A client that finds an announcement that was not
+followed by that state writes it. Follows `ReaderGroupImpl.resetReaderGroup` and
+`ReaderGroupStateManager.updateConfigIfNeeded` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ async def check_ends(controller: Controller, starts: Cuts, ends: Cuts) -> None:
 
 
 async def _last_cuts(cluster: Cluster, shared: SharedGroup, config: GroupConfig) -> Cuts:
-    """Returns the starts for a reset to the last checkpoint, or the group's if there was none.
+    """Returns the starts for a reset to the last checkpoint, or else the group's starts.
 
-    Segments that were read before it, and that others wait for, are in it with their ends, as are those that were read
-    to the ends of the group. Left out are streams that were read to ends of their own.
+    They include the ends of segments that were read before it and that other segments wait for, and of segments that
+    were read to the ends of the group. Left out are streams that were read to ends of their own.
     """
     last = shared.state.checkpoints.last
     if last is None:
@@ -76,7 +76,7 @@ async def _last_cuts(cluster: Cluster, shared: SharedGroup, config: GroupConfig)
 async def reset_group(cluster: Cluster, shared: SharedGroup, cuts: Cuts | None, until: Cuts | None) -> None:
     """Puts a group at other positions.
 
-    cuts: None for its last checkpoint, or its start if there is none. until: the ends; None for those that it has.
+    cuts: None for its last checkpoint, or else its start. until: the ends; None keeps its ends.
     """
     while True:
         config = (await shared.fetch()).config

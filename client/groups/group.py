@@ -6,13 +6,14 @@
                 print(event.data, event.position)
 
 The group's readers share its state, so that they agree on who reads which segment. There are two forms of a group. In
-that of Pravega's Java client, which is the default, the state is in a stream and the controller knows the group's
-configuration; in that of the clients in Rust and Python, the state is in a table. Readers of those languages and these
-can be in one group. The first client to open a group creates it with its starting positions; later ones join it.
+the default form, shared with Pravega's Java client, the state is in a stream and the controller knows the group's
+configuration; in the form shared with the clients in Rust and Python, the state is in a table. Readers of these clients
+and of this client can be in one group. The first client to open a group creates it with its starting positions; later
+clients join it.
 
 Invariant: an existing group is never re-created, so its form and its positions are kept. Refused: a group without
-streams; checkpoints and resets of a group in a table, which does not hold what they need. Follows
-`ReaderGroupManagerImpl` and `ReaderGroupImpl` (Pravega's client).
+streams; checkpoints and resets of a group in a table, which lacks the data for them. Follows `ReaderGroupManagerImpl`
+and `ReaderGroupImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from segstore.wire.reader_groups import GroupConfig, GroupState
 
 _Place = Literal["head", "tail"] | Mapping[int, int]
 GroupStart = Literal["head", "tail"] | Mapping[str, _Place]
-"""Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""
+"""Where a group starts: "head" or "tail" for all streams, or for each stream "head", "tail" or segment id → offset."""
 
 GroupEnd = Literal["tail"] | Mapping[str, Literal["tail"] | Mapping[int, int]]
 """Where a group ends: the present "tail" for all streams, or for each stream this or segment id → offset. Streams that
 are missing from a mapping are read without an end."""
 
 GroupRetention = Literal["none", "manual", "automatic"]
-"""Whether the streams of a group keep what it has not read: no; behind the cuts that `update_retention` reports; or
-behind its last checkpoint."""
+"""Whether the streams of a group keep data that it has not read: no; behind the cuts that `update_retention` reports;
+or behind its last checkpoint."""
 
 
 class ReaderGroup(OpenedBefore, ClosedAfter):
@@ -57,6 +58,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     Attributes:
         scope, name: the group's scope and name.
     """
+
+    scope: Final[str]
+    name: Final[str]
 
     def __init__(
         self,
@@ -77,9 +81,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         from_: where a new group starts; streams missing from a mapping start at the head. to: where it ends; None for
         no end. refresh_ms: how often readers of a new group record their positions. checkpoint_ms: how often they begin
-        a checkpoint; 0 for never. retention: whether the streams keep what it has not read. shared_with: the form of a
-        new group; one of "rust" has no ends, checkpoints and retention. state_locations: used for the group's own
-        stream or table; those of the cluster are used for the stream segments.
+        a checkpoint; 0 for never. retention: whether the streams keep unread data. shared_with: the form of a new
+        group; "rust" has no ends, checkpoints and retention. state_locations: of the group's own stream or table; the
+        cluster's locations are for stream segments.
         """
         for part in (scope, name):
             if not part or "/" in part:
@@ -92,8 +96,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             raise ValueError(f"a group that is shared with clients in Rust has no retention {retention!r}")
         if shared_with == "rust" and to is not None:
             raise ValueError("a group that is shared with clients in Rust has no end")
-        self.scope: Final = scope
-        self.name: Final = name
+        self.scope = scope
+        self.name = name
         self._shared_with: GroupForm = shared_with
         self._cluster = cluster
         self._state_locations = state_locations
@@ -187,7 +191,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         return GroupReader(self._cluster, self._new_shared(recovers=True), name, listener=listener)
 
     async def readers(self) -> list[str]:
-        """Returns the names of all online readers, including those of other clients."""
+        """Returns the names of all online readers, including other clients' readers."""
         return sorted((await self._state()).readers)
 
     async def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
@@ -243,10 +247,10 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     async def reset(self, from_: GroupStart | None = None, *, to: GroupEnd | None = None) -> None:
         """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
 
-        from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
-        there is none. to: as of a new group, given with `from_`; None for the ends that the group has, {} for none.
-        Raises CutError as `open`, and ConditionFailed for a group whose state is in a table, and if the streams were
-        read to their ends before the last checkpoint.
+        from_: as of a new group; None for the last checkpoint that all readers have taken, or else for the group's
+        start. to: as of a new group, given with `from_`; None keeps the group's ends, {} removes them. Raises CutError
+        as `open`, and ConditionFailed for a group whose state is in a table, and if the streams were read to their ends
+        before the last checkpoint.
         """
         if from_ is None and to is not None:
             raise ValueError("a reset to another end needs the start, too: from_")
@@ -277,8 +281,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
 
         Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: None for a
-        random one. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if one of this
-        name is in progress or is the last that was taken, if too many are in progress, or if the group's state is in a
+        random name. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if the name
+        is in progress or was taken last, if too many checkpoints are in progress, or if the group's state is in a
         table, and the errors of requests.
         """
         name = str(uuid4()) if name is None else name

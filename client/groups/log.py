@@ -44,14 +44,14 @@ class _Rules:
 
 @dataclass(eq=False)
 class WatchedCheckpoint:
-    """A checkpoint; its positions once it was complete in any state that was read."""
+    """A checkpoint. positions: known once it was complete in any state that was read."""
 
     name: str
     positions: Mapping[str, int] | None = None
 
 
 class _Synchronizer(StateSynchronizer[GroupState]):
-    """A group's state. Notes checkpoints that are complete in a state between two that callers see."""
+    """A group's state. Also sees checkpoints that are complete only between two states that callers see."""
 
     def __init__(self, stream: RevisionedStream, watched: set[WatchedCheckpoint]) -> None:
         super().__init__(stream, _Rules())
@@ -94,7 +94,7 @@ class GroupLog:
         return self._synchronizer
 
     async def fetch(self) -> GroupState | None:
-        """Reads new records; returns the state, None if no client has written the first one."""
+        """Reads new records; returns the state, None if no client has written the first record."""
         return await (await self._opened()).fetch()
 
     async def initialise(self, initial: InitialState) -> GroupState:

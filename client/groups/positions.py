@@ -1,4 +1,4 @@
-"""The positions of a group as cuts, and what is unread behind them.
+"""The positions of a group as cuts, and the unread data behind them.
 
 Invariant: a cut covers all keys: a segment whose successor waits for other predecessors is in it with its end.
 """
@@ -61,7 +61,7 @@ def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
 
 
 async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -> dict[str, int]:
-    """Returns the ends of the finished predecessors of segments that wait for others: segment → offset.
+    """Returns the ends of the finished predecessors of waiting segments: segment → offset.
 
     future: segment → ids of the predecessors that are not finished.
     """
@@ -78,10 +78,11 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
 
 
 async def read_before(cluster: Cluster, positions: Iterable[str], ends: Mapping[str, int]) -> dict[str, int]:
-    """Returns the segments that were read before others: segment → the group's end in it, or -1 for its own.
+    """Returns the segments that were read to an end before `positions`: segment → the group's end in it, or -1 for its
+    own.
 
-    They are those that segments which follow the positions wait for, and those of `ends`, where the group ends, that
-    do not follow.
+    These are the segments that successors of the positions wait for, and segments of `ends`, where the group ends, that
+    do not follow the positions.
     """
     seen, before = set(positions), set[str]()
     ahead = list(seen)
@@ -132,7 +133,7 @@ async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
 
 
 async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
-    """Returns a group's lag: its segments, and the successors of sealed ones, which are unread from their start."""
+    """Returns a group's lag: its segments, and the successors of sealed segments, unread from their start."""
     readers = {segment: name for name, segments in state.readers.items() for segment in segments}
     offsets = dict.fromkeys(state.future, 0) | await resolved(cluster, recorded(state) | _reported(state))
     found: list[SegmentLag] = []

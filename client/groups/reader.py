@@ -1,14 +1,15 @@
 """A reader in a reader group: reads the segments assigned to it and rebalances them with the other readers.
 
-An event counts as handled once the next one is requested, or once the reader goes offline without an error. The group
+An event counts as handled once the next event is requested, or once the reader goes offline without an error. The group
 records each reader's position after its last handled event; so if a reader dies before that, events are read again
-(at-least-once), and none is skipped. Positions are recorded, and segments rebalanced, every `refresh_ms` of the group.
+(at-least-once), and no event is skipped. Every `refresh_ms` of the group, positions are recorded and segments
+rebalanced.
 
 Invariants: a segment is not released, nor are its successors started, while the user holds its last event, so events of
 each routing key stay in order across readers; the read-ahead buffer holds at most `read_ahead_bytes` plus one read per
-segment; cancelling `read` loses nothing; after `aclose` no task is left. Follows `EventStreamReaderImpl` (Pravega's
-client) in what it writes to the group. Deliberate differences: it continues a truncated segment at its new start and
-counts the skipped bytes; it finishes segments between any two events, not only at checkpoints.
+segment; cancelling `read` loses nothing; after `aclose` no task is left. Writes the same records to the group as
+`EventStreamReaderImpl` (Pravega's client). Deliberate differences: it continues a truncated segment at its new start
+and counts the skipped bytes; it finishes segments between any two events, not only at checkpoints.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft, is_over, segments_of, share
 from segstore.client.lifecycle import OpenedBefore, finish, frequent, within
 from segstore.client.segment import SegmentReader
-from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
+from segstore.client.stream import EventAssembler, FramedEvent, ReadAhead, Successors
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupConfig, GroupState
 
 log = logging.getLogger(__name__)
@@ -99,11 +101,14 @@ class GroupReader(OpenedBefore):
         truncated_bytes: number of bytes truncated before they could be read.
     """
 
+    name: Final[str]
+    truncated_bytes: int
+
     def __init__(
         self, cluster: Cluster, shared: SharedGroup, name: str, *, listener: GroupListener | None = None
     ) -> None:
-        """listener: called inside `read`, between two events; what it raises, `read` raises."""
-        self.name: Final = name
+        """listener: called inside `read`, between two events; `read` raises its errors."""
+        self.name = name
         self.truncated_bytes = 0
         self._cluster = cluster
         self._pool = pool = cluster.pool
@@ -195,7 +200,7 @@ class GroupReader(OpenedBefore):
         return segments_of(self._shared.group, state, self.name)
 
     async def _follow(self, segment: str, offset: int) -> None:
-        """Reads one segment to its end, or to that of the group."""
+        """Reads one segment to its end, or to the group's end."""
         end = self._shared.state.ends.get(segment, _UNBOUNDED)
         attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._pool.random)
         begun = reached = offset
@@ -305,7 +310,7 @@ class GroupReader(OpenedBefore):
         return free
 
     def _settled(self, begun: int) -> None:
-        """Notes what the group's state has for this reader. begun: number of segments that it has just got."""
+        """Applies the group's state to this reader. begun: number of segments that it has just got."""
         state = self._shared.state
         self._over = is_over(state, self.name)
         if self._over:
@@ -317,7 +322,7 @@ class GroupReader(OpenedBefore):
             self._due.set()
 
     def _lag(self) -> int:
-        """A reader's lag as readers in Java report it; with another measure these would give up their segments."""
+        """A reader's lag as readers in Java report it; with another measure, they would give up their segments."""
         return 0 if self._last_read is None else int(time.time() * 1000) - parts_of(self._last_read)[2]
 
     async def _publish(self) -> None:
@@ -456,7 +461,7 @@ class GroupReader(OpenedBefore):
     async def abort(self) -> dict[str, int]:
         """Stops reading without notifying the group, like a crash; returns its positions.
 
-        Its segments become available to others after `ReaderGroup.reader_offline`.
+        Its segments become available to other readers after `ReaderGroup.reader_offline`.
         """
         self._closed = True
         keeper, self._keeper = self._keeper, None

@@ -1,8 +1,8 @@
 """The state that the readers of a group share, and changes of it, wherever it is kept.
 
-There are two forms of a group, and one state that readers of each decide from: `GroupLog` stores it as readers in Java
-do, `GroupTable` as those in Rust and of the Python package `pravega` do. So readers in any of these languages agree on
-the state. The first `fetch` or `change` finds the form.
+There are two forms of a group, and one state from which the readers of either form decide: `GroupLog` stores it as
+readers in Java do, `GroupTable` as readers in Rust and of the Python package `pravega` do. So readers in any of these
+languages agree on the state. The first `fetch` or `change` finds the form.
 
 Invariant: a change is made from the newest state, at most once.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GroupForm = Literal["java", "rust"]
-"""The clients that share a group with this one: those in Java, or those in Rust and the Python package `pravega`."""
+"""The clients that share a group with this client: in Java, or in Rust and the Python package `pravega`."""
 
 
 class GroupStore(Protocol):
@@ -47,16 +47,16 @@ class GroupStore(Protocol):
         """Where the state is, for errors."""
 
     async def fetch(self) -> GroupState | None:
-        """Returns the newest state; None if no client has written the first one."""
+        """Returns the newest state; None if no client has written the first state."""
 
     async def initialise(self, initial: InitialState) -> GroupState:
         """Writes the first state, unless another client has; returns the state."""
 
     async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
-        """Makes the updates that `decide` returns, which is called again on a conflict; returns the new state."""
+        """Writes the updates that `decide` returns, which is called again on a conflict; returns the new state."""
 
     async def compact_if_due(self) -> GroupState | None:
-        """Shortens what new readers read, now and then; returns the state if so."""
+        """Compacts the state now and then, so that new readers read less; returns the state if it did."""
 
     async def delete(self) -> None:
         """Deletes the group."""
@@ -103,7 +103,7 @@ class SharedGroup:
         return NoSuchReaderGroup(f"reader group {self.group} does not exist", **self.facts)
 
     def refuse_in_table(self, what: str) -> None:
-        """Raises ConditionFailed if the group's state is in a table, which does not hold all that Java's readers do."""
+        """Raises ConditionFailed if the group's state is in a table, which lacks data of Java's form."""
         if self.form == "rust":
             raise ConditionFailed(
                 f"the reader group {self.group} has no {what}: it is shared with clients in Rust and the Python package"
@@ -135,7 +135,7 @@ class SharedGroup:
             self.form = form
 
     async def fetch(self) -> GroupState:
-        """Reads what is new; returns the state.
+        """Reads new records or entries; returns the state.
 
         Raises NoSuchReaderGroup, also if no client has written the first state, ProtocolViolation, and the errors of
         requests.
@@ -241,7 +241,7 @@ class SharedGroup:
     # --- the store --------------------------------------------------------------------------------------------------
 
     async def compact_if_due(self) -> None:
-        """Shortens what new readers read, now and then."""
+        """Compacts the state now and then, so that new readers read less."""
         async with self._lock:
             with self._missing_as_no_group():
                 self.state = await self._store.compact_if_due() or self.state

@@ -2,9 +2,9 @@
 
 A draft is a copy of the state; each method makes one change that the group agrees on, and adds the updates for it.
 
-Invariants: an offline reader changes nothing; a reader that a checkpoint waits for neither gets, gives up nor finishes
-segments, so each segment is in a checkpoint once, and no segment was read whose predecessors are not in it with their
-ends. Follows `ReaderGroupStateManager` (Pravega's client). Deliberate differences: a reader takes unassigned segments
+Invariants: an offline reader changes nothing; while a checkpoint waits for a reader, it neither gets, gives up nor
+finishes segments, so a checkpoint has each segment once, and the ends of the predecessors of each segment that was
+read. Follows `ReaderGroupStateManager` (Pravega's client). Deliberate differences: a reader takes unassigned segments
 at once, and releases some if another reader has at least two fewer, between any two events; Java's readers do so in
 turns, and release only at checkpoints.
 """
@@ -48,7 +48,7 @@ class Draft:
     """A change of a group's state.
 
     Attributes:
-        state: the state with the change. updates: those that make it.
+        state: the state with the change. updates: the updates that lead to it.
     """
 
     def __init__(self, group: str, state: GroupState) -> None:
@@ -74,7 +74,7 @@ class Draft:
         self.add(AddReader(reader))
 
     def quit(self, reader: str, positions: Mapping[str, int]) -> None:
-        """Removes a reader and unassigns its segments, at `positions` or else the last recorded ones.
+        """Removes a reader and unassigns its segments, at `positions` or else where they were last recorded.
 
         Raises ReaderOffline.
         """
@@ -82,7 +82,7 @@ class Draft:
         self.add(RemoveReader(reader, {segment: at for segment, at in positions.items() if segment in mine}))
 
     def record(self, reader: str, positions: Mapping[str, int]) -> None:
-        """Records a reader's positions, where others continue if it fails; ignores segments of others.
+        """Records a reader's positions, where other readers continue if it fails; ignores their segments.
 
         Raises ReaderOffline.
         """
@@ -130,7 +130,7 @@ class Draft:
     def begin_checkpoint(self, name: str) -> None:
         """Begins a checkpoint that each online reader takes.
 
-        Raises ConditionFailed if one of this name is kept, or if the group has as many in progress as it allows.
+        Raises ConditionFailed if a checkpoint of this name is kept, or if too many are in progress.
         """
         found, config = self.state.checkpoints, self.state.config
         if name in found.positions:
@@ -147,7 +147,7 @@ class Draft:
         self.add(CreateCheckpoint(name))
 
     def begin_automatic_checkpoint(self, name: UUID) -> None:
-        """Begins a checkpoint unless one is in progress, and forgets those before it."""
+        """Begins a checkpoint unless one is in progress, and forgets earlier checkpoints."""
         if not self.state.checkpoints.waiting:
             self.add(CreateCheckpoint(str(name)))
             self.add(ClearCheckpointsBefore(str(name)))
@@ -159,12 +159,12 @@ class Draft:
             self.add(CheckpointReader(name, reader, {each: positions.get(each, at) for each, at in mine.items()}))
 
     def end_checkpoint(self, name: str) -> None:
-        """Forgets the checkpoints before one that is complete."""
+        """Forgets the checkpoints before `name`, which is complete."""
         if name in self.state.checkpoints.positions and self.state.checkpoints.names[:1] != [name]:
             self.add(ClearCheckpointsBefore(name))
 
     def cancel_checkpoint(self, name: str) -> None:
-        """Cancels a checkpoint in progress; a no-op if others are too, because all are cancelled together."""
+        """Cancels a checkpoint if it alone is in progress, because all are cancelled together."""
         if self.state.checkpoints.outstanding() == [name]:
             self.add(RemoveOutstandingCheckpoints())
 
@@ -180,7 +180,7 @@ def segments_of(group: str, state: GroupState, reader: str) -> dict[str, int]:
 
 
 def is_over(state: GroupState, reader: str) -> bool:
-    """Whether all segments of all streams were read to their ends, and `reader` has none.
+    """Whether all segments of all streams were read to their ends, and `reader` has no segment.
 
     Readers in Java keep a segment that they have read to the group's end in it.
     """

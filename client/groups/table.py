@@ -126,7 +126,7 @@ class GroupTable:
     # --- its state --------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> GroupState | None:
-        """Reads new entries; returns the state, None if no client has written the first one.
+        """Reads new entries; returns the state, None if no client has written the first state.
 
         Raises ProtocolViolation, and the errors of requests.
         """
@@ -168,7 +168,7 @@ class GroupTable:
                 return new
 
     def _take(self, items: Iterable[Item], *, anyway: bool = False) -> int:
-        """Applies entries read from the table; returns how many were new. anyway: even if the cached ones are newer."""
+        """Applies entries read from the table; returns how many were new. anyway: even if the cache is newer."""
         state, new = self._state.copy(), 0
         try:
             for item in items:
@@ -189,7 +189,7 @@ class GroupTable:
         return new
 
     async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
-        """Writes what the updates that `decide` returns change, and calls it again on a conflict; returns the state.
+        """Applies the updates that `decide` returns, writes the changes, and retries on a conflict; returns the state.
 
         Raises RetriesExhausted, EntryRefused for too many changes, and the errors of requests.
         """
@@ -212,7 +212,7 @@ class GroupTable:
         )
 
     async def _write(self, values: dict[_Key, bytes]) -> bool:
-        """Writes entries if none has changed meanwhile; else reads the new entries and returns False."""
+        """Writes entries if they are unchanged in the table; else reads the new entries and returns False."""
         items = [Item(encode_key(*key), self._versions.get(key, NOT_EXISTS), value) for key, value in values.items()]
         try:
             versions = await self._table.update(items)
@@ -236,6 +236,6 @@ class GroupTable:
         self._take([Item(item.key, NOT_EXISTS) if each is None else each for item, each in found], anyway=True)
 
     async def _holds(self, items: list[Item]) -> bool:
-        """Whether the table has these values, that is, an update whose reply was lost was applied."""
+        """Whether the table has these values: then an update whose reply was lost was applied."""
         found = await self._table.get([each.key for each in items])
         return all(each is not None and each.value == item.value for item, each in zip(items, found, strict=True))

@@ -1,4 +1,4 @@
-"""Conditional appends: each is stored only if the segment ends at the offset that its writer expects.
+"""Conditional appends, stored only if the segment ends at the offset that their writer expects.
 
 Appends are sent one at a time, each until its outcome is known: after a lost connection, set-up returns the last event
 number that the store has from this writer.

@@ -2,15 +2,15 @@
 
 An event is queued until the writer is open and gets a turn on the connection. It then gets its number and is in flight
 until an ack covers it. The reply to SetupAppend (`WriterSetup`) holds the last number that the store has from this
-writer, an implicit ack; all later events are resent before any new ones: the first append alone, the others once it is
-acknowledged. The writer keeps one writer id and one request id.
+writer, an implicit ack; all later events are resent before any new events: the first append alone, the other appends
+once it is acknowledged. The writer keeps one writer id and one request id.
 
 Events too large for an append are passed to `carry` once all earlier events are acknowledged, and later events wait
 until they are stored. If the segment is sealed meanwhile, that is handled afterwards: `carry` may have stored the event
 before.
 
 If a store refuses the number of an append that was sent only once, or has numbers that were never sent, another writer
-is using this one's id, and the writer fails (`WriterFenced`).
+is using this writer's id, and the writer fails (`WriterFenced`).
 
 Invariants: each event's waiter is notified exactly once; if nothing is acknowledged for `request_timeout_ms` the writer
 is set up again, and if that fails `retry`'s number of times without progress, all waiters fail. Cancelling a waiter
@@ -30,30 +30,27 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from segstore.client.connection import (
-    Append,
-    Appends,
     BadAck,
     ConnectionPool,
     Flow,
     InFlight,
+    InFlightAppend,
     Locations,
     OtherWriter,
     Pending,
-    Then,
-    acknowledged,
-    resolve_stored,
-    take,
+    Timer,
+    Waiter,
+    notify_stored,
 )
 from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.client.segment.waits import AppendWaits
 from segstore.wire import AppendSetup, Buffer, Command, DataAppended, InvalidEventNumber
-from segstore.wire.blocks import BlockSizeTracker
+from segstore.wire.blocks import BLOCK_BYTES, EVENT_HEADER_BYTES, BlockSizeTracker
 
 _OPEN: Final = WriterState.OPEN
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
-_EVENT_HEADER_BYTES: Final = 8
 
 Carry = Callable[[str, Buffer], Awaitable[None]]
 """Stores an event too large for an append at the end of a segment. Raises ClientError, SegmentOver among them."""
@@ -63,33 +60,37 @@ class WriterMachine:
     """The state machine of a segment writer, without its user-facing methods.
 
     Attributes:
-        segment, writer_id: the segment and the writer's id.
+        segment, writer_id: the segment and the writer's id; writer_bytes: its id as bytes.
+        request_id: the request id of its set-ups and appends.
+        frame_events: whether each item is one event, which is stored behind its header.
         state: the current state.
         set_ups: number of successful set-ups.
     """
 
     __slots__ = (
         "__weakref__",
-        "_appends",
         "_carry",
         "_carrying",
         "_deferred_end",
         "_error",
         "_events",
         "_flow",
-        "_frame_events",
         "_largest",
         "_loop",
         "_on_over",
         "_pool",
+        "_resends",
         "_setup",
         "_sizing",
+        "_timer",
         "_trying",
         "_waits",
-        "_writer_bytes",
+        "frame_events",
+        "request_id",
         "segment",
         "set_ups",
         "state",
+        "writer_bytes",
         "writer_id",
     )
 
@@ -108,12 +109,12 @@ class WriterMachine:
 
         on_over: called if the segment is sealed or missing, instead of failing unacknowledged events. The owner
         collects these with `take_pending`, now or later; events written until then are included.
-        carry: stores events too large for an append; without it they are refused. frame_events: what is appended is
-        one event each, which is stored behind its header.
+        carry: stores events too large for an append; without it they are refused. frame_events: each append is one
+        event, which is stored behind its header.
         """
         self.segment: Final = segment
         self.writer_id: Final = writer_id or uuid4()
-        self._writer_bytes = self.writer_id.bytes
+        self.writer_bytes: Final = self.writer_id.bytes
         self.state = WriterState.CONNECTING
         self.set_ups = 0
         self._pool = pool
@@ -122,12 +123,20 @@ class WriterMachine:
         self._carrying: asyncio.Task[None] | None = None
         self._deferred_end: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
-        self._frame_events = frame_events
-        overhead = _EVENT_HEADER_BYTES if frame_events else 0
-        self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES - overhead
+        self.frame_events: Final = frame_events
+        settings, overhead = pool.settings, EVENT_HEADER_BYTES if frame_events else 0
+        self._largest = settings.max_event_bytes + EVENT_HEADER_BYTES - overhead
         self._flow: Flow | None = None
-        self._appends: Appends | None = None
-        self._events = InFlight(overhead, pool.settings.max_in_flight_bytes)
+        self._timer: Timer | None = None
+        """For the acknowledgement of the oldest append; None if there is none."""
+        self._events = InFlight(
+            overhead,
+            settings.max_in_flight_bytes,
+            1 if settings.append_batching == "blocks" else settings.max_batch_events,
+            min(settings.max_batch_bytes, settings.max_event_bytes, settings.max_frame_bytes - BLOCK_BYTES),
+        )
+        self._resends = False
+        """Whether appends in flight are resent in the next turn."""
         self._trying = False
         """Whether only the first append to resend is in flight; the others wait for its ack."""
         self._error: ClientError | None = None
@@ -135,6 +144,7 @@ class WriterMachine:
         """Exists only while there are waiters, so that writing without waiting costs nothing."""
         self._sizing: BlockSizeTracker | None = None
         self._setup = WriterSetup(self, pool, locations, segment, self.writer_id)
+        self.request_id: Final = self._setup.request_id
         self._setup.start(None)
 
     # --- pending events -----------------------------------------------------------------------------------------------
@@ -151,7 +161,7 @@ class WriterMachine:
 
     @property
     def has_room(self) -> bool:
-        return self._events.added_bytes < self._events.full_at or self._error is not None
+        return self._events.has_room or self._error is not None
 
     def take_pending(self) -> list[Pending]:
         """Removes and returns unacknowledged items, in order. Called by the owner once the state is OVER."""
@@ -160,27 +170,18 @@ class WriterMachine:
         return taken
 
     def settle(self) -> None:
-        """Wakes those who wait for what has been acknowledged."""
+        """Wakes the waiters of acknowledged events."""
         waits = self._waits
         if waits is not None:
             waits.settled(self._events.settled, has_room=self.has_room)
             if not waits.some:
                 self._waits = None
-                self._look()
 
     def _waiting(self) -> AppendWaits:
         """Returns the waits, created on demand."""
-        waits = self._waits
-        if waits is None:
-            waits = self._waits = AppendWaits()
-            self._look()
-        return waits
-
-    def _look(self) -> None:
-        """Decides whether the appends are plain, and awaited."""
-        if self._appends is not None:
-            self._appends.plain = self.state is _OPEN and not self._trying and self._sizing is None
-            self._appends.awaited = self._waits is not None
+        if self._waits is None:
+            self._waits = AppendWaits()
+        return self._waits
 
     def _started(self) -> None:
         """Wakes waiters for start-up: the writer was set up, or never will be."""
@@ -194,35 +195,37 @@ class WriterMachine:
         if flow is not None and not flow.closed and self.state is _OPEN and self._events.queued:
             flow.ask_turn()
 
-    def _take_turn(self) -> None:
-        """Runs the writer's turn: numbers and sends queued items, up to the limit of a turn."""
-        appends = self._appends
-        if self._trying or appends is None:
-            return
-        events, outbox = self._events, appends.outbox
-        largest = self._largest
-        while events.queued and self.state is _OPEN:
-            item = events.queued[0]
-            if len(item.data) > largest:
-                if self._carrying is None and events.oldest is None:
-                    carrying = self._carry_one(item)
+    def take_turn(self, now_s: float, most_bytes: int) -> list[InFlightAppend]:
+        """See `Appender`. Numbers what was queued; what is resent comes first, and counts for no limit."""
+        out: list[InFlightAppend] = []
+        events = self._events
+        if self._resends and self.state is _OPEN:
+            self._resends = False
+            out += list(events.sent)[: 1 if self._trying else None]
+            for append in out:
+                append.sent_s = now_s
+        while events.queued and self.state is _OPEN and not self._trying:
+            append = events.queued[0]
+            if append.size > self._largest + events.overhead:
+                if self._carrying is None and not events.sent:
+                    carrying = self._carry_one(append)
                     self._carrying = self._loop.create_task(carrying, name=f"a large event for {self.segment}")
-                return
-            if outbox.left_bytes <= 0:
+                break
+            if most_bytes <= 0:
                 self._ask_turn()
-                return
-            append, pieces = take(events, outbox.batch_events, outbox.batch_bytes, outbox.now_s)
-            appends.send(append, pieces)
-            outbox.left_bytes -= append.size
-            if appends.timer is None:
-                appends.timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+                break
+            most_bytes -= append.size
+            out.append(events.take(now_s))
+        if out and self._timer is None:
+            self._timer = self._loop.call_at(now_s + self._ack_limit_s, self._ack_due)
+        return out
 
-    async def _carry_one(self, item: Pending) -> None:
+    async def _carry_one(self, append: InFlightAppend) -> None:
         """Stores one large event. Nothing else is in flight or sent meanwhile."""
         error: ClientError | None = None
         assert self._carry is not None
         try:
-            await self._carry(self.segment, item.data)
+            await self._carry(self.segment, append.data[0])
         except ClientError as problem:
             error = problem
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
@@ -233,7 +236,7 @@ class WriterMachine:
         if self.state in _ENDED:
             return
         if error is None:
-            self._stored([self._events.carried()])
+            self._stored(self._events.carried().done)
             error = late
         if isinstance(error, SegmentOver):
             self._over(error)
@@ -242,29 +245,24 @@ class WriterMachine:
         else:
             self._ask_turn()
 
-    def _send_again(self, append: Append) -> None:
-        appends = self._appends
-        assert appends is not None
-        append.sent_s = self._loop.time()
-        appends.send(append, [item.data for item in append.items])
-        appends.outbox.schedule()
-        if appends.timer is None:
-            appends.timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+    def _resend(self) -> None:
+        """Requests a turn that resends appends in flight."""
+        self._resends = True
+        if self._flow is not None and not self._flow.closed:
+            self._flow.ask_turn()
 
     @property
     def _ack_limit_s(self) -> float:
         return self._pool.settings.request_timeout_ms / 1000
 
     def _ack_due(self) -> None:
-        appends, oldest = self._appends, self._events.oldest
-        if appends is None:
+        self._timer, sent = None, self._events.sent
+        if not sent or self.state is not _OPEN:
             return
-        appends.timer = None
-        if oldest is None or self.state is not _OPEN:
-            return
+        oldest = sent[0]
         due_s = oldest.sent_s + self._ack_limit_s
         if self._loop.time() < due_s:
-            appends.timer = self._loop.call_at(due_s, self._ack_due)
+            self._timer = self._loop.call_at(due_s, self._ack_due)
         else:
             self.on_lost(self._setup.timed_out(f"did not acknowledge event {oldest.last} of"))
 
@@ -273,7 +271,7 @@ class WriterMachine:
     def on_reply(self, reply: Command) -> None:
         if type(reply) is DataAppended:
             ours = reply.writer_id.int == self.writer_id.int  # UUID.bytes allocates on each access
-            writer = self._writer_bytes if ours else reply.writer_id.bytes
+            writer = self.writer_bytes if ours else reply.writer_id.bytes
             number, length = reply.event_number, reply.current_segment_write_offset
             self.on_ack(writer, number, reply.previous_event_number, reply.request_id, length)
             return
@@ -297,33 +295,25 @@ class WriterMachine:
             return
         events = self._events
         try:
-            if writer != self._writer_bytes:
+            if writer != self.writer_bytes:
                 raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
-            stored, size = acknowledged(events, number, previous)
+            stored, size = events.acknowledged(number, previous)
         except BadAck as cause:
             self._refused(cause)
             return
-        events.segment_length = max(events.segment_length, length)
+        if length > events.segment_length:
+            events.segment_length = length
         if self._sizing is not None:
             self._sizing.record_ack(number)
-        if not flow.closed:
-            flow.bytes_in_flight -= size
-            flow.connection.outbox.bytes_in_flight -= size
+        flow.acknowledged(size)
         if stored:
             self._stored(stored)
         if self._trying:
-            self._send_others()
-        elif not flow.asked and events.oldest is None and events.queued:
+            self._trying = False
+            if self.state is _OPEN:  # a callback for the first may have closed the writer
+                self._resend()
+        elif events.queued and not events.sent and not flow.asked:
             self._ask_turn()  # a large event may have been waiting for this ack
-
-    def _send_others(self) -> None:
-        """Resends the remaining appends after the first of them was acknowledged."""
-        self._trying = False
-        self._look()
-        if self.state is _OPEN:  # a callback for the first may have closed the writer
-            for append in self._events.sent:
-                self._send_again(append)
-            self._ask_turn()
 
     def _on_set_up(self, reply: AppendSetup) -> None:
         if self.state is not WriterState.SETTING_UP or reply.writer_id != self.writer_id:
@@ -336,26 +326,23 @@ class WriterMachine:
         self._started()
         if self._pool.settings.append_batching == "blocks":
             self._sizing = BlockSizeTracker(self._loop.time() * 1000)
-            assert self._appends is not None
-            self._appends.set_sizing(self._sizing)
+            self._flow.connection.outbox.set_sizing(self._flow.flow_id, self._sizing)
         # Resend one append alone: if the store closes the connection on a second, its refusal of the first is lost.
-        oldest = self._events.oldest
-        self._trying = oldest is not None
-        if oldest is None:
-            self._setup.idle()
+        self._trying = bool(self._events.sent)
+        if self._trying:
+            self._resend()
         else:
-            self._send_again(oldest)
-        self._look()
-        self._ask_turn()
+            self._setup.idle()
+            self._ask_turn()
         if stored:
             self._stored(stored)
 
-    def _stored(self, items: list[Pending]) -> None:
-        resolve_stored(items, self.callback_failed)
+    def _stored(self, waiters: list[Waiter]) -> None:
+        notify_stored(waiters, self._callback_failed)
         if self._waits is not None:
             self.settle()
 
-    def _reject(self, done: asyncio.Future[None] | Then, error: ClientError) -> None:
+    def _reject(self, done: Waiter, error: ClientError) -> None:
         if isinstance(done, asyncio.Future):
             if not done.done():
                 done.set_exception(error)
@@ -364,9 +351,9 @@ class WriterMachine:
         try:
             done(error)
         except Exception as problem:  # noqa: BLE001 — the callback's failure must not affect the segment
-            self.callback_failed(problem)
+            self._callback_failed(problem)
 
-    def callback_failed(self, problem: Exception) -> None:
+    def _callback_failed(self, problem: Exception) -> None:
         """Reports what the callback of an append raised."""
         context = {"message": f"the callback of an append to {self.segment} failed", "exception": problem}
         self._loop.call_exception_handler(context)
@@ -378,11 +365,7 @@ class WriterMachine:
         if self.state in _ENDED:
             return False
         self._flow = flow
-        flow.turn = self._take_turn
-        outbox, request_id = flow.connection.outbox, self._setup.request_id
-        events, frame_events = self._events, self._frame_events
-        self._appends = Appends(flow, outbox, events, self.segment, self.writer_id, request_id, frame_events)
-        flow.appends = self._appends
+        flow.appender = self
         self.state = after(self.state, WriterEvent.SENT)
         return True
 
@@ -433,15 +416,14 @@ class WriterMachine:
 
     def _drop_flow(self) -> None:
         flow, self._flow = self._flow, None
-        appends, self._appends = self._appends, None
-        if flow is None or appends is None:
-            return
-        flow.appends = None
-        if appends.timer is not None:
-            appends.timer.cancel()
-        if not flow.closed:
-            appends.close()
-            flow.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if flow is not None:
+            flow.appender = None
+            if not flow.closed:
+                flow.connection.outbox.remove(self)
+                flow.close()
 
     def on_lost(self, error: ClientError) -> None:
         """Abandons the flow and retries if the error allows it."""

@@ -1,7 +1,7 @@
 """Reads one segment from an offset onwards, across reconnects.
 
 The store holds a read at the tail until there is data. While the user processes a chunk, the next read is already in
-flight. The reader keeps one request id; only a repeated read gets a new one.
+flight. The reader keeps one request id; only a repeated read gets a new id.
 
 A store may refuse a token with the read's offset in place of the request id (seed 36.30); the connection still routes
 the refusal here. If a read is not answered within `read_timeout_ms`, the reader asks for the segment's end: if there is

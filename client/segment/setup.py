@@ -4,9 +4,10 @@ An attempt looks up the segment's store and token, opens a flow there, sends Set
 forwards the reply. After a failure it invalidates the location or token if that was the cause, waits for the back-off
 and retries; after `retry`'s number of failures, or `recovery_timeout_ms`, without progress it gives up.
 
-Invariants: at most one attempt runs at a time; each has a deadline; an attempt ends in `answered`, in the owner's
-`gave_up`, or in the next attempt. All attempts use the same flow number and request id; `aclose` releases a pooled flow
-number and leaves no task. Follows `SegmentOutputStreamImpl` (Pravega's client), seeds 36.4, 36.9, 36.23 and 36.26.
+Invariants: at most one attempt runs at a time; each attempt has a deadline; an attempt ends in `answered`, in the
+owner's `gave_up`, or in the next attempt. All attempts use the same flow number and request id; `aclose` releases a
+pooled flow number and leaves no task. Follows `SegmentOutputStreamImpl` (Pravega's client), seeds 36.4, 36.9, 36.23 and
+36.26.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class WriterSetup:
             self._task = None
 
     async def _wait_after(self, error: ClientError, attempts: Attempts) -> None:
-        """Invalidates what the failure proved wrong and waits for the back-off. Raises RetriesExhausted."""
+        """Invalidates the location or token that proved wrong, and waits for the back-off. Raises RetriesExhausted."""
         learn(self._locations, self._segment, error, self.endpoint, self._token, in_doubt=self.failures > 0)
         pause_s = attempts.failed(error)
         self.failures = attempts.failures

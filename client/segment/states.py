@@ -51,7 +51,7 @@ TRANSITIONS: Final = {
 
 
 def after(state: WriterState, event: WriterEvent) -> WriterState:
-    """The state that follows. Raises ValueError if there is none."""
+    """Returns the next state. Raises ValueError if the table has no transition."""
     found = TRANSITIONS.get((state, event))
     if found is None:
         raise ValueError(f"a segment writer in state {state.name} cannot take {event.name}")

@@ -1,7 +1,7 @@
 """Statistics of writers, aggregated by writer name (seed 79.8).
 
 Each writer has a name and, by segment, the statistics of the segment writers that it has started. Writers with the same
-name may have started different ones, so statistics are matched by name and segment, never by position.
+name may have started different segment writers, so statistics are matched by name and segment, never by position.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 class SegmentWriterStats(msgspec.Struct, frozen=True):
     """Statistics for one segment: writers currently set up, set-ups so far, unacknowledged appends and bytes, and the
-    highest event number known to be stored, -1 if none."""
+    highest event number known to be stored, or -1."""
 
     connected: int
     set_ups: int
@@ -42,7 +42,7 @@ class WriterStats(msgspec.Struct, frozen=True):
 
     @property
     def last_sequence(self) -> int:
-        """The highest stored event number over all segments, -1 if none."""
+        """The highest stored event number over all segments, or -1."""
         return max((each.last_sequence for each in self.segments.values()), default=-1)
 
 

@@ -12,19 +12,18 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, Then, add
+from segstore.client.connection import InFlight, Pending, Waiter
 from segstore.client.errors import ClientError, Closed, EventTooLarge
 from segstore.client.lifecycle import FlushedAfter, within
 from segstore.client.segment.machine import WriterMachine
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.wire import Buffer
-from segstore.wire.codec import or_in_c
 
 _OPEN: Final = WriterState.OPEN
 
 
 class SegmentWriter(FlushedAfter, WriterMachine):
-    """A writer of one segment; its arguments and attributes are those of `WriterMachine`."""
+    """A writer of one segment; its arguments and attributes are `WriterMachine`'s."""
 
     __slots__ = ()
 
@@ -39,29 +38,26 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         self.append(data, done, events, tag)
         return done
 
-    @or_in_c(*(*WRITERS, WriterMachine), slots=(*WRITER_SLOTS, "_events", "_error", "_largest", "_appends"))
-    def append(
-        self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, now: bool = False
-    ) -> bool:
+    def append(self, data: Buffer, done: Waiter, events: int = 1, tag: Any = None, now: bool = False) -> bool:
         """Like `write`, with the caller's future or callback, which is cheaper for many appends.
 
         Returns whether there is room for more, as `has_room`.
         done: a callback is called once, inside the event loop's read: with None when the append is stored, else with
-        the error. It may append again; what it raises goes to the loop's exception handler. now: the caller sends
-        nothing else until this is stored, so send it immediately if the connection is idle.
+        the error. It may append again; its errors go to the loop's exception handler. now: the caller sends nothing
+        else until this is stored, so send it immediately if the connection is idle.
         """
         if len(data) > self._largest and self._carry is None:
             EventTooLarge.check(data, self._largest, self.segment)
         if self._error is not None:
             raise self._again()
         queue = self._events
-        if add(queue, Pending(data, events, tag, done)) and self.state is _OPEN:
+        if queue.add(data, done, events, tag) and self.state is _OPEN:
             assert self._flow is not None
             if now:
                 self._flow.turn_now()
             else:
                 self._flow.ask_turn()
-        return queue.added_bytes < queue.full_at
+        return queue.has_room
 
     def adopt(self, pending: Iterable[Pending]) -> None:
         """Queues another segment writer's unacknowledged items, including their futures."""
@@ -69,14 +65,14 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             if self._error is not None:
                 self._reject(item.done, self._again())
             else:
-                add(self._events, item)
+                self._events.add(item.data, item.done, item.events, item.tag)
         self._ask_turn()
 
     # --- state and waiting --------------------------------------------------------------------------------------------
 
     @property
     def queue(self) -> InFlight:
-        """Its events, for `add_behind`: an event behind others needs nothing of the writer."""
+        """Its events. `add_behind` adds to them without a call of the writer."""
         return self._events
 
     @property
@@ -93,7 +89,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
 
     @property
     def last_number(self) -> int:
-        """Number of the last event known to be stored, -1 if none."""
+        """Number of the last event known to be stored, or -1."""
         return self._events.last_stored
 
     @property

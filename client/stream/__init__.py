@@ -3,7 +3,7 @@
 from segstore.client.stream.byte_stream import ByteReader, ByteWriter
 from segstore.client.stream.event_reader import EventReader, From, StreamEvent, check_cut, check_cut_with, tail_of
 from segstore.client.stream.event_writer import EventWriter
-from segstore.client.stream.events import EVENT_HEADER_BYTES, EventAssembler, EventDecoder, FramedEvent, frame_event
+from segstore.client.stream.events import EventAssembler, EventDecoder, FramedEvent, frame_event
 from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.revisioned import Entry, Revision, RevisionedStream
 from segstore.client.stream.routers import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
@@ -12,7 +12,6 @@ from segstore.client.stream.synchronizer import StateRules, StateSynchronizer
 from segstore.client.stream.transactions import Transaction, TransactionWriter
 
 __all__ = [
-    "EVENT_HEADER_BYTES",
     "ByteReader",
     "ByteWriter",
     "Entry",

@@ -13,7 +13,7 @@ more than one segment.
 
 Follows `ByteStreamWriterImpl` and `ByteStreamReaderImpl` (Pravega's client): appends are unconditional, sealing and
 truncation apply to the segment. The official Rust and Python clients append conditionally, at the offset where they
-believe the segment ends, starting at 0. Either can read what the other writes.
+believe the segment ends, starting at 0. Each client can read the other's bytes.
 """
 
 from __future__ import annotations
@@ -181,6 +181,8 @@ class ByteReader(ClosedAfter, _ByteStream):
         position: offset of the next byte to read.
     """
 
+    position: int
+
     def __init__(
         self, cluster: Cluster, scope: str, stream: str, *, from_: Literal["head", "tail"] | int = "head"
     ) -> None:
@@ -268,7 +270,7 @@ class ByteReader(ClosedAfter, _ByteStream):
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Moves the position like a file's, relative to offset 0, the position or the tail; returns it.
 
-        A position before the head or beyond the tail shows at the next read. Raises ValueError for a negative one.
+        A position before the head or beyond the tail shows at the next read. Raises ValueError for a negative position.
         """
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position}.get(whence)
         if base is None:

@@ -68,8 +68,8 @@ async def check_cut_with(
     """Raises CutError for a cut behind the end of a segment, or whose segments are not of the stream or do not fit.
 
     A read behind the end waits for data that it then splits at a place which may not be between events. Events with
-    keys that no segment has are never read. Segments may share keys only if one is sealed and at its end, as where some
-    of its successors have begun. Those that were truncated are left to their readers. Raises NoSuchStream.
+    keys that no segment has are never read. Segments may share keys only if one of the two is sealed and at its end, as
+    when part of its successors have begun. Truncated segments are left to their readers. Raises NoSuchStream.
     """
 
     async def end_of(name: str) -> tuple[int, bool] | None:
@@ -105,7 +105,7 @@ async def _ranges_of(controller: Controller, scope: str, stream: str, cut: Mappi
 
 
 def _misfit(ranges: Sequence[SegmentRange], unfinished: Sequence[SegmentRange]) -> str | None:
-    """Returns why ranges do not cover [0, 1), or those of unfinished segments overlap; None if they fit."""
+    """Returns why ranges do not cover [0, 1), or why unfinished segments overlap; None if they fit."""
     covered = 0.0
     for each in [*sorted(ranges, key=_LOW), SegmentRange(0, "", 1.0, 1.0)] if ranges else ():
         if each.low > covered:
@@ -251,8 +251,8 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
 
     @frequent
     async def read_slice(self) -> list[StreamEvent]:
-        """Returns all buffered events of the next segment read, in order: at least one, or [] at the end of a sealed
-        stream. Cheaper than `read` for many events. Raises as `read`.
+        """Returns all buffered events of the next segment read, in order; [] only at the end of a sealed stream.
+        Cheaper than `read` for many events. Raises as `read`.
         """
         return self._ahead.take() if await self._some() else []
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from segstore.client.errors import EventTooLarge, ProtocolViolation
 from segstore.wire import Buffer
-from segstore.wire.codec import or_in_c
+from segstore.wire.blocks import EVENT_HEADER_BYTES, frame_header, split_events
 
-EVENT_HEADER_BYTES: Final = 8
 MAX_EVENT_BYTES: Final = 1 << 30
 _PIECE_BYTES: Final = 65_536
 _header = struct.Struct(">ii")
@@ -34,11 +33,6 @@ class FramedEvent(msgspec.Struct, frozen=True, gc=False):
     segment: str
 
 
-def frame_header(length: int) -> bytes:
-    """Returns the header of an event of the given length."""
-    return _header.pack(0, length)
-
-
 def whole_event(event: Buffer) -> bytes:
     """Returns the event, a copy if it is not bytes. Raises TypeError if it is not a buffer."""
     if type(event) is bytes:
@@ -52,26 +46,6 @@ def whole_event(event: Buffer) -> bytes:
 def frame_event(event: bytes) -> bytes:
     """Returns the event with its header."""
     return frame_header(len(event)) + event
-
-
-@or_in_c(head=frame_header(0))
-def split_events(
-    data: Buffer, start: int, limit: int, base: int, make: Callable[[bytes, int, Any], E], where: Any, out: list[E]
-) -> int:
-    """Adds what `make` returns for each whole event from `start` on to `out`; returns where that ends.
-
-    It ends before an event that is not whole, or not one of at most `limit` bytes. data: bytes, or a contiguous view of
-    bytes. base: the offset of `data`.
-    """
-    at, end = start, len(data)
-    while end - at >= EVENT_HEADER_BYTES:
-        kind, length = _header.unpack_from(data, at)
-        stop = at + EVENT_HEADER_BYTES + length
-        if kind != 0 or not 0 <= length <= limit or stop > end:
-            break
-        out.append(make(bytes(data[at + EVENT_HEADER_BYTES : stop]), base + at, where))
-        at = stop
-    return at
 
 
 class EventAssembler(Generic[E]):

@@ -47,7 +47,6 @@ from segstore.client.errors import (
     failure,
 )
 from segstore.client.lifecycle import within
-from segstore.client.stream.events import EVENT_HEADER_BYTES, frame_header
 from segstore.wire import (
     AppendSetup,
     Buffer,
@@ -70,6 +69,7 @@ from segstore.wire import (
     SegmentsMerged,
     SetupAppend,
 )
+from segstore.wire.blocks import EVENT_HEADER_BYTES, frame_header
 from segstore.wire.names import is_transient, parent_of
 
 log = logging.getLogger(__name__)

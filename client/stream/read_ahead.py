@@ -1,6 +1,6 @@
 """The read-ahead buffer of a reader of several segments: events read but not yet returned to the caller.
 
-Events are buffered per read, so returning one is a list pop and bytes are counted once per read.
+Events are buffered per read, so returning an event is a list pop and bytes are counted once per read.
 
 Invariants: events and marks leave in the order in which they were added; a read's bytes count until its last event is
 returned or dropped; producers wait in `room` while the limit is reached; returned events are not retained.
@@ -27,8 +27,8 @@ class Placed(Protocol):
     def offset(self) -> int: ...
 
 
-class Observer(Protocol):
-    """Is notified when the user of a buffer waits, and of each read whose events are returned, once."""
+class ReadObserver(Protocol):
+    """Notified when the user of a buffer waits, and once per read when its events are returned."""
 
     def waits(self) -> None: ...
 
@@ -60,7 +60,7 @@ class ReadAhead(Generic[K, E, M]):
 
     __slots__ = ("_limit", "_observer", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
 
-    def __init__(self, limit_bytes: int, observer: Observer | None = None) -> None:
+    def __init__(self, limit_bytes: int, observer: ReadObserver | None = None) -> None:
         self.current: list[E] = []
         self.held_bytes = 0
         self.error: ClientError | None = None
@@ -87,7 +87,7 @@ class ReadAhead(Generic[K, E, M]):
 
     @contextmanager
     def producing(self, what: str, **facts: Any) -> Iterator[None]:
-        """Keeps the error of a producer, instead of raising it: `what` failed. facts: those of an unexpected error."""
+        """Keeps the error of a producer, instead of raising it: `what` failed. facts: of an unexpected error."""
         try:
             yield
         except ClientError as error:

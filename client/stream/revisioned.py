@@ -30,7 +30,7 @@ from segstore.client.errors import (
 )
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.segment import ConditionalWriter, SegmentReader, SegmentWriter
-from segstore.client.stream.events import EVENT_HEADER_BYTES, EventDecoder, whole_event
+from segstore.client.stream.events import EventDecoder, whole_event
 from segstore.wire import (
     GetSegmentAttribute,
     SegmentAttribute,
@@ -38,6 +38,7 @@ from segstore.wire import (
     StreamSegmentInfo,
     UpdateSegmentAttribute,
 )
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 MARK_ATTRIBUTE: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""
@@ -65,9 +66,11 @@ class RevisionedStream(ClosedAfter):
         segment: the segment's name.
     """
 
+    segment: Final[str]
+
     def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, *, recovers: bool = False) -> None:
         """recovers: used by a reader, which retries for longer than a user's call."""
-        self.segment: Final = segment
+        self.segment = segment
         self._pool = pool
         self._locations = locations
         self._requests = SegmentRequests(pool, locations, recovers=recovers)
@@ -114,7 +117,7 @@ class RevisionedStream(ClosedAfter):
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
-    async def read(self, revision: Revision, to: Revision | None = None) -> AsyncGenerator[Entry, None]:
+    async def read(self, revision: Revision, to: Revision | None = None) -> AsyncGenerator[Entry]:
         """Iterates over the entries after a revision, up to `to` or the segment's current end.
 
         Raises SegmentTruncated, whose `details["start_offset"]` is the segment's start, the errors of a segment reader,
@@ -182,7 +185,7 @@ class RevisionedStream(ClosedAfter):
     # --- the mark and the start -------------------------------------------------------------------------------------
 
     async def mark(self) -> Revision | None:
-        """Returns the mark, None if there is none."""
+        """Returns the mark, or None."""
         self._check()
         with self._missing_as_no_stream():
             reply = await self._requests.ask(

@@ -57,7 +57,7 @@ class HashedKey(Router):
 
 @dataclass(frozen=True)
 class RoundRobin(Router):
-    """Sends events without a routing key to all segments round-robin, and others by hash, which keeps their order."""
+    """Sends events without a routing key to all segments round-robin, and keyed events by hash, in order."""
 
     def choice(self, random: Random) -> Choice:
         return _InTurn(random, None, by_key=True)
@@ -91,7 +91,7 @@ class SinglePartition(Router):
 
 
 class _Hashed(Choice):
-    """Chooses by routing key, at random without one."""
+    """Chooses by routing key, at random without a key."""
 
     __slots__ = ("_next", "_random", "by_key")
 
@@ -138,7 +138,7 @@ class _InTurn(Choice):
         return position
 
     def _look(self, ranges: RangeRouter) -> None:
-        """Keeps existing members, but one per segment after merges, and fills up with random new ones."""
+        """Keeps existing members, but one per segment after merges, and fills up with random new members."""
         self._version = ranges.version
         turn = self._members[self._at] if self._members else None
         kept = {ranges.route(position).segment_id: position for position in reversed(self._members)}

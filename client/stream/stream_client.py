@@ -14,9 +14,12 @@ class StreamClient:
         scope, stream: the stream's scope and name.
     """
 
+    scope: Final[str]
+    stream: Final[str]
+
     def __init__(self, cluster: Cluster, scope: str, stream: str) -> None:
-        self.scope: Final = scope
-        self.stream: Final = stream
+        self.scope = scope
+        self.stream = stream
         self._name: Final = f"{scope}/{stream}"
         self._cluster: Final = cluster
         self._pool, self._controller, self._locations, _ = cluster

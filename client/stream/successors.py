@@ -23,7 +23,7 @@ _AT_ONCE_S: Final = 1.0
 
 
 class _Chain(NamedTuple):
-    """A chain of segments that ended as soon as they were found. found_s: when the last one was found."""
+    """A chain of segments that ended as soon as they were found. found_s: when the last segment was found."""
 
     began_s: float
     length: int

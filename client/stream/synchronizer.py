@@ -5,7 +5,7 @@ state. A change is computed from the last state read and stored conditionally; o
 the change is computed again. Compaction writes the whole state as a record, moves the mark before it, and truncates
 everything before the previous mark.
 
-Invariants: the state is that of `revision`; no update is applied twice; a change that raises changes nothing. Refused:
+Invariants: the state belongs to `revision`; no update is applied twice; a change that raises changes nothing. Refused:
 records that `segstore.wire.state_records` refuses, and states and updates for which the rules raise ValueError. Follows
 `StateSynchronizerImpl` (Pravega's client).
 """
@@ -46,9 +46,12 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         revision: the revision of the state.
     """
 
+    state: S | None
+    revision: Revision | None
+
     def __init__(self, stream: RevisionedStream, rules: StateRules[S]) -> None:
-        self.state: S | None = None
-        self.revision: Revision | None = None
+        self.state = None
+        self.revision = None
         self._stream = stream
         self._rules = rules
         self._begins = 0
@@ -142,7 +145,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         await self._stream.write(encode_updates(updates))
 
     async def compact(self) -> None:
-        """Writes the whole state, so that new processes start there, and truncates records before the previous one."""
+        """Writes the whole state, so that new processes start there, and truncates records before the last mark."""
         attempts = self._stream.attempts(f"compacting the state in {self._stream.segment}")
         while True:
             state, revision = await self._current()

@@ -8,11 +8,12 @@ The end of the block commits and waits until the events are in the stream; an ex
 extend the lease meanwhile. A transaction has its own segments, which belong to the epoch in which it began, so scaling
 does not affect it.
 
-Invariants: a transaction is committed only after all its events are stored; one that its writer leaves in any other way
-is aborted, here or by its lease; after `aclose`, which can be called twice, no task is left. Refused: a commit after a
-failed write. Follows `TransactionalEventStreamWriterImpl` and `Pinger` (Pravega's client). Deliberate differences:
-`commit` waits until the events are readable (the reference returns once the controller accepts the request); closing
-the writer aborts open transactions (the reference leaves that to the lease); there are at least two pings per lease.
+Invariants: a transaction is committed only after all its events are stored; a transaction that its writer leaves in any
+other way is aborted, here or by its lease; after `aclose`, which can be called twice, no task is left. Refused: a
+commit after a failed write. Follows `TransactionalEventStreamWriterImpl` and `Pinger` (Pravega's client). Deliberate
+differences: `commit` waits until the events are readable (the reference returns once the controller accepts the
+request); closing the writer aborts open transactions (the reference leaves that to the lease); there are at least two
+pings per lease.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ class TransactionWriter(ClosedAfter, StreamClient):
         writer_id: identifies the writer to the controller, which records it with commit timestamps.
     """
 
+    writer_id: Final[str]
+
     def __init__(self, cluster: Cluster, scope: str, stream: str, *, writer_id: str | None = None) -> None:
         super().__init__(cluster, scope, stream)
-        self.writer_id: Final = writer_id or str(uuid4())
+        self.writer_id = writer_id or str(uuid4())
         self._open: set[Transaction] = set()
 
     def begin(self, *, lease_ms: int | None = None) -> Transaction:
@@ -91,7 +94,7 @@ class TransactionWriter(ClosedAfter, StreamClient):
         self._open.discard(transaction)
 
     async def aclose(self) -> None:
-        """Aborts open transactions; leases end those that the controller could not abort. Can be called twice."""
+        """Aborts open transactions; if the controller cannot, their leases end them. Can be called twice."""
         self._closed = True
         await asyncio.gather(*(each.leave() for each in tuple(self._open)))
 
@@ -105,10 +108,13 @@ class Transaction(OpenedBefore, StreamClient):
         pings: number of answered pings.
     """
 
+    lease_ms: Final[int]
+    pings: int
+
     def __init__(self, cluster: Cluster, writer: TransactionWriter, identifier: UUID | None, *, lease_ms: int) -> None:
         super().__init__(cluster, writer.scope, writer.stream)
         self.writer: Final = writer
-        self.lease_ms: Final = lease_ms
+        self.lease_ms = lease_ms
         self.pings = 0
         self._id = identifier
         self._router: RangeRouter | None = None

@@ -7,27 +7,13 @@
 The classes have the names and methods of those of `segstore.client`, and `close` for `aclose`; values and
 errors are the same. The calls run in the event loop of a thread that all clients of the process share. They
 may come from any thread, also from one that runs an event loop. Ctrl-C cancels the pending call.
-
-Written by tools/make_sync.py.
 """
 
-from segstore.client.sync.batch import EventRangeReader
-from segstore.client.sync.client import Client, connect
-from segstore.client.sync.controller import Controller
-from segstore.client.sync.groups import GroupReader, ReaderGroup
-from segstore.client.sync.serializers import Deserialized
-from segstore.client.sync.stream import (
-    ByteReader,
-    ByteWriter,
-    EventReader,
-    EventWriter,
-    RevisionedStream,
-    StateSynchronizer,
-    Transaction,
-    TransactionWriter,
-)
-from segstore.client.sync.tables import KeyValueTable, TableIterator
-from segstore.client.sync.watermarks import TimeWindows
+from segstore import client as _client
+from segstore.client import controller as _controller
+from segstore.client import tables as _tables
+from segstore.client.sync.proxies import connect
+from segstore.client.sync.proxies import synchronous as _synchronous
 
 __all__ = [
     "ByteReader",
@@ -49,3 +35,6 @@ __all__ = [
     "TransactionWriter",
     "connect",
 ]
+
+_asyncio = vars(_controller) | vars(_tables) | vars(_client)
+globals().update({_name: _synchronous(_asyncio[_name]) for _name in __all__ if _name != "connect"})

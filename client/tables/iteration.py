@@ -58,6 +58,8 @@ class TableIterator(Generic[T]):
         token: continues the iteration after the last returned item; b"" before the first.
     """
 
+    token: bytes
+
     def __init__(
         self,
         requests: SegmentRequests,

@@ -69,7 +69,7 @@ class Delta(NamedTuple):
 
 
 class TableSegment:
-    """Requests about one table segment. Errors are those of `SegmentRequests.ask`.
+    """Requests about one table segment. They raise the errors of `SegmentRequests.ask`.
 
     Attributes:
         name: the segment's name.

@@ -108,9 +108,12 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         scope, table: the table's scope and name.
     """
 
+    scope: Final[str]
+    table: Final[str]
+
     def __init__(self, cluster: Cluster, scope: str, table: str) -> None:
-        self.scope: Final = scope
-        self.table: Final = table
+        self.scope = scope
+        self.table = table
         self._name = f"{scope}/{table}"
         self._controller = cluster.controller
         self._requests = SegmentRequests(cluster.pool, cluster.locations)

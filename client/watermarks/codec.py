@@ -65,7 +65,7 @@ class _Input:
         return first
 
     def count(self) -> int:
-        """Returns a number of one, two or four bytes; its first bits give the length."""
+        """Returns a number of 1, 2 or 4 bytes; its first bits give the length."""
         if self.at >= len(self.data):
             raise ValueError(f"a number expected at {self.at}, where the data ends")
         first = self.data[self.at]

@@ -3,7 +3,7 @@
     async with pravega.time_windows("scope", "stream") as windows:
         window = await windows.at(events.cut)
 
-Watermarks are read as the position advances, each once; those that the position has not passed are kept.
+Watermarks are read as the position advances, each once; marks that the position has not passed are kept.
 
 Invariant: the lower bound never goes back. Refused: entries that are not watermarks. Follows `WatermarkReaderImpl`
 (Pravega's client).
@@ -42,9 +42,12 @@ class TimeWindow(NamedTuple):
 class TimeWindows(ClosedAfter):
     """The time windows of one stream. Use with `async with`, or call `aclose`."""
 
+    scope: Final[str]
+    stream: Final[str]
+
     def __init__(self, cluster: Cluster, scope: str, stream: str) -> None:
-        self.scope: Final = scope
-        self.stream: Final = stream
+        self.scope = scope
+        self.stream = stream
         self._controller = cluster.controller
         self._marks = RevisionedStream(cluster.pool, cluster.locations, segment_name(scope, _PREFIX + stream, 0, 0))
         self._read_to: Revision | None = None
@@ -54,7 +57,7 @@ class TimeWindows(ClosedAfter):
         self._ranges: dict[int, dict[int, tuple[float, float]]] = {}
 
     async def at(self, cut: Mapping[int, int]) -> TimeWindow:
-        """Returns the time window of a position, which must not lie before that of an earlier call.
+        """Returns the time window of a position, which must not lie before an earlier call's.
 
         cut: of a reader, or of its group, whose other readers count. Raises CutError for a cut of another stream,
         ProtocolViolation, and the errors of requests.
@@ -69,7 +72,7 @@ class TimeWindows(ClosedAfter):
         return TimeWindow(self._passed, ahead[-1].upper if ahead else None)
 
     async def cut_before(self, timestamp: int) -> StreamCut | None:
-        """Returns the position of the last watermark whose upper bound is at most `timestamp`; None if there is none.
+        """Returns the position of the last watermark whose upper bound is at most `timestamp`, or None.
 
         Everything before it is of that time or before. Independent of `at`. Raises ProtocolViolation, and the errors
         of requests.
@@ -134,9 +137,9 @@ class TimeWindows(ClosedAfter):
 
 
 def compared(position: Mapping[int, tuple[float, float, int]], mark: Mark) -> int:
-    """Returns 1 for a position at or behind a watermark's, -1 for one before it, 0 for one that is both.
+    """Returns 1 for a position at or behind a watermark's, -1 for a position before it, 0 if segments disagree.
 
-    position: segment id → low, high, offset. Of two segments with common keys, the one with the higher id is behind.
+    position: segment id → low, high, offset. If two segments overlap, the segment with the higher id is later.
     """
     below = above = False
     for segment_id, (low, high, offset) in position.items():

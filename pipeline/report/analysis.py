@@ -7,16 +7,16 @@
     found.exchanges.where("status = 'lost'").show()
     analysis.latencies(found.exchanges, "command").show()
 
-Tables here are Spark's or those of `segstore.pipeline.local_engine`; see `segstore.pipeline.engine`.
+Tables here belong to Spark or to `segstore.pipeline.local_engine`; see `segstore.pipeline.engine`.
 `segstore.pipeline.report.analysis_rules` defines the columns and rules, `segstore.pipeline.report.analysis_steps` the
 steps: one shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
 `analyse_traces` shuffles packed rows, which the engine copies as they are; `analyse` takes rows as they come.
 
-Invariant: every row equals that of `segstore.pipeline.report.reference`, which processes the records in file order by
-the same code. Comparing the two covers partitioning, batches and the SQL steps, not the rules.
-Pairing has two meanings: `paired` is by request id; the `status` of an append is by event numbers, because a later ack
-covers earlier events. So an append without its own ack is not paired, but not lost if a later ack covers it. One task
-sorts and follows a connection, however long: Java spills the sort to disk, and Python the requests that wait
+Invariant: every row equals the row of `segstore.pipeline.report.reference`, which processes the records in file order
+by the same code. Comparing the two covers partitioning, batches and the SQL steps, not the rules. Pairing has two
+meanings: `paired` is by request id; the `status` of an append is by event numbers, because a later ack covers earlier
+events. So an append without its own ack is not paired, but not lost if a later ack covers it. One task sorts and
+follows a connection, however long: Java spills the sort to disk, and Python the requests that wait
 (`segstore.pipeline.report.pending`). Refused, with `ColumnError`: rows that lack a column, by its name.
 """
 
@@ -44,7 +44,7 @@ _DECIDED: Final = ("path", "paths", "columns", "fields", "frame", "commands", "p
 _BLOCK_COLUMNS: Final = ("file", "block", "record", "command", "frame")
 
 BUCKET_BITS: Final = 7
-"""Latencies up to 2^7 ns are counted exactly, longer ones in buckets no wider than 1/2^7 of their lower bound."""
+"""Latencies up to 2^7 ns are counted exactly, longer latencies in buckets no wider than 1/2^7 of their lower bound."""
 
 
 def require(rows: Table, columns: Sequence[str]) -> None:
@@ -57,8 +57,9 @@ def require(rows: Table, columns: Sequence[str]) -> None:
 def with_segments(rows: Table) -> Table:
     """Returns trace rows in which frames that name only their writer, such as appends, have its `segment`.
 
-    It is that of the writer's last SETUP_APPEND before on this connection; null without one. The source cannot fill it
-    in, because a task may read the append without the set-up. Reads set-ups in a second pass. Raises ColumnError.
+    It comes from the writer's last SETUP_APPEND before on this connection; null without a SETUP_APPEND. The source
+    cannot fill it in, because a task may read the append without the set-up. Reads set-ups in a second pass. Raises
+    ColumnError.
     """
     require(rows, ("file", "block", "record", "connection", "command", "writer_id", "segment"))
     filled = "coalesce(r.segment, s.named) AS segment"
@@ -150,9 +151,9 @@ def analyse(rows: Table) -> Analysis:
 def analyse_traces(engine: Engine, files: Sequence[str], *, tables: Engine | None = None, **options: str) -> Analysis:
     """Analyses traces by all rules, which is faster than analysing their rows.
 
-    tables: the engine that makes the tables, of what `engine` has read and followed; the same by default. options:
-    those of `format("segstore.trace")`, except for columns and commands. Reads append blocks a second time if some have
-    bytes after their events. Raises OptionError, FileNotFoundError, NotATrace and what `engine.read` raises.
+    tables: the engine that makes the tables from the connections that `engine` has followed; by default `engine`.
+    options: as for `format("segstore.trace")`, except for columns and commands. Reads append blocks a second time if
+    any has bytes after its events. Raises OptionError, FileNotFoundError, NotATrace and the errors of `engine.read`.
     """
     for name in options:
         if name.lower() in _DECIDED:
@@ -183,7 +184,7 @@ def traffic(frames: Table) -> Table:
 
 
 def calls(rows: Table) -> Table:
-    """Returns controller calls by method and outcome, of answers, and `(no answer)` of requests without one."""
+    """Counts controller calls by method and outcome; an unanswered call has the outcome `(no answer)`."""
     return engine_of(rows).statement(
         """
         WITH c AS (
@@ -223,7 +224,7 @@ def by_parent(exchanges: Table) -> Table:
 
 
 def named(rows: Table, step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], column: str) -> Table:
-    """Returns the segments that rows name, each once, with what a step adds to them as a column of text."""
+    """Returns the distinct segments of rows, with a column of text that a step adds."""
     engine = engine_of(rows)
     segments = engine.statement("SELECT DISTINCT segment FROM {rows} WHERE segment IS NOT NULL", rows=rows)
     return engine.mapped(segments, step, pa.schema({"segment": pa.string(), column: pa.string()}))

@@ -51,7 +51,7 @@ class Status(StrEnum):
     UNANSWERED = "unanswered"
     """No reply, and the connection was closed; appends are `lost` instead, reads `given up` if the client closed it."""
     GIVEN_UP = "given up"
-    """A read without a reply whose client closed the connection, such as one that waited for data at the tail."""
+    """A read without a reply whose client closed the connection, such as a tail read that waited for data."""
     ORPHAN = "orphan"
     """A reply without a request."""
     REPEATED = "repeated"
@@ -110,7 +110,7 @@ WRITING: Final = ("SETUP_APPEND", "APPEND_SETUP", "APPEND_BLOCK", *APPENDS, "DAT
 REQUESTS: Final = tuple(ANSWERS)
 REPLIES: Final = tuple(cls.type_name for cls in COMMANDS.values() if cls.is_reply)
 KEYS: Final = {"HELLO": 1, "KEEP_ALIVE": 2}
-"""Commands without a request id; each has its own queue."""
+"""Commands without a request id; each command has its own queue."""
 
 FRAME_COLUMNS: Final = (
     "file", "block", "record", "kind", "ts_ns", "connection", "direction", "size", "code", "command", "failure",
@@ -134,4 +134,4 @@ VIOLATION_COLUMNS: Final = (
     "rule", "file", "connection", "life", "block", "record", "ts_ns", "direction", "command", "segment", "writer_id",
     "request_id", "expected", "actual",
 )  # fmt: skip
-"""One row per violation. expected, actual: numbers, for rules about one."""
+"""One row per violation. expected, actual: set by rules that compare numbers."""

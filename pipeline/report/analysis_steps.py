@@ -1,15 +1,15 @@
-"""The steps of the trace analysis: one in Python over Arrow, which follows each connection, and what comes after it.
+"""The steps of the trace analysis: a step in Python over Arrow, which follows each connection, and SQL after it.
 
 `follow` runs over partitions that have whole connections, sorted by `PLACE`; `follow_packed` is the same for packed
-rows of traces, which engines shuffle and sort as a few long values. The result has the rows of several tables,
-each in a column of its own: the frames themselves, with the life of their connection; exchanges; exchanges that
-a later set-up of their writer may still cover, and those set-ups, which may be on other connections; violations; and
-append blocks with bytes after their events, which `tails` checks. Frames and exchanges, which are nearly all rows, are
-packed: a value is a compressed batch of many rows, so that engines copy and store bytes instead of rows;
+rows of traces, which engines shuffle and sort as a few long values. The result has the rows of several tables, a column
+for each table: the frames themselves, with the life of their connection; exchanges; exchanges that a later set-up of
+their writer may still cover, and these set-ups, which may be on other connections; violations; and append blocks with
+bytes after their events, which `tails` checks. Frames and exchanges, which are nearly all rows, are packed: a value is
+a compressed batch of many rows, so that engines copy and store bytes instead of rows;
 `segstore.pipeline.trace.batches.unpacked` makes them rows again.
 
-Invariant: a task holds one connection at a time, and of it what `segstore.pipeline.report.connection` holds, beside a
-few batches. SQL here reads persisted rows, each table once.
+Invariant: a task holds one connection at a time, within the bounds of `segstore.pipeline.report.connection`, and a few
+batches. SQL here reads persisted rows, each table once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLU
 from segstore.pipeline.report.connection import ROWS_AT_ONCE, TAIL_COLUMNS, Found, Life, SetUp, tail_broken
 from segstore.pipeline.report.exchange import to_row
 from segstore.pipeline.trace.batches import arrow_schema, joined, packed, unpacked
-from segstore.pipeline.trace.columns import Column, ColumnType, select
+from segstore.pipeline.trace.columns import ColumnType, TraceColumn, select
 
 _TABLES: Final = {
     "uncovered": EXCHANGE_COLUMNS,
@@ -40,8 +40,8 @@ _TYPES: Final[dict[str, ColumnType]] = {
 }
 
 
-def _columns(names: Iterable[str]) -> tuple[Column, ...]:
-    return tuple(Column(name, _TYPES.get(name, "long"), "") for name in names)
+def _columns(names: Iterable[str]) -> tuple[TraceColumn, ...]:
+    return tuple(TraceColumn(name, _TYPES.get(name, "long"), "") for name in names)
 
 
 WRITTEN: Final = pa.schema(
@@ -51,7 +51,7 @@ WRITTEN: Final = pa.schema(
         pa.field("frames", pa.binary()),
     ]
 )
-"""The columns of the result of `follow`: each has the rows of a table, and is null in the rows of the others.
+"""The columns of the result of `follow`: a column has the rows of a table, and is null in the rows of other tables.
 
 exchanges, frames: packed batches of `EXCHANGES` and `FRAMES`.
 """
@@ -133,7 +133,7 @@ WHERE uncovered IS NOT NULL
 """
 """All exchanges. An append is covered if the store reported its number after a later set-up of its writer.
 
-{exchanges}: those that were packed.
+{exchanges}: the packed exchanges.
 """
 
 ENDS: Final = """

@@ -102,7 +102,7 @@ def over_time(used: Table) -> Table:
 def in_flight(exchanges: Table) -> Table:
     """Returns the bytes of appends in flight on each connection after each append and reply: `bytes` at `ts_ns`.
 
-    A reply that answers several appends has a row for each, with the same `bytes`.
+    A reply that answers several appends has a row for each append, with the same `bytes`.
     """
     return engine_of(exchanges).statement(
         f"""

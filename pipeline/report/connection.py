@@ -1,13 +1,13 @@
 """Follows one life of a connection, record by record: pairs requests with replies and acks, and checks the protocol.
 
 This is the analysis; `segstore.pipeline.report.reference` runs it over whole traces in one process, and
-`segstore.pipeline.report.analysis` on Spark, connection by connection. What needs more than one connection is left to
+`segstore.pipeline.report.analysis` on Spark, connection by connection. Questions about several connections are left to
 the caller: whether a later set-up of a writer covers an append without an ack (`uncovered`, `set_ups`). So are the
 bytes at the end of append blocks, if the rows have no frames (`tails`).
 
 Invariant: an exchange is added as soon as no later record can change it; if an ack finishes it while its request is on
 disk, at the end. Memory grows with the writers and flows of the connection, and with the set-ups that follow unfinished
-appends on their flow; `segstore.pipeline.report.pending` bounds that of requests. No Spark, no Arrow.
+appends on their flow; `segstore.pipeline.report.pending` bounds the memory of requests. No Spark, no Arrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from segstore.pipeline.report.analysis_rules import (
     Rule,
 )
 from segstore.pipeline.report.exchange import Request, Row
-from segstore.pipeline.report.pending import Pending
+from segstore.pipeline.report.pending import UnfinishedRequests
 
 ROWS_AT_ONCE: Final = 10_000
 _DATA_AT: Final = 24
@@ -34,9 +34,9 @@ _DATA_AT: Final = 24
 _REPLIES: Final = frozenset(REPLIES)
 _ASKING: Final = frozenset(ANSWERS) | {"APPEND_BLOCK"}
 _ONE_WAY: Final = {**dict.fromkeys(_ASKING - KEYS.keys(), "request"), **dict.fromkeys(_REPLIES - KEYS.keys(), "reply")}
-"""Command → its direction, for those that have one."""
+"""Command → its direction, for commands that go one way."""
 _WRITING: Final = {(name, "reply" if name in ("APPEND_SETUP", "DATA_APPENDED") else "request") for name in WRITING}
-"""What carries a writer's events or acknowledgements."""
+"""Commands that carry a writer's events or acknowledgements."""
 
 
 class SetUp(NamedTuple):
@@ -86,7 +86,7 @@ class _Epoch:
 
 
 class _Tenure:
-    """A flow since a writer was set up on it. done: the last place at which one of its appends was answered."""
+    """A flow since a writer was set up on it. done: place of the latest answer to its appends."""
 
     __slots__ = ("done", "next", "number", "waits", "writer_id")
 
@@ -108,14 +108,14 @@ class Life:
         self._closed: str | None = None  # the direction of the first close
         self._directions: set[str] = set()
         self._last: Row | None = None
-        self._pending = Pending()
+        self._pending = UnfinishedRequests()
         self._count = 0
         self._epochs: dict[str, _Epoch] = {}
         self._flows: dict[int, _Tenure] = {}
         self._tenures: dict[int, _Tenure] = {}
 
     def continues(self, row: Row) -> bool:
-        """Whether a record of the connection belongs to this life; a second opening begins the next one."""
+        """Whether a record of the connection belongs to this life; a second opening begins the next life."""
         return row.kind != "open" or not self._opened
 
     def see(self, row: Row) -> None:
@@ -128,7 +128,7 @@ class Life:
             self._sent(row)
 
     def end(self) -> Iterator[None]:
-        """Adds what is left, after the last record; pauses every `ROWS_AT_ONCE` exchanges."""
+        """Adds the remaining exchanges, after the last record; pauses every `ROWS_AT_ONCE` exchanges."""
         for number, request in enumerate(self._pending.rest(), 1):
             self._finish(request)
             if number % ROWS_AT_ONCE == 0:

@@ -1,4 +1,4 @@
-"""Rows of a trace as the analysis sees them, and a request with what came back for it.
+"""Rows of a trace as the analysis sees them, and a request with its replies.
 
 Invariant: `Request.exchange` makes rows in the order of `EXCHANGE_COLUMNS` from the request alone. No Spark.
 """
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
     @property
     def queue(self) -> Any:
-        """The queue in which a request waits for its reply: its request id, or its command if it has none."""
+        """The queue in which a request waits for its reply: its request id, or its command if it has no request id."""
         return self.command if self.command in KEYS else self.request_id
 
     @property
@@ -68,8 +68,8 @@ class Request:
     """A request, or a reply without one (`orphan`).
 
     number: counts the requests of a life. epoch: of the writer, while an ack can still cover the append. tenure: number
-    of the writer's time on its flow, 0 for none. block_bytes: the size in the append block's header. repeated: whether
-    its events had been acknowledged before.
+    of the writer's time on its flow, 0 without a writer. block_bytes: the size in the append block's header. repeated:
+    whether its events had been acknowledged before.
     """
 
     __slots__ = (

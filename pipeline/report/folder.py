@@ -1,6 +1,6 @@
 """The output folder of a report: validated first, written beside its destination, then moved into place. No Spark.
 
-Invariant: a failed report leaves nothing, not even parent folders, and an existing report stays until the new one is
+Invariant: a failed report leaves nothing, not even parent folders, and an existing report stays until the new report is
 complete. Refused, with `ReportError`: an existing folder, unless it holds a report and may be replaced; a folder that
 holds the traces; a folder that cannot be written.
 """
@@ -19,7 +19,7 @@ from typing import Final
 PAGE: Final = "report.html"
 
 _OF_WRITING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
-"""Errors that cannot be of the traces, which are only read."""
+"""Errors of writing the report: the traces are only read."""
 
 
 class ReportError(RuntimeError):
@@ -36,7 +36,7 @@ def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = F
     """Yields an empty folder for the report, which is moved to `folder` if the block succeeds.
 
     traces: files being read, which must not be replaced. Raises ReportError on entry, on exit if `folder` has been
-    created meanwhile, and for an OSError of the block that is one of writing the report.
+    created meanwhile, and if the block cannot write the report (OSError).
     """
     with ExitStack() as undone:
         try:

@@ -1,4 +1,4 @@
-"""The requests of a connection that may still change: those without a reply, an ack or a failure that concerns them.
+"""The requests of a connection that may still change: they lack a reply, an ack or a failure.
 
 A reply answers the oldest request with its id that waits: a queue. An ack covers the appends of its writer's epoch up
 to its number: a heap. A failure concerns the appends with its id that have neither.
@@ -6,8 +6,8 @@ to its number: a heap. A failure concerns the appends with its id that have neit
 Invariant: memory is bounded by `held` requests, however many wait: if a store acknowledges only every tenth append,
 nine of ten wait for a reply of their own until the connection ends. When there are more, the older half goes to a
 temporary SQLite database, which keeps its pages in a file of its own and is deleted when closed. All requests of a
-queue on disk are older than those in memory. A writer's heap has at most about twice `held` requests, however many
-were refused. Results do not depend on `held`.
+queue on disk are older than its requests in memory. A writer's heap has at most about twice `held` requests, however
+many were refused. Results do not depend on `held`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 from segstore.pipeline.report.exchange import Request, Row, to_row
 
 HELD: Final = 100_000
-"""Requests of one connection in memory, some hundred bytes each."""
+"""Requests of one connection in memory, some hundred bytes per request."""
 
 _MANY: Final = 16
 
@@ -38,7 +38,7 @@ CREATE INDEX failing ON old (queue) WHERE ack IS NULL AND failure IS NULL;
 _SELECT: Final = "SELECT number, request, reply, ack, failure FROM old"
 
 
-class Pending:
+class UnfinishedRequests:
     """Unfinished requests. held: how many are in memory at most."""
 
     def __init__(self, held: int = HELD) -> None:
@@ -86,7 +86,7 @@ class Pending:
         heapify(unacked)
 
     def answer(self, reply: Row) -> Request | None:
-        """Gives a reply to the oldest request that waits for it, which is returned; None if there is none."""
+        """Gives a reply to the oldest request that waits for it; returns the request, or None."""
         queue = reply.queue
         found = self._oldest(queue)
         if found is not None:
@@ -113,7 +113,7 @@ class Pending:
             )
 
     def acknowledge(self, epoch: int, ack: Row) -> list[Request]:
-        """Gives an ack to the appends of an epoch up to its number; returns those that are in memory."""
+        """Gives an ack to the appends of an epoch up to its number; returns the appends in memory."""
         unacked, found = self._unacked.get(epoch, []), []
         while unacked and unacked[0][0] <= ack.event_number:
             request = heappop(unacked)[2]
@@ -145,7 +145,7 @@ class Pending:
         return self._disk.execute("DELETE FROM old WHERE number = ?", (request.number,)).rowcount > 0
 
     def rest(self) -> Iterator[Request]:
-        """Yields what is left, in order, and ends the use of this object."""
+        """Yields the remaining requests, in order, and ends the use of this object."""
         if self._disk is not None:
             with closing(self._disk):
                 yield from map(_unpacked, self._disk.execute(f"{_SELECT} ORDER BY number"))

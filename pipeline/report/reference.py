@@ -1,9 +1,10 @@
 """The reference analysis: one pass over the records in plain Python.
 
 It follows all connections of a file at once and in file order, by the same `segstore.pipeline.report.connection` that
-Spark's runs connection by connection. Whether a later set-up covers an append is decided here on Python's objects, on
-Spark by SQL. So a comparison of both covers partitioning, batches and the SQL steps; tests check the rules themselves
-with planted faults and recorded traces. Rows are tuples in the order of `EXCHANGE_COLUMNS` and `VIOLATION_COLUMNS`.
+the analysis on Spark runs connection by connection. Whether a later set-up covers an append is decided here on Python's
+objects, on Spark by SQL. So comparing the two covers partitioning, batches and the SQL steps; tests check the rules
+themselves with planted faults and recorded traces. Rows are tuples in the order of `EXCHANGE_COLUMNS` and
+`VIOLATION_COLUMNS`.
 
 Invariant: rows come from `segstore.pipeline.trace.rows`, and so from the codec. Memory grows with the number of
 requests. No Spark, no NumPy.
@@ -71,7 +72,7 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
 
 
 def _covered(found: Found) -> Iterable[tuple[Any, ...]]:
-    """Yields the exchanges of appends without an ack; some are covered by a later set-up."""
+    """Yields the exchanges of appends without an ack, as covered if a later set-up covers them."""
     set_ups: dict[tuple[str, str], list[SetUp]] = {}
     for each in found.set_ups:
         set_ups.setdefault((each.writer_id, each.segment), []).append(each)

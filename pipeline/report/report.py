@@ -4,7 +4,7 @@ The folder contains `report.html`, `report.json` (the page's data), and one fold
 holds everything that was read. The analysis reads the traces again, so do not report on files that are being written.
 `report_folder` checks the folder.
 
-Of traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only reads and follows the connections, and
+For traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only reads and follows the connections, and
 DuckDB makes the tables: Spark takes longer to plan a small table than DuckDB to make it.
 
 Invariant: unreadable parts are listed, with file and offset, in the table `skipped` and on the page; with `strict` the
@@ -60,7 +60,7 @@ def report(
 ) -> dict[str, Any]:
     """Writes a report about traces; returns the page's data, which is also in `report.json`.
 
-    parts: number of parts of the replay plan. progress: called with each of `STEPS` when it starts.
+    parts: number of parts of the replay plan. progress: called with the name of each step (`STEPS`) when it starts.
     Raises ReportError, FileNotFoundError, NotATrace, and with `strict` BadTrace.
     """
     files = find_traces(paths)

@@ -1,19 +1,18 @@
 """Commits a batch on the driver once all of its tasks have written: its rows become visible exactly once.
 
 For each target whose marker shows that it has the batch, nothing is done. Otherwise the tasks' segments are merged into
-the first one, in partition order, their length is checked against the tasks' reports, and one MergeSegments adds it to
-the target and sets the marker. This merge is the commit point: data and marker change atomically. It is conditional on
-the marker's previous value, so only one of several drivers with the same batch succeeds, and a retry after a lost reply
-is recognised.
+the first segment, in partition order, their length is checked against the tasks' reports, and one MergeSegments adds it
+to the target and sets the marker. This merge is the commit point: data and marker change atomically. It is conditional
+on the marker's previous value, so only one driver succeeds with a batch, and a retry after a lost reply is recognised.
 
 If scaling has sealed a target, its rows are rewritten to the segments that now own its key range, by the positions
 stored with the rows, except for rows committed meanwhile.
 
-Invariants: a target has all rows of a batch that route to it, each once, or none; rows of one routing key are in order
-of partitions and then rows. Targets are committed one by one: a driver that dies in between leaves the batch incomplete
-until it is repeated, and a repetition adds only missing rows. This requires that the query makes the same rows each
-time, as Spark does. Refused: a batch whose tasks' segments differ from what they wrote (`WriteLost`); a batch with a
-sealed target and too many rows to keep positions for (`TargetSealed`).
+Invariants: a target has all rows of a batch that route to it, each once, or no row; rows of one routing key are in
+order of partitions and then rows. Targets are committed in turn: a driver that dies in between leaves the batch
+incomplete until it is repeated, and a repetition adds only missing rows. This requires that the query makes the same
+rows each time, as Spark does. Refused: a batch whose segments differ from the data that its tasks wrote (`WriteLost`);
+a batch with a sealed target and too many rows to keep positions for (`TargetSealed`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from segstore.pipeline.stream.plan import ByteRange, DataLost
 from segstore.pipeline.stream.registry import Recorded, Registry
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments, gather_bounded
-from segstore.pipeline.stream.write import Outs, Part, TaskResult
+from segstore.pipeline.stream.write import Outs, TargetPart, TaskResult
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class TargetSealed(RuntimeError):
         self.segment = segment
 
 
-class Committer:
+class BatchCommitter:
     """Commits one batch of one query.
 
     Attributes:
@@ -84,10 +83,10 @@ class Committer:
         await self._registry.committed(self._query, layout.epoch)
         await self._clean()
 
-    async def _place(self, parts: list[Part]) -> Layout:
+    async def _place(self, parts: list[TargetPart]) -> Layout:
         for _ in range(_MOST_ATTEMPTS):
             layout = await layout_of(self._segments, self._registry, self._query, self._batch)
-            placed: dict[int, list[Part]] = {}
+            placed: dict[int, list[TargetPart]] = {}
             for part in parts:
                 for each in [part] if part.target in layout.segments else await self._reroute(part, layout):
                     placed.setdefault(each.target, []).append(each)
@@ -103,8 +102,8 @@ class Committer:
 
     # --- one target -------------------------------------------------------------------------------------------------
 
-    async def _into(self, target: str, parts: list[Part]) -> list[Part]:
-        """Merges the parts into the target, unless it has them; returns what is left if it is sealed or gone."""
+    async def _into(self, target: str, parts: list[TargetPart]) -> list[TargetPart]:
+        """Merges the parts into the target, unless it has them; returns the remaining parts if it is sealed or gone."""
         try:
             was = await self._has(target)
         except SegmentMissing:
@@ -138,8 +137,8 @@ class Committer:
     async def _has(self, target: str) -> int:
         return await self._segments.attribute(target, self._marker)
 
-    async def _fold(self, target: str, parts: Sequence[Part], whole: Part) -> None:
-        """Merges all parts into the first, whose length then shows whether each was merged once. Raises WriteLost."""
+    async def _fold(self, target: str, parts: Sequence[TargetPart], whole: TargetPart) -> None:
+        """Merges all parts into the first and checks its length: each part must be merged once. Raises WriteLost."""
         for part in parts[1:]:
             await self._segments.merge(whole.segment, part.segment)
         length = (await self._segments.info(whole.segment)).write_offset
@@ -154,7 +153,7 @@ class Committer:
 
     # --- sealed targets ---------------------------------------------------------------------------------------------
 
-    async def _reroute(self, part: Part, layout: Layout) -> list[Part]:
+    async def _reroute(self, part: TargetPart, layout: Layout) -> list[TargetPart]:
         """Rewrites a part's rows to segments for their current targets, except rows already in the stream."""
         if part.positions is None:
             raise TargetSealed(
@@ -180,7 +179,7 @@ class Committer:
                         await out.send()
             return await outs.finish()
 
-    async def _events(self, part: Part) -> AsyncIterator[list[FramedEvent]]:
+    async def _events(self, part: TargetPart) -> AsyncIterator[list[FramedEvent]]:
         whole = ByteRange(part.target, part.segment, 0, part.size)
         try:
             async for events in events_of(self._segments, self._options._replace(fail_on_data_loss=True), whole):
@@ -199,7 +198,7 @@ class Committer:
         )
 
 
-def _together(parts: Sequence[Part]) -> Part:
+def _together(parts: Sequence[TargetPart]) -> TargetPart:
     """Returns the part that results from merging the parts of one target."""
     first = parts[0]
     size, events = sum(each.size for each in parts), sum(each.events for each in parts)
@@ -220,7 +219,7 @@ async def _delete(segments: Segments, registry: Registry, recorded: Sequence[Rec
 
 
 async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: UUID | None = None) -> int:
-    """Deletes what the tasks of a batch wrote, or everything of a query if given; returns the number of segments.
+    """Deletes the segments that a batch's tasks, or all tasks of `query`, wrote; returns their number.
 
     A task still running for an abandoned query deletes its own segments when done. For a streaming query, only these
     tasks' segments are deleted, because another driver may already be working on the same batch.

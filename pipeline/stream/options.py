@@ -25,7 +25,7 @@ ALIGNMENT_MS: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 60_000
 """A commit that takes longer fails; repeating the batch completes it."""
 TRIGGER_DELAY_MS: Final = 900_000
-"""That of Kafka's source."""
+"""The default of Kafka's source."""
 ABORT_TIMEOUT_MS: Final = 10_000
 """Short, because leftovers of a failed write are invisible and can be deleted later."""
 _OPTIONS: Final = (
@@ -81,8 +81,8 @@ class StreamOptions(NamedTuple):
     query. limit: of a micro-batch. minimum, trigger_delay_ms: a micro-batch waits for this backlog, but not longer than
     this. bound_name: the name under which the limit or the minimum was given, "" without. alignment_ms: how far apart
     in time of writing the segments of a limited batch may end. event_column, routing_key_column: columns of written
-    rows. commit_timeout_ms, abort_timeout_ms: limits for the driver after the tasks of a batch have written, or one has
-    failed.
+    rows. commit_timeout_ms, abort_timeout_ms: limits for the driver after the tasks of a batch have written, or a task
+    has failed.
     """
 
     controller: str
@@ -197,7 +197,7 @@ def _place(given: Mapping[str, str], names: Mapping[str, str], option: str) -> P
 
 
 def _amount(given: Mapping[str, str], names: Mapping[str, str], bound: str) -> tuple[int, bool] | None:
-    """Returns the amount that "max" or "min" sets, and whether it is one of events."""
+    """Returns the amount that "max" or "min" sets, and whether it counts events."""
     options = [name for name in (f"{bound}BytesPerTrigger", f"{bound}EventsPerTrigger") if name in given]
     if len(options) > 1:
         one, other = (names[each] for each in options)

@@ -4,8 +4,8 @@ A range lies in one segment and ends at the end of an event: at the segment's le
 index or, under a limit, at an event boundary found by reading from the index entry before. Large ranges are split at
 index offsets; a segment without an index is read by one task.
 
-A micro-batch without a limit ends at the stream's tail. With one it ends at one moment of writing in all segments,
-because Spark drops rows that are older than those of earlier batches, less the delay of a watermark
+A micro-batch without a limit ends at the stream's tail. With a limit it ends at one moment of writing in all segments,
+because Spark drops rows that are older than earlier batches, less the delay of a watermark
 (`segstore.pipeline.stream.timeline`). A segment that is read to its end is followed by its successors in the same
 batch; a successor starts once all its predecessors are read to their ends. So events of one routing key never arrive in
 an earlier batch than their predecessors.
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from segstore.client import CutError
 from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
-from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
+from segstore.client.stream import EventDecoder
 from segstore.pipeline.stream.cuts import Cut, Moment, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
@@ -40,6 +40,7 @@ from segstore.pipeline.stream.timeline import (
     share_out,
 )
 from segstore.wire import StreamSegmentInfo
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 class ByteRange(NamedTuple):
-    """The range that one task reads: from the event at `start` to the last one that ends at or before `end`."""
+    """The range that one task reads: from the event at `start` to the last event that ends at or before `end`."""
 
     segment_id: int
     segment: str
@@ -74,7 +75,7 @@ class DataLost(RuntimeError):
 
 
 async def cut_at(segments: Segments, place: Place) -> Cut:
-    """Resolves a place to a cut, {} for the tail of a sealed stream. Raises CutError for a given one that is not whole;
+    """Resolves a place to a cut, {} for the tail of a sealed stream. Raises CutError if `place` is an incomplete cut;
     NoSuchStream.
     """
     if place == "head":
@@ -274,7 +275,7 @@ class _Batch:
 
     Attributes:
         extents: the segments found so far.
-        successors: those of the closed segments among them.
+        successors: of the closed segments in `extents`.
     """
 
     def __init__(
@@ -378,7 +379,7 @@ class _Batch:
         return extent.closed and extent.start == extent.end
 
     async def _timelines(self, new: Iterable[int], limit: StreamLimit, after: Mapping[int, int]) -> dict[int, Timeline]:
-        """after: when those that are read to their ends ended."""
+        """after: the time at which each segment that is read to its end ended."""
         made = {}
         for segment_id in new:
             name, extent = self._segments.name_of(segment_id), self.extents[segment_id]
@@ -418,10 +419,10 @@ class _Batch:
         return at, most
 
     def cut(self, ends: Mapping[int, int]) -> Cut:
-        """Returns the batch's end as an offset that determines, with the start, what the batch reads.
+        """Returns the batch's end as an offset that determines, with the start, the batch's events.
 
-        A segment is in it from the batch that begins it to the batch after the one that reads it to its end, and longer
-        until all its successors have begun. It also waits for its predecessors, whose successor it would be again.
+        A segment is in it from the batch that begins it until the batch after its end is read, and longer until all its
+        successors have begun. It also stays as long as a predecessor, which would begin it again.
         """
         start = self._start
         if all(end <= start.get(each, 0) for each, end in ends.items()):

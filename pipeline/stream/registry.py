@@ -4,8 +4,9 @@ Stores do not list a task's own segments, so a killed task would leak them. Ther
 under the query's id, before it is created, and removed when it is merged or deleted. One more entry per query holds the
 stream's epoch at its last commit: older segments cannot hold parts of the next batch.
 
-Invariants: a segment is recorded before it exists; a recorded one need not exist. The table is created on first use;
-deleting it only loses what the sweeper knows. Keys are the ids of query and segment, 16 bytes each.
+Invariants: a segment is recorded before it exists; a recorded segment need not exist. The table is created on first
+use; deleting it only loses the sweeper's records. A key is the id of the query and the id of the segment, 16 bytes per
+id.
 """
 
 from __future__ import annotations

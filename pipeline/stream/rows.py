@@ -4,11 +4,11 @@
 
 `offset` is the offset of the event's header, `length` the size of the event without it; the next event of the segment
 starts 8 + `length` bytes later. `time` is when the event was stored, to about 10 ms, according to the segment's index;
-null without one. Only a schema that names them has `epoch` and `time`.
+null without an index. Only a schema that names them has `epoch` and `time`.
 
-Invariants: at most one batch and one read are held in memory; the rows are those of the range, whatever is written
-after it. Refused: a range that no longer exists (`DataLost`), unless the options allow skipping it; a segment whose
-bytes are not events.
+Invariants: at most one batch and one read are held in memory; the rows belong to the range, whatever is written after
+it. Refused: a range that no longer exists (`DataLost`), unless the options allow skipping it; a segment whose bytes are
+not events.
 """
 
 from __future__ import annotations

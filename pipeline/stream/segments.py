@@ -1,7 +1,7 @@
 """Opens and closes clients for Spark's tasks and driver.
 
-Spark pickles what it sends to executors, so readers and writers hold no clients: a task calls `asyncio.run(…)` once and
-uses `opened(options)` inside it.
+Spark pickles the objects that it sends to executors, so readers and writers hold no clients: a task calls
+`asyncio.run(…)` once and uses `opened(options)` inside it.
 
 Invariant: a request that may be applied twice, because its reply was lost, is either idempotent or its repetition is
 recognised. It raises the errors of `segstore.client`, which name the segment and the store.
@@ -127,7 +127,7 @@ class Segments:
         return await self.requests.ask(segment, StreamSegmentInfo, lambda i, t: GetStreamSegmentInfo(i, segment, t))
 
     async def infos(self, segment_ids: Iterable[int]) -> dict[int, StreamSegmentInfo | None]:
-        """Returns the properties of each segment, None for a missing one."""
+        """Returns the properties of each segment, None for a missing segment."""
 
         async def one(segment_id: int) -> StreamSegmentInfo | None:
             try:
@@ -155,7 +155,7 @@ class Segments:
         return -(-info.start_offset // _INDEX_ENTRY.size), info.write_offset // _INDEX_ENTRY.size
 
     async def index_entries(self, segment: str, number: int, most: int) -> list[IndexEntry]:
-        """Returns existing entries of a segment's index: from `number` on, at least one; [] if they were truncated."""
+        """Returns at least one existing entry of a segment's index, from `number` on; [] if they were truncated."""
         data, size = b"", _INDEX_ENTRY.size
         while len(data) < size:
             try:
@@ -174,7 +174,7 @@ class Segments:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     async def create(self, segment: str) -> None:
-        """Creates a task segment, which is not part of the stream. An existing one, from a retry, is kept."""
+        """Creates a task segment, which is not part of the stream. An existing segment, from a retry, is kept."""
         try:
             await self.requests.ask(segment, SegmentCreated, lambda i, t: CreateSegment(i, segment, 0, 0, t))
         except SegmentExists as error:

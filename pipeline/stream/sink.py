@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from segstore.pipeline.stream.commit import Committer, abandon, end, sweep
+from segstore.pipeline.stream.commit import BatchCommitter, abandon, end, sweep
 from segstore.pipeline.stream.options import StreamOptions, read_stream_options
 from segstore.pipeline.stream.segments import Segments, opened, opened_for
 from segstore.pipeline.stream.write import BadRow, Rows, TaskResult, write_rows
@@ -102,7 +102,7 @@ class StreamWriter(Shipped, spark.DataSourceArrowWriter):
 
     async def _commit(self, results: list[TaskResult]) -> None:
         async with _committing(self.options, "the commit of a batch write") as segments:
-            await Committer(segments, self.options, self.query, 0).commit(results)
+            await BatchCommitter(segments, self.options, self.query, 0).commit(results)
             await end(segments, self.query)
 
     def abort(self, messages: list[spark.WriterCommitMessage | None]) -> None:
@@ -131,7 +131,7 @@ class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
     async def _commit(self, results: list[TaskResult], batch: int) -> None:
         async with _committing(self.options, f"the commit of batch {batch}") as segments:
-            await Committer(segments, self.options, results[0].query, batch).commit(results)
+            await BatchCommitter(segments, self.options, results[0].query, batch).commit(results)
 
     def abort(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
         results = _results(messages)
@@ -210,9 +210,9 @@ def _key(value: str | bytes | int | date | None) -> str | None:
 def sweep_stream(options: Mapping[str, str], *, older_than_s: float = 86_400, query: str | None = None) -> int:
     """Deletes leftovers of a stream's killed writers; returns the number of segments.
 
-    options: those of the format. older_than_s: minimum age; newer writes may still be running. query: restricts the
-    sweep to one query's id; the id of a batch write is not known. A running streaming query cleans up with each batch.
-    Raises OptionError, and the client's errors.
+    options: as for the format. older_than_s: minimum age; newer writes may still be running. query: restricts the sweep
+    to one query's id; the id of a batch write is not known. A running streaming query cleans up with each batch. Raises
+    OptionError, and the client's errors.
     """
     read = read_stream_options(options)
     return asyncio.run(_sweep(read, time.time() - older_than_s, None if query is None else UUID(query)))

@@ -22,7 +22,6 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
 from segstore.client import CutError
-from segstore.client.stream import EVENT_HEADER_BYTES
 from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
 from segstore.pipeline.stream.plan import (
@@ -49,6 +48,7 @@ from segstore.pipeline.versions import (
     require,
 )
 from segstore.pipeline.workers import Shipped
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,7 +181,7 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
             return self._end
 
     async def _is_due(self, segments: Segments, start: Cut) -> bool:
-        """Whether there is enough for a batch, or the last one was planned long ago."""
+        """Whether there is enough for a batch, or the last batch was planned long ago."""
         minimum = self.options.minimum
         if minimum is None or self._target is not None:
             return True
@@ -194,8 +194,8 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
         return amount >= minimum.least
 
     def reportLatestOffset(self) -> dict[str, Offsets | int | None]:  # noqa: N802 — Spark's name
-        """Returns what a query's progress shows as the latest offset: the stream's tail, how far the last batch is
-        behind it, and `lost`."""
+        """Returns the latest offset for the query's progress: the stream's tail, how far the last batch is behind it,
+        and `lost`."""
         return asyncio.run(self._report())
 
     async def _report(self) -> dict[str, Offsets | int | None]:

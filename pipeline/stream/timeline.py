@@ -1,14 +1,14 @@
 """Timelines: how much of a segment was written by when, according to the segment's index.
 
 An index has an entry (length, number of events, Unix ms) for about every ten milliseconds in which the segment grew. A
-segment without an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have
-none.
+segment without an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have no
+index.
 
-`divide` cuts several timelines at one of the moments given, and `share_out` in proportion between two: what a writer
-sends at once, and a transaction, reach the segments one after the other, and a new segment waits until its writers are
+`divide` cuts several timelines at a given moment, and `share_out` in proportion between two moments: the events of a
+writer's burst or of a transaction reach the segments at different times, and a new segment waits until its writers are
 connected. So finer times do not determine the order, but the times at which segments are sealed do.
 
-Invariants: times, amounts and offsets rise; a number of events is never below the true one, unless it is
+Invariants: times, amounts and offsets rise; a number of events is never below the true number, unless it is
 `estimated`. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
 """
 
@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from segstore.client.stream import EVENT_HEADER_BYTES
 from segstore.pipeline.stream.segments import IndexEntry, Segments
 from segstore.wire import StreamSegmentInfo
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 INDEX_DELAY_MS: Final = 10
-"""An entry is written so much later than the first event that it covers."""
+"""Delay of an entry after the first event that it covers."""
 _WINDOW: Final = 2048
 """Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
 
@@ -44,7 +44,7 @@ async def _narrow(
 
 
 async def _last_entry(segments: Segments, name: str, earlier: Callable[[IndexEntry], bool]) -> IndexEntry | None:
-    """Returns the last entry of a segment's index that is `earlier`, as all before it are; None if there is none."""
+    """Returns the last entry of a segment's index that is `earlier`, as are all entries before it; or None."""
     last = None
     low, high = await _narrow(segments, name, await segments.index_numbers(name) or (0, 0), earlier)
     while low < high and (found := await segments.index_entries(name, low, min(_WINDOW, high - low))):
@@ -57,7 +57,7 @@ async def _last_entry(segments: Segments, name: str, earlier: Callable[[IndexEnt
 async def offset_at(segments: Segments, name: str, info: StreamSegmentInfo, unix_ms: int) -> int:
     """Returns the offset that a segment had reached when a time began, according to its index.
 
-    What is behind the index, or all without one, counts as written when the segment was last modified.
+    Data behind the index, or all data without an index, counts as written when the segment was last modified.
     """
     last = await _last_entry(segments, name, lambda entry: entry.time_ms < unix_ms)
     reached = 0 if last is None else min(last.length, info.write_offset)
@@ -67,8 +67,8 @@ async def offset_at(segments: Segments, name: str, info: StreamSegmentInfo, unix
 
 
 async def count_events(segments: Segments, name: str, start: int, end: int) -> int | None:
-    """Returns how many events lie between two offsets: exact where the index has both, else at the average size of an
-    event. None if the index does not show it."""
+    """Returns how many events lie between two offsets: exact where the index has the offsets, else by the average event
+    size. None if the index does not show it."""
     last = await _last_entry(segments, name, lambda entry: entry.length <= end)
     before = await _last_entry(segments, name, lambda entry: entry.length <= start)
     if last is None:
@@ -190,8 +190,8 @@ class Timeline:
 
 
 def place(timelines: Collection[Timeline]) -> int:
-    """Returns the earliest start of timelines, one of them not empty, and sets the starts that are unknown: to the
-    earliest of the others, else as long before the first end as the last end is after it."""
+    """Returns the earliest start of timelines, not all empty, and sets unknown starts: to the earliest known start,
+    else as long before the first end as the last end is after it."""
     written = [each for each in timelines if len(each.times) > 1]
     ends = [each.times[-1] for each in written]
     first = min((each.times[0] for each in written if each.placed), default=2 * min(ends) - max(ends) - 1)
@@ -202,8 +202,8 @@ def place(timelines: Collection[Timeline]) -> int:
 
 
 def divide(timelines: Mapping[int, Timeline], moments: Sequence[int], most: int) -> tuple[int, int]:
-    """Returns the number of the last moment by which all segments together grew by at most `most`, and what is left of
-    that. The first moment is one."""
+    """Returns the index of the last moment by which all segments together grew by at most `most`, and the rest of
+    `most`. The first moment always qualifies."""
 
     def total(at: int) -> int:
         return sum([each.amount_at(at) for each in timelines.values()])
@@ -215,11 +215,11 @@ def divide(timelines: Mapping[int, Timeline], moments: Sequence[int], most: int)
 def share_out(
     timelines: Mapping[int, Timeline], at: int, until: int, left: int, waits_for: Mapping[int, Collection[int]]
 ) -> dict[int, int]:
-    """Returns the amount of each segment that begins: what it had at `at`, and its part of what is left for the time
-    until the next moment.
+    """Returns the amount of each segment that begins: its amount at `at`, and its share of `left` for the time until
+    the next moment.
 
-    Segments advance in proportion, a segment and its successors as one: what a segment does not need goes to them. A
-    segment begins when all its predecessors have ended.
+    Segments advance in proportion, a segment together with its successors, which take the rest of its share. A segment
+    begins when all its predecessors have ended.
     waits_for: for each segment, its predecessors that end after `at`; their ids are lower.
     """
     had = {segment_id: each.amount_at(at) for segment_id, each in timelines.items()}

@@ -50,7 +50,7 @@ class GivenUp(RuntimeError):
     """The task's write was abandoned because it failed elsewhere; the task's data is deleted."""
 
 
-class Part(NamedTuple):
+class TargetPart(NamedTuple):
     """A task's data for one target.
 
     target: the id of the target segment. segment: the segment that holds the data. size, events: its bytes and events.
@@ -70,7 +70,7 @@ class TaskResult(NamedTuple):
     query: UUID
     batch: int
     partition: int
-    parts: tuple[Part, ...]
+    parts: tuple[TargetPart, ...]
 
 
 class Out:
@@ -112,7 +112,7 @@ class Out:
             self._writer.append(memoryview(data)[at : at + _PIECE_BYTES * 4], _reported_by_close, max(1, events))
             events = 0
 
-    async def finish(self) -> Part:
+    async def finish(self) -> TargetPart:
         """Waits until everything is stored; returns the part."""
         if self._pending:
             await self.send()
@@ -120,7 +120,7 @@ class Out:
         positions: bytes | float | None = self._position
         if self._positions is not None:
             positions = None if self._too_many else self._positions.tobytes()
-        return Part(self.target.segment_id, self.name, self.size, self.events, positions)
+        return TargetPart(self.target.segment_id, self.name, self.size, self.events, positions)
 
     async def abort(self) -> None:
         await self._writer.abort()
@@ -158,7 +158,7 @@ class Outs:
         out = self._outs[target.segment_id] = Out(target, name, self._segments.writer(name), keyed=keyed)
         return out
 
-    async def finish(self) -> list[Part]:
+    async def finish(self) -> list[TargetPart]:
         """Finishes all segments; returns the parts in order of the targets' ids."""
         return [await self._outs[each].finish() for each in sorted(self._outs)]
 
@@ -173,7 +173,7 @@ class Outs:
 async def write_rows(
     segments: Segments, query: UUID, batch: int, partition: int, rows: AsyncIterable[Rows]
 ) -> TaskResult:
-    """Stores a task's rows invisibly, except those already in the stream."""
+    """Stores a task's rows invisibly, except rows already in the stream."""
     registry = Registry(segments)
     layout: Layout | None = None
     of_query = position_of_query(query)

@@ -2,8 +2,8 @@
 
 Invariant: a batch equals the rows that `RowMaker` makes of the same records, value by value, in the same order. If C is
 the process's codec, it fills the columns for the records of captures (`segstore.pipeline.trace.filling`); `RowMaker`
-makes the rows that C declines, and all others. Memory is bounded by one block and `ROWS_AT_ONCE` rows; packed, by
-`_PACKED_ROWS` rows or `_PACKED_BYTES` and what one more batch has.
+makes the rows that C declines, and all other rows. Memory is bounded by one block and `ROWS_AT_ONCE` rows; packed, by
+`_PACKED_ROWS` rows or `_PACKED_BYTES`, and one more batch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, Column, select
-from segstore.pipeline.trace.files import Chunk, Located, Piece, Skipped
+from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, TraceColumn, select
+from segstore.pipeline.trace.files import FileRange, Located, RecordChunk, Skipped
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen
-from segstore.pipeline.trace.options import TraceOptions
+from segstore.pipeline.trace.options import TraceReaderOptions
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker, storable
 from segstore.wire.trace import Columns
@@ -48,23 +48,23 @@ _TYPES: Final = {
 }
 
 
-def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+def arrow_schema(columns: tuple[TraceColumn, ...]) -> pa.Schema:
     """Returns the schema of the batches."""
     return pa.schema([pa.field(column.name, _TYPES[column.type]) for column in columns])
 
 
 def read_rows(
-    pieces: Iterable[Piece], options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
+    pieces: Iterable[FileRange], options: TraceReaderOptions, columns: tuple[TraceColumn, ...], chosen: Chosen
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-    """Yields the rows of pieces, as batches, packed or, depending on the options, one by one. Raises BadTrace.
+    """Yields the rows of pieces: as batches, as packed batches or as single rows, by the options. Raises BadTrace.
 
-    columns: of the result, some or all of `options.given`.
+    columns: of the result, a part of `options.given` or all.
     """
     made = options.columns if options.packed else columns
     rows = RowMaker(made, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
     takes = None if options.fail_fast else chosen.takes_block
 
-    def found(piece: Piece) -> Iterator[Chunk | Skipped]:
+    def found(piece: FileRange) -> Iterator[RecordChunk | Skipped]:
         return read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
 
     if not options.vectorised:
@@ -87,9 +87,9 @@ class BatchMaker:
         self._one = RowMaker(in_order(tuple(numbered)), tokens=rows.tokens, fail_fast=rows.fail_fast)
         self._filler = make_filler(self._one, rows.chosen)
 
-    def batches(self, found: Chunk | Skipped) -> Iterator[pa.RecordBatch]:
+    def batches(self, found: RecordChunk | Skipped) -> Iterator[pa.RecordBatch]:
         """Yields the batches of a reader's result. Raises BadTrace if skipping is disabled."""
-        if self._filler is not None and isinstance(found, Chunk) and found.columns is not None:
+        if self._filler is not None and isinstance(found, RecordChunk) and found.columns is not None:
             yield from self._filled(found, found.columns)
             return
         rows = self._rows.rows(found)
@@ -97,7 +97,7 @@ class BatchMaker:
             columns = zip(zip(*part, strict=True), self.schema.types, strict=True)
             yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=self.schema)
 
-    def _filled(self, chunk: Chunk, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def _filled(self, chunk: RecordChunk, columns: Columns) -> Iterator[pa.RecordBatch]:
         def row(number: int) -> Row:
             return self._one.row(chunk.path, Located(chunk.block_of(number), number, columns[number]))
 
@@ -120,7 +120,7 @@ class BatchMaker:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the same rows, with short batches in a row joined: those of many small files."""
+    """Yields the same rows, with consecutive short batches joined, as many small files have them."""
     short: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -142,10 +142,10 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def by_connection(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Packs rows of one piece: the result has `PACKED_COLUMNS`, and each of its rows has rows of one connection.
+    """Packs rows of one piece: the result has `PACKED_COLUMNS`, and a row of it holds rows of one connection.
 
     So engines copy, shuffle and sort a few long values; sorted by `PLACE`, all rows are in order, because no row of
-    another piece lies between those of a value. Rows of kind `skipped`, which have no connection, are left out.
+    another piece lies between the rows of a value. Rows of kind `skipped`, which have no connection, are left out.
     """
     held: list[pa.RecordBatch] = []
     count = size = 0
@@ -177,7 +177,7 @@ def _by_connection(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def packed(batch: pa.RecordBatch) -> bytes:
     """Returns a batch as one value: its size (4 bytes, little-endian), and the batch without its schema, in LZ4.
 
-    A stream of Arrow's own, with a schema and columns compressed one by one, takes seven times as long for few rows.
+    An Arrow stream, with a schema and separately compressed columns, takes seven times as long for few rows.
     """
     data = batch.serialize()
     compressed: bytes = pa.compress(data, _CODEC, asbytes=True)
@@ -185,7 +185,7 @@ def packed(batch: pa.RecordBatch) -> bytes:
 
 
 def unpacked(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the batches that the last column of batches has as values. schema: that of each."""
+    """Yields the batches that the last column of `batches` holds. schema: of the yielded batches."""
     for batch in batches:
         for value in batch.columns[-1]:
             data = value.as_buffer()

@@ -2,8 +2,8 @@
 
 Columns derive from the codec: a command's field is a column, under its own name for all commands that have it, if it is
 a single number, flag, text or id and not secret; `segment` and `event_number` combine fields that mean the same. The
-default columns are those of the record, those of every frame, and the fields of the most frequent commands (`OFTEN`);
-all others are available on request.
+default columns describe the record and the frame, and have the fields of the most frequent commands (`OFTEN`); further
+columns are available on request.
 
 Invariant: a name has one type, whatever command it comes from; a schema that breaks this fails on import. No Spark,
 no Arrow: the types are names that both sides translate.
@@ -53,13 +53,13 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "segment": ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id"),
     "event_number": ("event_number", "last_event_number"),
 }
-"""Column → its source fields; the first one that a command has is used."""
+"""Column → its source fields; the first field that a command has is used."""
 
 _INTEGERS: Final[dict[str, ColumnType]] = {"b": "byte", "i": "int", "q": "long"}
 _WIDTHS: Final[tuple[ColumnType, ...]] = ("byte", "int", "long")
 
 
-class Column(NamedTuple):
+class TraceColumn(NamedTuple):
     """One column: its name, its type in Spark's terms, and its meaning."""
 
     name: str
@@ -77,47 +77,47 @@ class ColumnError(ValueError):
 
 
 RECORD_COLUMNS: Final = (
-    Column("file", "string", "path of the trace"),
-    Column("block", "long", "byte of the file at which the block, line or packet starts"),
-    Column("record", "int", "number of the record in its block, from 0; unique for a packet"),
-    Column("kind", "string", "frame, call (controller), bytes (no frame), open, close, or skipped (not readable)"),
-    Column("ts_ns", "long", "time in ns since 1970"),
-    Column("time", "timestamp", "the same, to the microsecond"),
-    Column("connection", "long", "number of the connection in the trace; byte of its first packet"),
-    Column("direction", "string", "request (towards the store) or reply"),
-    Column("size", "long", "bytes of the record, of a frame with its header; of what was skipped, the bytes lost"),
+    TraceColumn("file", "string", "path of the trace"),
+    TraceColumn("block", "long", "byte of the file at which the block, line or packet starts"),
+    TraceColumn("record", "int", "number of the record in its block, from 0; unique for a packet"),
+    TraceColumn("kind", "string", "frame, call (controller), bytes (no frame), open, close, or skipped (not readable)"),
+    TraceColumn("ts_ns", "long", "time in ns since 1970"),
+    TraceColumn("time", "timestamp", "the same, to the microsecond"),
+    TraceColumn("connection", "long", "number of the connection in the trace; byte of its first packet"),
+    TraceColumn("direction", "string", "request (towards the store) or reply"),
+    TraceColumn("size", "long", "bytes of the record, of a frame with its header; of what was skipped, the bytes lost"),
 )
 """The columns of every record."""
 
 HEADER_COLUMNS: Final = (
-    Column("code", "int", "type code on the wire"),
-    Column("command", "string", "type name, such as READ_SEGMENT; UNKNOWN for a code that no command has"),
-    Column("failure", "boolean", "whether the command is a failure"),
+    TraceColumn("code", "int", "type code on the wire"),
+    TraceColumn("command", "string", "type name, such as READ_SEGMENT; UNKNOWN for a code that no command has"),
+    TraceColumn("failure", "boolean", "whether the command is a failure"),
 )
 """The columns from a frame's eight-byte header."""
 
 CALL_COLUMNS: Final = (
-    Column("rpc", "string", "method of a controller call, such as createStream"),
-    Column("status", "string", "outcome of a call, on its answer, such as OK, UNAVAILABLE, STREAM_EXISTS"),
-    Column("call_failed", "boolean", "whether a call failed, on its answer"),
+    TraceColumn("rpc", "string", "method of a controller call, such as createStream"),
+    TraceColumn("status", "string", "outcome of a call, on its answer, such as OK, UNAVAILABLE, STREAM_EXISTS"),
+    TraceColumn("call_failed", "boolean", "whether a call failed, on its answer"),
 )
 """The columns of controller calls."""
 
 _DERIVED: Final = (
-    Column("error", "string", "why the frame does not decode, or why something was skipped"),
-    Column("flow", "int", "upper half of the request id"),
-    Column("sequence", "int", "lower half of the request id"),
-    Column("data_bytes", "int", "bytes of the field `data`"),
+    TraceColumn("error", "string", "why the frame does not decode, or why something was skipped"),
+    TraceColumn("flow", "int", "upper half of the request id"),
+    TraceColumn("sequence", "int", "lower half of the request id"),
+    TraceColumn("data_bytes", "int", "bytes of the field `data`"),
 )
 _ON_REQUEST: Final = (
-    Column("fields", "string", "all fields of the command as JSON; of open and close, what is known of them"),
-    Column("events", "string", "the events of an append as a JSON list"),
-    Column("frame", "binary", "the bytes of the record"),
+    TraceColumn("fields", "string", "all fields of the command as JSON; of open and close, what is known of them"),
+    TraceColumn("events", "string", "the events of an append as a JSON list"),
+    TraceColumn("frame", "binary", "the bytes of the record"),
 )
 
 
 @cache
-def field_nodes(cls: type[Command]) -> Mapping[str, low.Node]:
+def field_nodes(cls: type[Command]) -> Mapping[str, low.SchemaNode]:
     """Returns a command's fields that are columns: name → node of the intermediate form, tails unwrapped."""
     found = {}
     for node in low.lower(cls.parts):
@@ -127,7 +127,7 @@ def field_nodes(cls: type[Command]) -> Mapping[str, low.Node]:
     return found
 
 
-def _type_of(node: low.Node) -> ColumnType | None:
+def _type_of(node: low.SchemaNode) -> ColumnType | None:
     match node:
         case low.Fixed(format="?"):
             return "boolean"
@@ -160,7 +160,7 @@ def _field_types() -> dict[str, ColumnType]:
     return types
 
 
-def _field_columns() -> tuple[Column, ...]:
+def _field_columns() -> tuple[TraceColumn, ...]:
     types = _field_types()
     first = [name for cls in OFTEN for name in field_nodes(cls)]
     order = dict.fromkeys(["request_id", "writer_id", *SOURCES, *first, *sorted(types)])
@@ -168,7 +168,7 @@ def _field_columns() -> tuple[Column, ...]:
     for name in order:
         sources = SOURCES.get(name, (name,))
         several = f"; of a command without it, {' or '.join(sources[1:])}" if len(sources) > 1 else ""
-        columns.append(Column(name, types[name], f"the field `{name}`{several}"))
+        columns.append(TraceColumn(name, types[name], f"the field `{name}`{several}"))
     return tuple(columns)
 
 
@@ -176,8 +176,8 @@ FIELD_COLUMNS: Final = _field_columns()
 """One column for each plain-valued field of any command."""
 
 
-def _all_columns() -> dict[str, Column]:
-    columns: dict[str, Column] = {}
+def _all_columns() -> dict[str, TraceColumn]:
+    columns: dict[str, TraceColumn] = {}
     for column in (*RECORD_COLUMNS, *HEADER_COLUMNS, *CALL_COLUMNS, *_DERIVED, *FIELD_COLUMNS, *_ON_REQUEST):
         if column.name in columns:
             raise TypeError(f"{column.name} is a column already, a field of that name would hide it")
@@ -194,9 +194,11 @@ PLACE: Final = ("connection", "file", "block", "record")
 anything else."""
 PACKED_COLUMNS: Final = (
     *(ALL_COLUMNS[name] for name in PLACE),
-    Column("rows", "binary", "rows of one connection of one file, the first at this place; see `trace.batches.packed`"),
+    TraceColumn(
+        "rows", "binary", "rows of one connection of one file, the first at this place; see `trace.batches.packed`"
+    ),
 )
-"""The columns of packed rows: the place of the first of some rows, and all of them."""
+"""The columns of packed rows: the place of the first row, and the rows."""
 
 
 def _default_columns() -> tuple[str, ...]:
@@ -210,7 +212,7 @@ DEFAULT_COLUMNS: Final = _default_columns()
 """The default columns."""
 
 
-def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple[Column, ...]:
+def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple[TraceColumn, ...]:
     """Returns the columns with these names, in order; the default ones for None.
 
     Raises ColumnError. Names are case-insensitive, as in Spark SQL.
@@ -228,6 +230,6 @@ def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple
     return tuple(chosen)
 
 
-def ddl(columns: Iterable[Column]) -> str:
+def ddl(columns: Iterable[TraceColumn]) -> str:
     """Formats the columns as a Spark DDL schema."""
     return ", ".join(f"`{column.name}` {'tinyint' if column.type == 'byte' else column.type}" for column in columns)

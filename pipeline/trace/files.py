@@ -1,14 +1,14 @@
 """Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
-A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
-each damage is in exactly one of them. A packet capture is divided by connection instead: each piece is the whole file
-and one part of its connections. Planning reads headers only. There are three ways to cut a capture:
+A `FileRange` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
+each damage is in exactly one piece. A packet capture is divided by connection instead: each piece is the whole file and
+a part of its connections. Planning reads headers only. There are three ways to cut a capture:
 
-1. A local one at the blocks that its headers describe.
-2. One with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index lists.
-3. One on a store, where each header would cost a request, at equal distances: the readers look for the next header.
-   A capture whose bytes are also part of its own traffic can then hold a second header within a block; the reader
-   reports it.
+1. A local capture at the blocks that its headers describe.
+2. A capture with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index lists.
+3. A capture on a store, where each header would cost a request, at equal distances: readers look for the next header. A
+   capture whose bytes are also part of its own traffic can then hold a second header within a block; the reader reports
+   it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPEN_BYTES: Final = 64 * 1024
 """Opening a file costs a task about as much as reading this many bytes."""
 _PIECES: Final = 4
 GROUPS: Final = 8
-"""The connections of a packet capture are in this many groups; a part is some of them."""
+"""The connections of a packet capture are in this many groups; a part has one or more groups."""
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 """Suffixes of the files taken from a folder, compressed or not; files named explicitly may have any."""
@@ -62,7 +62,7 @@ _MARK_WITHIN: Final = MAX_BLOCK_BYTES + _WINDOW
 """On a store, the mark is looked for up to here: behind a damaged first block of any size."""
 
 
-class Piece(NamedTuple):
+class FileRange(NamedTuple):
     """A range of a file for one reader: everything that starts from `start` to before `stop`.
 
     mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
@@ -100,18 +100,19 @@ class Skipped(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A record and its place: the offset of its block, line or packet, and its number there or in its `Chunk`."""
+    """A record and its place: the offset of its block, line or packet, and its number there or in its `RecordChunk`."""
 
     block: int
     number: int
     record: Record
 
 
-class Chunk:
+class RecordChunk:
     """Records of one file that were read together.
 
-    columns: for a capture, the records of the block at offset `block`; for packets, those that `packets` lead to; else
-    None. packets: for each of these records, the offset of its packet. Iterating yields every record with its place.
+    columns: for a capture, the records of the block at offset `block`; for packets, the records whose packets `packets`
+    has; else None. packets: for each such record, the offset of its packet. Iterating yields every record with its
+    place.
     """
 
     __slots__ = ("_located", "block", "columns", "packets", "path")
@@ -172,7 +173,7 @@ def find_files(
 def find_traces(paths: Iterable[str], storage: Storage = LOCAL) -> list[str]:
     """Returns the files of paths as `find_files` does. Raises NotATrace, too, if no file among them is a trace.
 
-    Raises BadLimit if one is compressed and the environment's limit is invalid.
+    Raises BadLimit if a file is compressed and the environment's limit is invalid.
     """
     files = find_files(paths, storage=storage)
     if any(path.endswith(tuple(COMPRESSIONS)) for path in files):
@@ -230,7 +231,7 @@ def _local_files(path: str) -> list[str]:
 
 
 def form_of(path: str, head: bytes) -> Form:
-    """Detects the form of a file from its first bytes; for an empty one, from its name."""
+    """Detects the form of a file from its first bytes; for an empty file, from its name."""
     if not head:
         return "fixture" if path.endswith(".jsonl") else "packets" if path.endswith(SUFFIXES[2:]) else "capture"
     if head.startswith(_PACKETS):
@@ -244,7 +245,7 @@ def form_of(path: str, head: bytes) -> Form:
 
 
 def piece_bytes_of(total: int) -> int:
-    """Returns the piece size for a total size: enough pieces to keep a few cores busy, then longer ones.
+    """Returns the piece size for a total size: enough pieces to keep a few cores busy, then longer pieces.
 
     Each piece is a task, which costs Spark about as much as reading ten megabytes.
     """
@@ -262,14 +263,14 @@ def sizes_of(paths: Iterable[str], storage: Storage = LOCAL) -> dict[str, int]:
 
 def plan(
     paths: Iterable[str] | Mapping[str, tuple[int, int]], piece_bytes: int = PIECE_BYTES, storage: Storage = LOCAL
-) -> list[Piece]:
-    """Splits files into pieces of about `piece_bytes` each; a longer block is a piece of its own.
+) -> list[FileRange]:
+    """Splits each file into pieces of about `piece_bytes`; a longer block is a piece of its own.
 
     paths: files, or for each file the range to split, which starts and stops at blocks or lines.
     """
     parts = paths if isinstance(paths, Mapping) else dict.fromkeys(paths, (0, None))
 
-    def cut(path: str) -> list[Piece]:
+    def cut(path: str) -> list[FileRange]:
         return pieces_of(path, piece_bytes, *parts[path], storage=storage)
 
     planned = concurrently(cut, parts, at_once=any(map(is_remote, parts)))
@@ -278,7 +279,7 @@ def plan(
 
 def pieces_of(
     path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: int | None = None, *, storage: Storage = LOCAL
-) -> list[Piece]:
+) -> list[FileRange]:
     """Splits one file, or a range that starts and stops at blocks or lines, into pieces.
 
     A file that cannot be opened is a single piece with the reason.
@@ -287,10 +288,10 @@ def pieces_of(
         with storage.open(path) as file:
             return cut(path, file, start, file.size if stop is None else stop, piece_bytes, storage)
     except OSError as error:
-        return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=unreadable(error))]
+        return [FileRange(path, form_of(path, b""), start, start if stop is None else stop, reason=unreadable(error))]
 
 
-def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage = LOCAL) -> list[Piece]:
+def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage = LOCAL) -> list[FileRange]:
     """Splits a range of an open file into pieces. Raises OSError."""
     form = form_of(path, file.read_at(0, _HEAD_BYTES))
     if form == "capture":
@@ -301,14 +302,14 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
         # A power of two gives all parts as many groups. Each part reads the whole file: too much for a store.
         most = 1 if file.remote else GROUPS
         parts = min(most, 1 << (max(stop - start - 1, 0) // piece_bytes).bit_length())
-        return [Piece(path, form, start, stop, part=part, parts=parts) for part in range(parts)]
+        return [FileRange(path, form, start, stop, part=part, parts=parts) for part in range(parts)]
     grown = "the compressed file has grown since it was read; follow uncompressed files" if start else ""
-    return [Piece(path, form, start, stop, reason=grown)]
+    return [FileRange(path, form, start, stop, reason=grown)]
 
 
-def packed(pieces: Iterable[Piece], most_bytes: int) -> list[list[Piece]]:
-    """Groups pieces, in order, for tasks of about `most_bytes` each: many small files share a task."""
-    groups: list[list[Piece]] = []
+def packed(pieces: Iterable[FileRange], most_bytes: int) -> list[list[FileRange]]:
+    """Groups pieces, in order, into tasks of about `most_bytes`: many small files share a task."""
+    groups: list[list[FileRange]] = []
     room = 0
     for piece in pieces:
         cost = piece.size + _OPEN_BYTES
@@ -325,44 +326,44 @@ def unreadable(error: OSError) -> str:
     return f"the file cannot be read: {error.strerror or error}"
 
 
-def _cut_blocks(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage) -> list[Piece]:
+def _cut_blocks(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage) -> list[FileRange]:
     searched = min(stop, _MARK_WITHIN) if file.remote else stop
     mark = mark_in(file, searched)
     if mark is None:
         where = "it" if searched == stop else f"its first {searched} bytes; if later blocks matter, copy the file first"
-        return [Piece(path, "capture", start, stop, reason=f"there is no whole block of a capture in {where}")]
+        return [FileRange(path, "capture", start, stop, reason=f"there is no whole block of a capture in {where}")]
     if file.remote and stop - start <= piece_bytes:
-        return [Piece(path, "capture", start, stop, mark)]
+        return [FileRange(path, "capture", start, stop, mark)]
     index = read_index(path, file, mark, storage) if stop - start > piece_bytes else None
     if file.remote and index is None:
         return _cut_bytes(path, file, start, stop, piece_bytes, mark)
-    pieces: list[Piece] = []
+    pieces: list[FileRange] = []
     records = 0
     for at, header in headers(file, start, stop, mark, index):
         if header is not None:
             if at > start and at + header.size - start > piece_bytes:
-                pieces.append(Piece(path, "capture", start, at, mark, records))
+                pieces.append(FileRange(path, "capture", start, at, mark, records))
                 start, records = at, 0
             records += header.records
-    return [*pieces, Piece(path, "capture", start, stop, mark, records)]
+    return [*pieces, FileRange(path, "capture", start, stop, mark, records)]
 
 
-def _cut_bytes(path: str, file: File, start: int, stop: int, piece_bytes: int, mark: bytes) -> list[Piece]:
+def _cut_bytes(path: str, file: File, start: int, stop: int, piece_bytes: int, mark: bytes) -> list[FileRange]:
     first = next((at for at, header in headers(file, start, stop, mark) if header is not None), None)
     if first is None:
-        return [Piece(path, "capture", start, stop, mark)]
-    damaged = [Piece(path, "capture", start, first, mark)] if first > start else []
+        return [FileRange(path, "capture", start, stop, mark)]
+    damaged = [FileRange(path, "capture", start, first, mark)] if first > start else []
     cuts = [*range(first, stop, piece_bytes), stop]
-    return damaged + [Piece(path, "capture", *each, mark, end=stop) for each in pairwise(cuts)]
+    return damaged + [FileRange(path, "capture", *each, mark, end=stop) for each in pairwise(cuts)]
 
 
-def _cut_lines(path: str, file: File, start: int, stop: int, piece_bytes: int) -> list[Piece]:
+def _cut_lines(path: str, file: File, start: int, stop: int, piece_bytes: int) -> list[FileRange]:
     if start == stop:
-        return [Piece(path, "fixture", start, stop, reason="the file is empty")]
-    pieces: list[Piece] = []
+        return [FileRange(path, "fixture", start, stop, reason="the file is empty")]
+    pieces: list[FileRange] = []
     while start < stop:
         end = stop if start + piece_bytes >= stop else _after_newline(file, start + piece_bytes - 1, stop)
-        pieces.append(Piece(path, "fixture", start, end))
+        pieces.append(FileRange(path, "fixture", start, end))
         start = end
     return pieces
 
@@ -395,7 +396,7 @@ def lines_of(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
 
 
 def first_line(file: File) -> tuple[bytes, int]:
-    """Returns the first non-empty line, and the offset of the next one."""
+    """Returns the first non-empty line, and the offset of the next line."""
     at = 0
     for at, line in lines_of(file, 0, file.size):
         if line.strip():

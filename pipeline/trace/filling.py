@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from segstore.pipeline.trace.columns import CALL_COLUMNS, Column
+from segstore.pipeline.trace.columns import CALL_COLUMNS, TraceColumn
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.rows import RowMaker, origin_of
 from segstore.wire.codec import ACCELERATOR, EVENT
@@ -39,16 +39,16 @@ _CONVERSIONS: Final = {name: name for name in ("value", "bytes", "upper", "lower
 _PLAIN, _FRAME, _LEFT_TO_PYTHON = range(3)
 
 
-def in_order(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Returns the columns that C fills, as it wants them: those of the record first; a whole chunk has the others."""
+def in_order(columns: tuple[TraceColumn, ...]) -> tuple[TraceColumn, ...]:
+    """Returns the columns that C fills, in its order: the record's first. A whole chunk has the other columns."""
     chosen = (column for column in columns if column.name not in ("file", "block"))
     return tuple(sorted(chosen, key=lambda column: column.name not in _NUMBERS))
 
 
 def make_filler(one: RowMaker, chosen: Chosen) -> Any:
-    """Returns what fills the columns of `one`, which are `in_order`, with the rows of chosen records.
+    """Returns the filler of the columns of `one`, which are `in_order`, with the rows of chosen records.
 
-    None if C is not the process's codec, or if it cannot fill one of the columns.
+    None if C is not the process's codec, or if it cannot fill a column.
     """
     names = {column.name for column in one.columns}
     if ACCELERATOR is None or not all(map(_is_filled, names)):
@@ -81,7 +81,7 @@ def _source(name: str) -> str:
     return "data" if name == "frame" else name if name in _NUMBERS else "body"
 
 
-def _steps(cls: type[Command], columns: tuple[Column, ...]) -> tuple[tuple[int, str, Any], ...] | None:
+def _steps(cls: type[Command], columns: tuple[TraceColumn, ...]) -> tuple[tuple[int, str, Any], ...] | None:
     """Returns how frames of a command fill columns: index of the column, how, path or constant; None if C cannot."""
     constants = {"command": cls.type_name, "failure": cls.is_failure}
     steps: list[tuple[int, str, Any]] = []

@@ -3,8 +3,8 @@
 A `Condition` compares one column with values; all conditions of a `Chosen` must hold. Semantics are SQL's: a comparison
 with a missing value does not hold, negated or not.
 
-Invariant: `Condition.holds` and `Condition.in_numbers` agree; a block is skipped unread only if none of its
-records can match. Conditions on columns outside `FILTERED` are left to Spark.
+Invariant: `Condition.holds` and `Condition.in_numbers` agree; a block is skipped unread only if no record of it can
+match. Conditions on columns outside `FILTERED` are left to Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from segstore.wire.trace import BlockHeader
 
 Numbers = tuple[str, bool, bool, tuple[tuple[int, int], ...]]
-"""A source, whether it may be missing, whether the ranges are those that do not match, and the ranges."""
+"""A source, whether it may be missing, whether the ranges are excluded, and the ranges."""
 Test = Literal["=", "in", ">", ">=", "<", "<=", "null"]
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -77,7 +77,7 @@ class Condition(NamedTuple):
         return bool(_COMPARE[self.test](value, self.values[0])) is not self.negated
 
     def in_numbers(self) -> Numbers:
-        """Returns the same as ranges of 64-bit numbers: of a kind, a direction, a type code, or of the column's own."""
+        """Returns the condition as ranges of numbers: of kinds, directions, type codes, or the column's int64."""
         if self.column in _NAMED:
             here = tuple((each, each) for each in _NAMED[self.column] if self.holds(each.name.lower()))
             return self.column, False, False, here

@@ -10,15 +10,15 @@ if it has been read to its end, and if its first record and its last change are 
 forgotten when the watermark has passed the time at which it was missed; until then its entry is `[byte, time]`. A file
 whose first record has no readable time is never forgotten.
 
-A file that the offset does not name is one of three: 1. Changed before the watermark: it was forgotten. 2. Changed
-later, and its first record is not before the watermark: it is new. 3. Changed later, but its first record is before the
-watermark: it was forgotten and has grown, or it came too late. Such a file is not read, because its rows could come
-twice; its entry is `-byte`, and it becomes a row of kind "skipped".
+There are three cases of a file that the offset does not name: 1. Changed before the watermark: it was forgotten. 2.
+Changed later, and its first record is not before the watermark: it is new. 3. Changed later, but its first record is
+before the watermark: it was forgotten and has grown, or it came too late. Such a file is not read, because its rows
+could come twice; its entry is `-byte`, and it becomes a row of kind "skipped".
 
 Invariant: offsets only grow and are always at the start of a block or line. Limits are applied in whole steps: a batch
-has at least one, because a block above the limit would otherwise block all progress. An incomplete block at the end of
-a file is left for later, because it may be in writing. Refused: packet captures, whose connections must be reassembled
-from the start. No Spark.
+has at least one step, because a block above the limit would otherwise block all progress. An incomplete block at the
+end of a file is left for later, because it may be in writing. Refused: packet captures, whose connections must be
+reassembled from the start. No Spark.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from typing import Any, Final, NamedTuple
 
 from segstore.pipeline.blocks import headers, mark_in, read_index
 from segstore.pipeline.compressed import decompressed
-from segstore.pipeline.storage import File, Storage, StoreError, concurrently, is_remote
-from segstore.pipeline.trace.files import LOCAL, PIECE_BYTES, Piece, form_of, lines_of
-from segstore.pipeline.trace.options import Limit
+from segstore.pipeline.storage import File, Storage, StorageError, concurrently, is_remote
+from segstore.pipeline.trace.files import LOCAL, PIECE_BYTES, FileRange, form_of, lines_of
+from segstore.pipeline.trace.options import BatchLimit
 from segstore.wire.trace import HEADER_BYTES, MAGIC, TraceError, decode_line, header_from_line
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _BEGINNING_BYTES: Final = 8 * 1024 * 1024
 """How much of a compressed file is decompressed to find its first record."""
 
 
-class Step(NamedTuple):
+class GrowthStep(NamedTuple):
     """The smallest advance in a growing file: to `end`, over `rows` records, the first at `ts_ns`."""
 
     end: int
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     ts_ns: int
 
 
-def steps(path: str, start: int, storage: Storage = LOCAL) -> Iterator[Step]:
+def steps(path: str, start: int, storage: Storage = LOCAL) -> Iterator[GrowthStep]:
     """Yields the steps of a growing file from `start`: to the end of each whole block or line.
 
     Damage before a whole block belongs to that block's step; damage at the end may be a block in writing, and is left.
@@ -65,16 +65,18 @@ def steps(path: str, start: int, storage: Storage = LOCAL) -> Iterator[Step]:
         if form == "packets":
             raise ValueError(f"{path}: a packet capture is not followed while it grows; read it as a whole")
         if form == "fixture":
-            yield from (Step(at + len(line), 1, 0) for at, line in lines_of(file, start, size) if line.endswith(b"\n"))
+            yield from (
+                GrowthStep(at + len(line), 1, 0) for at, line in lines_of(file, start, size) if line.endswith(b"\n")
+            )
             return
         mark = mark_in(file, size) if form == "capture" else None
         if mark is not None:
             index = read_index(path, file, mark, storage) if size - start > PIECE_BYTES else None
             for at, header in headers(file, start, size, mark, index):
                 if header is not None and at + header.size <= size:
-                    yield Step(at + header.size, header.records, header.first_ts_ns)
+                    yield GrowthStep(at + header.size, header.records, header.first_ts_ns)
         elif not MAGIC.startswith(head[: len(MAGIC)]) and start < size:
-            yield Step(size, 0, 0)
+            yield GrowthStep(size, 0, 0)
 
 
 Offset = dict[str, Any]
@@ -102,15 +104,15 @@ def parts(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, tuple[i
     return {path: part for path, part in ranges.items() if part[0] < part[1]}
 
 
-def late(path: str, start: int, stop: int) -> Piece:
+def late(path: str, start: int, stop: int) -> FileRange:
     """Returns the piece of a file that is skipped."""
-    return Piece(path, form_of(path, b""), start, stop, reason=_LATE)
+    return FileRange(path, form_of(path, b""), start, stop, reason=_LATE)
 
 
 def next_offset(
     files: list[str],
     start: Mapping[str, Any],
-    limit: Limit | None,
+    limit: BatchLimit | None,
     target: Mapping[str, int] | None,
     storage: Storage = LOCAL,
     *,
@@ -188,7 +190,7 @@ def _entry(path: str, watermark: int | None, storage: Storage) -> int | None:
 
 
 def _first_time(path: str, storage: Storage) -> int | None:
-    """Returns the time of a file's first record, None if it has none, or is not there any more."""
+    """Returns the time of a file's first record; None without a record, or if the file is gone."""
     try:
         with storage.open(path) as file:
             return _first_in(file, path)
@@ -215,20 +217,20 @@ def _first_in(file: File, path: str) -> int | None:
 
 def _in_order(
     files: list[str], start: Mapping[str, Any], target: Mapping[str, int] | None, idle: set[str], storage: Storage
-) -> Iterator[tuple[str, Step]]:
+) -> Iterator[tuple[str, GrowthStep]]:
     """Yields the steps of all files by time, keeping the order within a file. Adds files without any to `idle`."""
     rests = {path: steps(path, position(start, path), storage) for path in files}
-    waiting: list[tuple[int, int, Step, str]] = []
+    waiting: list[tuple[int, int, GrowthStep, str]] = []
 
-    def following(path: str) -> Step | None:
+    def following(path: str) -> GrowthStep | None:
         try:
             return next(rests[path], None)
         except FileNotFoundError:
             return None  # the file has vanished
-        except StoreError as error:
-            raise StoreError(f"{path}: {error}") from None
+        except StorageError as error:
+            raise StorageError(f"{path}: {error}") from None
 
-    def push(number: int, path: str, step: Step | None) -> None:
+    def push(number: int, path: str, step: GrowthStep | None) -> None:
         if step is not None and (target is None or step.end <= target.get(path, 0)):
             heapq.heappush(waiting, (step.ts_ns, number, step, path))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from segstore.pipeline.storage import Storage
-from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, Column, select
+from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, TraceColumn, select
 from segstore.pipeline.trace.files import LOCAL
 from segstore.pipeline.trace.filter import Condition
 from segstore.wire.schema import COMMANDS, Unknown
@@ -40,14 +40,14 @@ class OptionError(ValueError):
         self.actual = actual
 
 
-class Limit(NamedTuple):
+class BatchLimit(NamedTuple):
     """The limit of one micro-batch."""
 
     unit: LimitUnit
     most: int
 
 
-class TraceOptions(NamedTuple):
+class TraceReaderOptions(NamedTuple):
     """The options of a trace reader.
 
     paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
@@ -59,25 +59,25 @@ class TraceOptions(NamedTuple):
     """
 
     paths: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[TraceColumn, ...]
     tokens: bool = False
     fail_fast: bool = False
     vectorised: bool = True
     packed: bool = False
     split_bytes: int | None = None
-    limit: Limit | None = None
+    limit: BatchLimit | None = None
     most_file_age_ms: int = MOST_FILE_AGE_MS
     ports: tuple[int, ...] = ()
     conditions: tuple[Condition, ...] = ()
     storage: Storage = LOCAL
 
     @property
-    def given(self) -> tuple[Column, ...]:
+    def given(self) -> tuple[TraceColumn, ...]:
         """The columns of the result."""
         return PACKED_COLUMNS if self.packed else self.columns
 
 
-def read_options(options: Mapping[str, str]) -> TraceOptions:
+def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError, ColumnError."""
     known = {name.lower(): name for name in _OPTIONS}
     given: dict[str, str] = {}
@@ -88,7 +88,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
     columns = select([each.strip() for each in given["columns"].split(",")] if "columns" in given else None)
     names = {column.name for column in columns}
     extra = [name for name in ("fields", "frame") if read_flag(given, name, False) and name not in names]
-    limits = [Limit(unit, read_count(given, name, 0)) for name, unit in _LIMITS if name in given]
+    limits = [BatchLimit(unit, read_count(given, name, 0)) for name, unit in _LIMITS if name in given]
     if len(limits) > 1:
         raise OptionError("only one of maxBytesPerTrigger, maxRowsPerTrigger, maxFilesPerTrigger", "maxRowsPerTrigger")
     packed, vectorised = read_flag(given, "packed", False), read_flag(given, "vectorised", True)
@@ -97,7 +97,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
     mode = given.get("mode", "permissive").lower()
     if mode not in ("permissive", "failfast"):
         raise OptionError(f"mode is permissive or failfast, not {mode!r}", "mode", mode)
-    return TraceOptions(
+    return TraceReaderOptions(
         paths=_paths(given),
         columns=columns + select(extra) if extra else columns,
         tokens=read_flag(given, "tokens", False),

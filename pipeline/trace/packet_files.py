@@ -16,7 +16,6 @@ from segstore.pipeline.storage import File
 
 MOST_PACKET_BYTES: Final = 1 << 20
 """Four times the maximum of tcpdump. Small packets are read together, up to this size."""
-_MOST_INTERFACES: Final = 4096
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 _ETHERNET, _NULL, _LOOP, _SLL, _SLL2 = 1, 0, 108, 113, 276
@@ -38,7 +37,6 @@ _PCAP: Final = {  # magic → byte order, nanoseconds per unit of the fraction
 }
 _SECTION, _INTERFACE, _OLD_PACKET, _PACKET = 0x0A0D0D0A, 1, 2, 6
 _ORDERS: Final = {bytes.fromhex("1a2b3c4d"): ">", bytes.fromhex("4d3c2b1a"): "<"}
-_MOST_COMMENT_BYTES = 4096
 _END, _COMMENT, _RESOLUTION, _OFFSET = 0, 1, 9, 14
 _SECOND_NS: Final = 1_000_000_000
 _INT64: Final = 1 << 63
@@ -68,7 +66,7 @@ class Packet(NamedTuple):
     is_cut: bool = False
 
 
-class Segment(NamedTuple):
+class TcpSegment(NamedTuple):
     """A TCP segment. source, target: an address of 4 or 16 bytes, and a port. data: a view of the packet's."""
 
     source: tuple[bytes, int]
@@ -97,7 +95,7 @@ def packets_of(file: File, stop: int) -> Iterator[Packet]:
 
 
 class _Window:
-    """The first `stop` bytes of a file, of which it holds those that were read last."""
+    """The first `stop` bytes of a file; holds the last bytes read."""
 
     def __init__(self, file: File, stop: int) -> None:
         self._file = file
@@ -155,8 +153,6 @@ def _pcapng(source: _Window) -> Iterator[Packet]:
                     yield _packet(at, body, order, interfaces, old=kind == _OLD_PACKET)
             except struct.error as cause:
                 raise BadPackets(at, f"a block of {size} bytes is too short for its fields") from cause
-            if len(interfaces) > _MOST_INTERFACES:
-                raise BadPackets(at, f"a section has more than {_MOST_INTERFACES} interfaces")
         at += size
 
 
@@ -192,12 +188,12 @@ def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface],
 
 
 def _comment(options: memoryview, order: str) -> bytes:
-    """The first comment of a packet, if it is not too long to be one about a connection."""
+    """The first comment of a packet."""
     at = 0
     while at + 4 <= len(options):
         code, size = struct.unpack_from(order + "HH", options, at)
         if code == _COMMENT:
-            return bytes(options[at + 4 : at + 4 + size]) if size <= _MOST_COMMENT_BYTES else b""
+            return bytes(options[at + 4 : at + 4 + size])
         if code == _END:
             break
         at += 4 + size + -size % 4
@@ -207,7 +203,7 @@ def _comment(options: memoryview, order: str) -> bytes:
 # --- packets --------------------------------------------------------------------------------------------------------
 
 
-def tcp_in(link: int, packet: memoryview) -> Segment | None:
+def tcp_in(link: int, packet: memoryview) -> TcpSegment | None:
     """The TCP segment of a packet; None for other packets, fragments and truncated packets."""
     try:
         return _network(link, packet)
@@ -216,13 +212,13 @@ def tcp_in(link: int, packet: memoryview) -> Segment | None:
 
 
 def call_in(link: int, packet: memoryview) -> bytes | None:
-    """The line of a fixture with a controller call that a packet holds; None if it holds none."""
+    """Returns the controller call in a packet as the line of a fixture; None if the packet has no call."""
     if link != UPPER_PDU or packet[: len(CALL_START)] != CALL_START:
         return None
     return bytes(packet[_TAGS_BYTES:])
 
 
-def _network(link: int, packet: memoryview) -> Segment | None:
+def _network(link: int, packet: memoryview) -> TcpSegment | None:
     if link in _RAW or link in (_NULL, _LOOP):
         at = 0 if link in _RAW else 4
         kind = _IP6 if packet[at] >> 4 == 6 else _IP
@@ -235,7 +231,7 @@ def _network(link: int, packet: memoryview) -> Segment | None:
     return _ip(packet, at) if kind == _IP else _ip6(packet, at) if kind == _IP6 else None
 
 
-def _ip(packet: memoryview, at: int) -> Segment | None:
+def _ip(packet: memoryview, at: int) -> TcpSegment | None:
     first, size, fragment, protocol, source, target = struct.unpack_from(">BxHxxHxBxx4s4s", packet, at)
     header = (first & 15) * 4
     if protocol != _TCP or fragment & 0x3FFF or header < 20:
@@ -244,7 +240,7 @@ def _ip(packet: memoryview, at: int) -> Segment | None:
     return _segment(packet[: at + size] if size else packet, at + header, source, target)
 
 
-def _ip6(packet: memoryview, at: int) -> Segment | None:
+def _ip6(packet: memoryview, at: int) -> TcpSegment | None:
     size, kind, source, target = struct.unpack_from(">xxxxHBx16s16s", packet, at)
     at += 40
     if size:
@@ -264,9 +260,9 @@ def _ip6(packet: memoryview, at: int) -> Segment | None:
     return _segment(packet, at, source, target)
 
 
-def _segment(packet: memoryview, at: int, source: bytes, target: bytes) -> Segment | None:
+def _segment(packet: memoryview, at: int, source: bytes, target: bytes) -> TcpSegment | None:
     source_port, target_port, sequence, header, flags = struct.unpack_from(">HHIxxxxBB6x", packet, at)
     data = at + (header >> 4) * 4
     if data < at + 20 or data > len(packet):
         return None
-    return Segment((source, source_port), (target, target_port), sequence, flags, packet[data:])
+    return TcpSegment((source, source_port), (target, target_port), sequence, flags, packet[data:])

@@ -4,23 +4,23 @@ The client is the host that opens a connection, or whose packets are seen first.
 with a Hello are read and others ignored. A connection ends when both sides have finished, or one resets it.
 
 Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
-read any further, because the start of its next frame is unknown; the lost bytes are reported. Times are those of the
-packets. Controller calls, and facts about connections, are those that `segstore trace convert` wrote. Not read: TLS,
-HTTP/2, and whatever `segstore.pipeline.trace.packet_files` does not read.
+read any further, because the start of its next frame is unknown; the lost bytes are reported. Times come from the
+packets, controller calls and facts about connections from `segstore trace convert`. Not read: TLS, HTTP/2, and whatever
+`segstore.pipeline.trace.packet_files` does not read.
 
 Tasks share a capture by connection: each reads all packets, but reassembles only its part of the connections. Hosts and
 ports decide which of `GROUPS` groups a connection belongs to; controller calls are in the first. A group depends on its
-own packets alone, and on the time of the capture's last one, so records, skips and limits are the same in any number of
-parts:
+own packets alone, and on the time of the capture's last packet, so records, skips and limits are the same in any number
+of parts:
 
-1. A record's block is the offset of the packet that completed it, or at the end of the capture of the last packet of
-   its group. Its number is unique there, and later records of the group have higher blocks or numbers.
+1. A record's block is the offset of the packet that completed it; at the end of the capture, of the last packet of its
+   group. Its number is unique there, and later records of the group have higher blocks or numbers.
 2. A connection's number is the offset of its first packet.
 3. Memory is bounded in each group: data that waits for earlier packets, or for the first bytes of a client, takes at
    most `MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one
-   more ends the one that has been silent longest.
-4. What is wrong with the file itself is reported by the first part. Only a part that cannot read the file, which others
-   may have read, states that itself.
+   more ends the connection that has been silent longest.
+4. The first part reports damage of the file itself. A part that cannot read the file, which other parts may have read,
+   reports that itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from segstore.pipeline.storage import File
-from segstore.pipeline.trace.files import GROUPS, Chunk, Piece, Skipped
+from segstore.pipeline.trace.files import GROUPS, FileRange, RecordChunk, Skipped
 from segstore.pipeline.trace.packet_files import (
     ACK,
     FIN,
@@ -44,7 +44,7 @@ from segstore.pipeline.trace.packet_files import (
     SYN,
     BadPackets,
     Packet,
-    Segment,
+    TcpSegment,
     call_in,
     packets_of,
     tcp_in,
@@ -85,11 +85,11 @@ _End = tuple[bytes, int]
 _Key = tuple[_End, _End]
 
 
-class Side:
+class TcpDirection:
     """One direction of a connection: bytes in order.
 
-    is_cut: whether the capture has only the beginning of some of its packets.
-    next: position of the next byte; unlike a sequence number it never wraps. last: that of the end, once known.
+    is_cut: whether the capture has truncated any packet.
+    next: position of the next byte; unlike a sequence number it never wraps. last: position of the end, once known.
     waiting: memory, in bytes, of pieces that came too early. lost: number of bytes after a gap.
     """
 
@@ -162,9 +162,9 @@ class Side:
 
 
 class _Connection:
-    """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it is one to a store.
-    comment: that on its first packet. closed_by: the direction that finished first. closing: the comment on the packet
-    with which it did.
+    """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it leads to a store.
+    comment: on its first packet. closed_by: the direction that finished first. closing: the comment on the packet that
+    finished it.
     """
 
     __slots__ = (
@@ -179,7 +179,7 @@ class _Connection:
         self.number = packet.at
         self.comment = packet.comment
         self.closing = b""
-        self.sides = (Side(), Side())
+        self.sides = (TcpDirection(), TcpDirection())
         self.known = False
         self.other = False
         self.early: list[tuple[int, int, bytes]] = []
@@ -197,11 +197,13 @@ class _Connection:
         self.comment = self.closing = b""
         self.early.clear()
         self.early_bytes = 0
-        self.sides = (Side(), Side())
+        self.sides = (TcpDirection(), TcpDirection())
 
 
-def read_packets(piece: Piece, file: File, ports: tuple[int, ...], groups: int = GROUPS) -> Iterator[Chunk | Skipped]:
-    """Yields the records of a part of a capture's connections, and what is skipped; each group in order.
+def read_packets(
+    piece: FileRange, file: File, ports: tuple[int, ...], groups: int = GROUPS
+) -> Iterator[RecordChunk | Skipped]:
+    """Yields the records of a part of a capture's connections, and skipped parts; each group in order.
 
     ports: the stores' ports; empty for all connections that start with a Hello. groups: 1 gives the records of all
     connections in one order. Raises OSError.
@@ -273,14 +275,14 @@ class Reassembly:
         self.packets: list[int] = []
         self.times: list[int] = []
 
-    def _begin(self, packet: Packet) -> Iterator[Chunk]:
-        """Begins the next packet of the group; yields records of earlier ones, so that all of one are in one chunk."""
+    def _begin(self, packet: Packet) -> Iterator[RecordChunk]:
+        """Begins the next packet of the group; yields earlier packets' records, so that a packet's are in one chunk."""
         if self.due or len(self.times) >= PIECES_AT_ONCE:
             yield from self._chunk(self.writer.take())
         self.at, self.now = packet.at, packet.ts_ns
 
-    def take(self, packet: Packet, key: _Key, found: Segment) -> Iterator[Chunk | Skipped]:
-        """Takes the next packet of the group; yields records of earlier packets, and what is skipped."""
+    def take(self, packet: Packet, key: _Key, found: TcpSegment) -> Iterator[RecordChunk | Skipped]:
+        """Takes the next packet of the group; yields records of earlier packets, and skipped parts."""
         yield from self._begin(packet)
         if found.flags & (SYN | ACK) == SYN and key in self.connections:
             yield from self._end(key)
@@ -309,7 +311,7 @@ class Reassembly:
         if found.flags & RST:
             yield from self._end(key)
 
-    def take_call(self, packet: Packet, line: bytes) -> Iterator[Chunk | Skipped]:
+    def take_call(self, packet: Packet, line: bytes) -> Iterator[RecordChunk | Skipped]:
         """Takes a controller call, as a line of a fixture, as the next packet of the group."""
         yield from self._begin(packet)
         try:
@@ -323,8 +325,8 @@ class Reassembly:
         else:
             self.due = self.writer.called(self._moment(self.now), record.direction, call) or self.due
 
-    def finish(self, now: int) -> Iterator[Chunk | Skipped]:
-        """Ends all connections at the end of the capture; yields what is left."""
+    def finish(self, now: int) -> Iterator[RecordChunk | Skipped]:
+        """Ends all connections at the end of the capture; yields the remaining records."""
         self.now = now
         for key, connection in list(self.connections.items()):
             yield from self._end(key, closes=connection.closed_by is not None)
@@ -363,7 +365,7 @@ class Reassembly:
         self.due = self.writer.add(self._moment(now), number, direction, data) or self.due
 
     def _moment(self, now: int) -> int:
-        """The writer's time of what is recorded now: with the current packet, but the time `now`."""
+        """The writer's time for the next record: with the current packet, but the time `now`."""
         self.packets.append(self.at)
         self.times.append(now)
         return len(self.times) - 1
@@ -381,7 +383,7 @@ class Reassembly:
         connection.early_bytes = 0
 
     def _evict(self) -> Iterator[Skipped]:
-        """Ends the connection that has been silent longest, to make room for one that starts with this packet."""
+        """Ends the connection that has been silent longest, to make room for a connection that begins."""
         key, connection = next(iter(self.connections.items()))
         yield from self._end(key)
         if connection.known:
@@ -413,20 +415,20 @@ class Reassembly:
             is_due = self.writer.closed(self._moment(self.now), connection.number, by, **_facts_in(connection.closing))
             self.due = is_due or self.due
 
-    def _chunk(self, block: bytes) -> Iterator[Chunk]:
+    def _chunk(self, block: bytes) -> Iterator[RecordChunk]:
         if block:
             header = read_header(block, 0)
             columns = Columns(read_body(block, 0, header), header.records)
             moments = columns.ts_ns.tolist()
             columns.ts_ns = memoryview(array("q", map(self.times.__getitem__, moments)))
             packets = array("q", map(self.packets.__getitem__, moments))
-            yield Chunk(self.path, packets[0], columns, packets=packets)
+            yield RecordChunk(self.path, packets[0], columns, packets=packets)
         self.due = False
         self._clear()
 
 
 def _facts_in(comment: bytes) -> dict[str, str]:
-    """The facts of a record in a comment, as `segstore trace convert` writes it; none in those of others."""
+    """The facts of a record in a comment by `segstore trace convert`; {} for any other comment."""
     facts = unpack_data(comment) if comment else None
     return {name: value for name, value in (facts or {}).items() if isinstance(value, str)}
 

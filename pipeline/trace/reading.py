@@ -16,7 +16,17 @@ from typing import Final
 from segstore.pipeline.blocks import find_block
 from segstore.pipeline.compressed import decompressed
 from segstore.pipeline.storage import File, Storage
-from segstore.pipeline.trace.files import LOCAL, Chunk, Located, Piece, Skipped, cut, first_line, lines_of, unreadable
+from segstore.pipeline.trace.files import (
+    LOCAL,
+    FileRange,
+    Located,
+    RecordChunk,
+    Skipped,
+    cut,
+    first_line,
+    lines_of,
+    unreadable,
+)
 from segstore.pipeline.trace.packets import read_packets
 from segstore.wire.trace import (
     HEADER_BYTES,
@@ -45,12 +55,12 @@ _TWICE: Final = (
 
 
 def read_piece(
-    piece: Piece,
+    piece: FileRange,
     *,
     takes_block: Callable[[BlockHeader], bool] | None = None,
     ports: tuple[int, ...] = (),
     storage: Storage = LOCAL,
-) -> Iterator[Chunk | Skipped]:
+) -> Iterator[RecordChunk | Skipped]:
     """Yields the records of a piece in order, with `Skipped` in place of unreadable parts.
 
     takes_block: decides by its header whether a block is wanted; other bodies are not read. ports: the stores' ports in
@@ -72,8 +82,8 @@ def read_piece(
 
 
 def _read(
-    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
-) -> Iterator[Chunk | Skipped]:
+    piece: FileRange, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
+) -> Iterator[RecordChunk | Skipped]:
     if piece.reason or piece.form == "compressed":
         yield Skipped(piece.path, piece.start, piece.size, piece.reason or "it is compressed twice")
     elif piece.form == "capture":
@@ -88,9 +98,9 @@ def _read(
 
 
 def _read_compressed(
-    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
-) -> Iterator[Chunk | Skipped]:
-    """Reads a compressed file as a whole. Offsets, except that of a final skip, are those of the decompressed file."""
+    piece: FileRange, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
+) -> Iterator[RecordChunk | Skipped]:
+    """Reads a compressed file as a whole. Offsets, except for a final skip, refer to the decompressed file."""
     with decompressed(file, piece.stop) as (content, damage):
         size = content.size
         for part in cut(piece.path, content, 0, size, max(size, 1)) if size or not damage else ():
@@ -100,8 +110,8 @@ def _read_compressed(
 
 
 def _read_blocks(
-    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None
-) -> Iterator[Chunk | Skipped]:
+    piece: FileRange, file: File, takes_block: Callable[[BlockHeader], bool] | None
+) -> Iterator[RecordChunk | Skipped]:
     at = piece.start
     try:
         end = min(piece.end or piece.stop, file.size)
@@ -127,7 +137,7 @@ def _read_blocks(
             else:
                 in_vain -= body_bytes
                 if columns is not None and len(columns):
-                    yield Chunk(piece.path, at, columns)
+                    yield RecordChunk(piece.path, at, columns)
             at = after
         if piece.end and at < end and not is_empty:
             # The next piece starts with the first header from `stop` on, so it cannot see what is before that.
@@ -148,7 +158,7 @@ def _next(file: File, mark: bytes, at: int, end: int) -> int:
     return end if found is None else found
 
 
-def _missing(piece: Piece, file: File) -> Iterator[Skipped]:
+def _missing(piece: FileRange, file: File) -> Iterator[Skipped]:
     """Yields the part of a piece beyond the end of its file."""
     end = max(piece.start, file.size)
     if end < piece.stop:
@@ -171,7 +181,7 @@ def _read_block(
     raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
 
 
-def _read_lines(piece: Piece, file: File) -> Iterator[Chunk | Skipped]:
+def _read_lines(piece: FileRange, file: File) -> Iterator[RecordChunk | Skipped]:
     found: list[Located] = []
     after, failure = piece.start, ""
     try:
@@ -185,13 +195,13 @@ def _read_lines(piece: Piece, file: File) -> Iterator[Chunk | Skipped]:
                 record = _record(line, header)
             except FixtureError as error:
                 if found:
-                    yield Chunk(piece.path, found[0].block, None, tuple(found))
+                    yield RecordChunk(piece.path, found[0].block, None, tuple(found))
                     found = []
                 yield Skipped(piece.path, at, len(line), _reason(error))
                 continue
             found.append(Located(at, 0, record))
             if len(found) == _LINES_AT_ONCE:
-                yield Chunk(piece.path, found[0].block, None, tuple(found))
+                yield RecordChunk(piece.path, found[0].block, None, tuple(found))
                 found = []
     except TraceError as error:
         yield Skipped(piece.path, piece.start, piece.size, _reason(error))
@@ -199,7 +209,7 @@ def _read_lines(piece: Piece, file: File) -> Iterator[Chunk | Skipped]:
     except OSError as error:
         failure = unreadable(error)
     if found:
-        yield Chunk(piece.path, found[0].block, None, tuple(found))
+        yield RecordChunk(piece.path, found[0].block, None, tuple(found))
     if failure:
         yield Skipped(piece.path, after, piece.stop - after, failure)
     else:

@@ -1,7 +1,7 @@
 """Trace rows in plain Python over the codec: the reference for every faster implementation.
 
 A row is a tuple with one value per column of `segstore.pipeline.trace.columns`; None means that the record has no such
-value. Each record of a trace gives one row, and each unreadable part one of kind "skipped".
+value. Each record of a trace gives one row, and each unreadable part a row of kind "skipped".
 
 Invariant: a frame that does not decode has the values of its header and record, the reason in `error`, and no fields.
 Values are the codec's in JSON form: ids as text, enum members by name. Text is stored as UTF-8, which has no lone
@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from segstore.pipeline.trace.columns import Column, field_nodes, select, source_of
-from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_traces, plan
+from segstore.pipeline.trace.columns import TraceColumn, field_nodes, select, source_of
+from segstore.pipeline.trace.files import Located, RecordChunk, Skipped, find_traces, plan
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.codec import HEADER_BYTES, decode
@@ -88,7 +88,7 @@ def _again(message: str, path: str, offset: int) -> BadTrace:
 def trace_rows(
     paths: str | Iterable[str], columns: Iterable[str] | None = None, *, tokens: bool = False, fail_fast: bool = False
 ) -> Iterator[Row]:
-    """Yields the rows of traces, in order; those of a packet capture are in order within each connection.
+    """Yields the rows of traces, in order; for a packet capture, in order within each connection.
 
     columns: names, in the order of the values; None for the default columns. tokens: whether `fields` and `frame` keep
     delegation tokens. fail_fast: whether the first unreadable part raises BadTrace.
@@ -105,7 +105,7 @@ class RowMaker:
 
     def __init__(
         self,
-        columns: tuple[Column, ...],
+        columns: tuple[TraceColumn, ...],
         *,
         tokens: bool = False,
         fail_fast: bool = False,
@@ -120,7 +120,7 @@ class RowMaker:
         self._of_record = [(at, _OF_RECORD[name]) for name, at in self._at.items() if name in _OF_RECORD]
         self._plans: dict[type[Command], list[tuple[int, Callable[[Any], Any]]]] = {}
 
-    def rows(self, found: Chunk | Skipped) -> Iterator[Row]:
+    def rows(self, found: RecordChunk | Skipped) -> Iterator[Row]:
         """Yields the rows of a reader's result. Raises BadTrace if skipping is disabled."""
         if isinstance(found, Skipped):
             row = self.skipped(found)
@@ -285,7 +285,7 @@ _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
 
 
 def data_path(cls: type[Command]) -> str | None:
-    """Returns the path of a command's field `data`: "data", or "event.data" if nested; None if it has none."""
+    """Returns the path of a command's field `data`: "data", or "event.data" if nested; None without such a field."""
     for node in low.lower(cls.parts):
         if node.name == "data":
             return "data"
@@ -307,7 +307,7 @@ def time_of(ts_ns: int) -> datetime:
 
 
 class Origin(NamedTuple):
-    """What of a command fills a column: the attribute at `path`, as it is ("value") or by one of `_CONVERSIONS`."""
+    """A column's source in a command: the attribute at `path`, as it is ("value") or converted (`_CONVERSIONS`)."""
 
     conversion: str
     path: str
@@ -335,7 +335,7 @@ def origin_of(cls: type[Command], column: str) -> Origin | None:
     return None if field is None else Origin(half or _conversion(field_nodes(cls)[field]), field)
 
 
-def _conversion(node: low.Node) -> str:
+def _conversion(node: low.SchemaNode) -> str:
     match node:
         case low.Text():
             return "text"

@@ -4,12 +4,13 @@
     spark.read.format("segstore.trace").schema("ts_ns long, command string").load(["a.wtrace", "b.jsonl"])
     spark.readStream.format("segstore.trace").option("maxBytesPerTrigger", 64_000_000).load("traces/")
 
-A task reads a `Piece` of a file, or several small ones, and returns Arrow batches, so Python passes columns to Java.
-Readers hold only options, because Spark pickles them and plans in another process.
+A task reads a `FileRange`, or several small pieces, and returns Arrow batches, so Python passes columns to
+Java. Readers hold only options, because Spark pickles them and plans in another process.
 
-Invariant: the rows are those of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema may
-omit default columns and name others; unknown columns and wrong types are refused when the query is planned. Only
-`FilteringTraceSource` accepts Spark's filters; `segstore.pipeline.session` explains why it is not the default.
+Invariant: the rows equal the rows of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema
+may omit default columns and name further columns; unknown columns and wrong types are refused when the query is
+planned. Only `FilteringTraceSource` accepts Spark's filters; `segstore.pipeline.session` explains why it is not the
+default.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace.files import Piece, find_files, find_traces, packed, piece_bytes_of, plan, sizes_of
+from segstore.pipeline.trace.columns import ColumnError, TraceColumn, ddl, select
+from segstore.pipeline.trace.files import FileRange, find_files, find_traces, packed, piece_bytes_of, plan, sizes_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
-from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
+from segstore.pipeline.trace.options import BatchLimit, TraceReaderOptions, read_options
 from segstore.pipeline.trace.rows import Row
 from segstore.pipeline.versions import (
     ReadAllAvailable,
@@ -78,7 +79,7 @@ def sources(push_filters: bool) -> tuple[type[spark.DataSource], ...]:
 
 
 class TraceSource(Shipped, spark.DataSource):
-    """The data source for traces; `TraceOptions` describes its options."""
+    """The data source for traces; `TraceReaderOptions` describes its options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -106,7 +107,7 @@ class FilteringTraceSource(TraceSource):
         return FilteringTraceReader(self.read_options, wanted_columns(schema, self.read_options), schema.fieldNames())
 
 
-def wanted_columns(schema: StructType, options: TraceOptions) -> tuple[Column, ...]:
+def wanted_columns(schema: StructType, options: TraceReaderOptions) -> tuple[TraceColumn, ...]:
     """Returns the columns of a schema, which may be the caller's. Raises ColumnError."""
     columns = select((field.name for field in schema.fields), packed=options.packed)
     for column, field in zip(columns, schema.fields, strict=True):
@@ -119,7 +120,7 @@ def wanted_columns(schema: StructType, options: TraceOptions) -> tuple[Column, .
 class TracePieces(spark.InputPartition):
     """The pieces that one task reads."""
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, pieces: list[FileRange]) -> None:
         super().__init__(pieces)
         self.pieces = pieces
 
@@ -127,7 +128,7 @@ class TracePieces(spark.InputPartition):
 class TraceReader(Shipped, spark.DataSourceReader):
     """Reads whole traces."""
 
-    def __init__(self, options: TraceOptions, columns: tuple[Column, ...], names: list[str]) -> None:
+    def __init__(self, options: TraceReaderOptions, columns: tuple[TraceColumn, ...], names: list[str]) -> None:
         self.options = options
         self.columns = columns
         self.names = names
@@ -156,13 +157,13 @@ class FilteringTraceReader(TraceReader):
 
 
 class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads traces as they grow: each micro-batch reads what has become complete in each file.
+    """Reads traces as they grow: each micro-batch reads the data that has become complete in each file.
 
     `segstore.pipeline.trace.growth` describes offsets. Two offsets always delimit the same rows, so a batch that Spark
     repeats is the same.
     """
 
-    def __init__(self, options: TraceOptions, columns: tuple[Column, ...], names: list[str]) -> None:
+    def __init__(self, options: TraceReaderOptions, columns: tuple[TraceColumn, ...], names: list[str]) -> None:
         self.options = options
         self.columns = columns
         self.names = names
@@ -203,14 +204,14 @@ class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAv
         return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED, storage=self.options.storage)
 
 
-def _limit(limit: ReadLimit) -> Limit | None:
+def _limit(limit: ReadLimit) -> BatchLimit | None:
     match limit:
         case ReadMaxBytes():
-            return Limit("bytes", limit.max_bytes)
+            return BatchLimit("bytes", limit.max_bytes)
         case ReadMaxRows():
-            return Limit("rows", limit.max_rows)
+            return BatchLimit("rows", limit.max_rows)
         case ReadMaxFiles():
-            return Limit("files", limit.max_files)
+            return BatchLimit("files", limit.max_files)
     return None
 
 
@@ -231,8 +232,8 @@ def _condition(pushed: Any) -> Condition | None:
 
 def _read(
     partition: spark.InputPartition,
-    options: TraceOptions,
-    columns: tuple[Column, ...],
+    options: TraceReaderOptions,
+    columns: tuple[TraceColumn, ...],
     names: list[str],
     chosen: Chosen,
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ _WHERE: Final = "whose port --http-port sets and --announce json shows as http"
 _PATIENCE_S: Final = 60.0
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
+_PAGE: Final = 500
 _COMPLETABLE: Final = re.compile(r"[\w./+%-]+")
 """Names that are one word in every shell."""
 
@@ -64,6 +66,27 @@ class Api:
             while data := self._read(answer, _READ_BYTES):
                 file.write(data)
 
+    def call(self, method: str, path: str, body: Any) -> None:
+        """Prints the JSON of an answer; another body is written to standard output as it is."""
+        self._check_server()
+        data = None if body is None else json.dumps(body).encode()
+        with self._answered(method, path, data, {}) as answer:
+            is_json = (answer.getheader("content-type") or "").startswith("application/json")
+            said = self._read(answer, _MOST_BYTES + 1)
+        if is_json:
+            echo(json.dumps(self._json(said, f"{method} /v1/{path}")))
+        else:
+            sys.stdout.buffer.write(said)
+
+    def pages(self, path: str, rows: str, **query: Any) -> Iterator[Any]:
+        """Yields the entries of all pages of a list."""
+        after: str | None = None
+        while True:
+            page = self.ask("GET", path, limit=_PAGE, after=after, **query)
+            yield from page[rows]
+            if (after := page.get("next")) is None:
+                return
+
     def _read(self, answer: HTTPResponse, size: int) -> bytes:
         from http.client import HTTPException
 
@@ -101,7 +124,8 @@ class Api:
         connection = HTTPConnection(self._where, timeout=_PATIENCE_S)
         try:
             try:
-                connection.request(method, f"/v1/{path}?{urlencode(given)}", data, headers)
+                joint = "&" if "?" in path else "?"
+                connection.request(method, f"/v1/{path}{joint}{urlencode(given)}", data, headers)
                 answer = connection.getresponse()
                 refusal = answer.read(_MOST_BYTES + 1) if answer.status >= 300 else b""
             except OSError as error:
@@ -126,16 +150,32 @@ class Api:
         except (ValueError, RecursionError) as error:
             raise click.ClickException(f"{self.url}: the answer to {asked} is not JSON") from error
 
-    def show(self, found: Any, columns: Sequence[str] = (), rows: str = "") -> None:
-        """Prints an answer: as JSON, as a table of the list `rows`, or as one line for each key."""
+    def show(self, found: Any, shown: str = "") -> None:
+        """Prints an answer: as JSON, as a table of one of its lists, or as a line for each key.
+
+        shown: the list and its columns, as "rules: name matched"; "+ readers: … + segments: …" prints the lines and
+        below them tables.
+        """
+        lists, *tables = shown.split("+ ")
         if self.as_json:
             echo(json.dumps(found))
-        elif rows:
-            print_table(columns, found[rows])
+        elif lists:
+            self._print_list(found, lists)
             _name_next(found)
         else:
+            names = [each.partition(":")[0] for each in tables]
             for name, value in (found or {}).items():
-                echo(f"{name}: {cell_text(value)}")
+                if name not in names:
+                    echo(f"{name}: {cell_text(value)}")
+            for name, table in zip(names, tables, strict=True):
+                if found[name]:
+                    echo("")
+                    self._print_list(found, table)
+
+    def _print_list(self, found: Any, shown: str) -> None:
+        rows, _, names = shown.partition(": ")
+        columns = names.split()
+        print_table(columns, (row if isinstance(row, dict) else {columns[0]: row} for row in found[rows]))
 
     def show_texts(self, found: Any, rows: str, text: Callable[[Any], str]) -> None:
         """Prints an answer: as JSON, or the lines of the text of each entry of the list `rows`."""
@@ -146,17 +186,6 @@ class Api:
             for line in text(each).splitlines():
                 echo(line)
         _name_next(found)
-
-    def show_parts(self, found: Any, tables: Mapping[str, Sequence[str]]) -> None:
-        """Prints an answer: as JSON, or a line for each key, and below a table of each list in `tables`."""
-        if self.as_json:
-            echo(json.dumps(found))
-            return
-        self.show({name: value for name, value in found.items() if name not in tables})
-        for name, columns in tables.items():
-            if found[name]:
-                echo("")
-                print_table(columns, found[name])
 
 
 def _name_next(found: Any) -> None:

@@ -1,8 +1,8 @@
-"""The command line: the group `segstore`, its commands for frames, and `verify`. The other commands are in the modules
-beside this one.
+"""The command line: the group `segstore`, its commands for frames, and `verify`. The other commands are in neighbouring
+modules.
 
-Invariant: a command's module is imported when it is named, and what it needs when it runs, so decoding a frame does not
-load a server.
+Invariant: a command's module is imported when it is named, and its dependencies when it runs, so decoding a frame does
+not load a server.
 
 Exit status: 0; 1 for bad input, with a line on standard error that gives the position; 2 for wrong options, with one
 sentence.
@@ -201,9 +201,9 @@ def _pieces(source: Any) -> Iterable[Piece]:
 @click.option("--full", is_flag=True, help="Print long texts, payloads and lists whole.")
 @click.option("--keep-unknown", is_flag=True, help="Keep frames with unknown type codes instead of failing.")
 def decode(source: Any, as_json: bool, full: bool, keep_unknown: bool) -> int:
-    """Print the commands of frames, one or several: raw bytes, hex or base64 of a file, or hex as the argument.
+    """Print the commands of one or more frames: raw bytes, hex or base64 of a file, or hex as the argument.
 
-    A frame that cannot be decoded is reported on standard error, the others are printed, and the exit status is 1.
+    A frame that cannot be decoded is reported on standard error, the other frames are printed; the exit status is 1.
     """
     from segstore.wire import WireError
     from segstore.wire import decode as decode_frame

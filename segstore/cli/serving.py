@@ -63,7 +63,7 @@ class StoreFailed(Exception):
 
 
 def announcement(addresses: dict[str, Endpoint | None], form: str) -> str:
-    """One line with the address of each part, an address for browsers as a URL; as JSON, an object with their keys."""
+    """Formats the addresses of the parts as one line, for browsers as URLs, or as a JSON object."""
     joined = {name: address_text(address) for name, address in addresses.items()}
     if form == "json":
         return json.dumps(joined)
@@ -201,8 +201,8 @@ def collect_rarely() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keeps the memory of freed buffers for the next ones. By default glibc returns it to the system at once if it is
-    at the end of the heap, and the system clears it page by page when it is needed again.
+    """Keeps the memory of freed buffers for new buffers. By default glibc returns it to the system at once if it is at
+    the end of the heap, and the system clears it page by page when it is needed again.
     """
     if sys.platform != "linux":
         return

@@ -217,7 +217,7 @@ class Setting(NamedTuple):
 
     @property
     def shown_default(self) -> str:
-        """The default, as in `--help`; empty for none, and for a flag that is off."""
+        """The default, as in `--help`; empty without a default, and for a flag that is off."""
         if self.is_flag:
             return "on" if self.default else ""
         if self.default is None:

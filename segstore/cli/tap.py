@@ -37,7 +37,7 @@ def _kept_bytes() -> int:
     type=PORT,
     default=0,
     show_default=True,
-    help="Port for the first store; further stores get the next ones. 0 picks free ports.",
+    help="Port for the first store; further stores get the next ports. 0 picks free ports.",
 )
 @click.option(
     "--controller-port",
@@ -45,13 +45,13 @@ def _kept_bytes() -> int:
     type=PORT,
     default=0,
     show_default=True,
-    help="Port for the controller (gRPC); 0 picks a free one.",
+    help="Port for the controller (gRPC); 0 picks a free port.",
 )
 @click.option(
     "--http-port",
     metavar="PORT",
     type=PORT,
-    help="Port of the live page, the control API and metrics (HTTP); 0 picks a free one; disabled by default.",
+    help="Port of the live page, the control API and metrics (HTTP); 0 picks a free port; disabled by default.",
 )
 @http_token_file
 @click.option(
@@ -90,7 +90,7 @@ def tap(**options: Any) -> int:
     """Run a proxy between clients and a Pravega cluster.
 
     Point clients at the tap's controller; it replaces the addresses of stores with ports of the tap. It prints one line
-    when it is listening. Stop it with Ctrl-C or SIGTERM. At least one of --controller and --store is needed.
+    when it is listening. Stop it with Ctrl-C or SIGTERM. Give --controller, --store or both options.
     """
     from pydantic import ValidationError
 

@@ -62,7 +62,7 @@ def is_pipe(name: str) -> bool:
 
 
 class Rereadable(click.Path):
-    """A path that is read more than once. Of a pipe it is that of a copy, which is removed when the command ends."""
+    """A path that is read more than once. A pipe is copied to a file, which is removed when the command ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path: Any = super().convert(value, param, ctx)
@@ -79,7 +79,7 @@ class Rereadable(click.Path):
 def argument_text(given: str) -> str:
     """Returns an argument or a variable of the environment as text. Raises ValueError if its bytes are not UTF-8.
 
-    In a locale whose encoding lacks some of the bytes, Python has read them as surrogates.
+    In a locale whose encoding lacks a byte, Python has read it as a surrogate.
     """
     try:
         given.encode()
@@ -206,7 +206,7 @@ class Refusal(click.ClickException):
 
 
 class Listing(click.Group):
-    """A group that runs its command `list` if none is given."""
+    """A group that runs its command `list` by default."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -80,7 +80,7 @@ class CutPoint(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of a run: the contents of each segment, the client's error, whether it hung, and the traffic.
 
-    violation: what the caller's check found broken.
+    violation: the failure that the caller's check found.
     """
 
     segments: dict[str, list[bytes]]
@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A cut point with a failure. broken: the failures, a line each. records: of the run, or of a shortened one."""
+    """A cut point with a failure. broken: the failures, one per line. records: of the run, or of a shortened run."""
 
     cut: CutPoint
     broken: tuple[str, ...]
@@ -162,8 +162,8 @@ async def explore(
     keep the order of the fault-free run. check: called after each run; returns what else is broken, or None. wanted:
     the events of each segment, if known in advance. tell: called after each run.
 
-    Raises what the client raises in the fault-free run, TimeoutError if that does not end, ValueError if its results
-    differ from `wanted` or no request can match `match`, and FilterError.
+    Raises the client's error in the fault-free run, TimeoutError if that does not end, ValueError if its results differ
+    from `wanted` or no request can match `match`, and FilterError.
     """
     if match.strip():
         check_possible(parse_filter(match, "request"), "log")
@@ -207,8 +207,8 @@ async def explore_trace(
 ) -> Exploration:
     """Like `explore`, with the requests of a trace; failures are shortened to the fewest requests that still fail.
 
-    make_client: creates a client that makes the given requests; by default one that reconnects, sets its writers up
-    again, and resends what was not stored.
+    make_client: creates a client that makes the given requests; by default a client that reconnects, sets its writers
+    up again, and resends events that were not stored.
     """
     steps = read_script(records)
 
@@ -247,7 +247,7 @@ async def explore_trace(
 
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """Removes findings that were shortened to the same one."""
+    """Removes findings that were shortened to the same finding."""
     kept: dict[Any, Finding] = {}
     for each in findings:
         kept.setdefault((each.cut, each.broken), each)
@@ -266,8 +266,8 @@ async def explore_command(
     """Like `explore`, with a command as the client. `{host}` and `{port}` in it are replaced by the store's address,
     `{controller}` by the host:port of a controller, which is only started if the placeholder occurs.
 
-    records: a trace of what the command stores without faults; default: its fault-free run. Also raises CommandError if
-    the command cannot be run.
+    records: a trace of the command without faults; default: its fault-free run. Also raises CommandError if the command
+    cannot be run.
     """
     words = words_of(command)
     with_controller = names_place(words, "controller")
@@ -371,7 +371,7 @@ def _events(data: bytes) -> list[bytes]:
 
 
 def compared(good: Outcome, other: Outcome, *, keep_order: bool, timeout_s: float) -> list[str]:
-    """Returns the failures, a line each, starting with the kind: hung, lost, duplicated, reordered, foreign."""
+    """Returns the failures, one per line, starting with the kind: hung, lost, duplicated, reordered, foreign."""
     broken = [f"hung: the client did not finish within {timeout_s:g} s"] if other.hung else []
     for name in dict.fromkeys((*good.segments, *other.segments)):
         wanted, found = good.segments.get(name, []), other.segments.get(name, [])

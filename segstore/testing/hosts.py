@@ -68,7 +68,7 @@ class Host(abc.ABC):
         return self._begin(key, function, given, {})
 
     def run(self, function: Callable[..., Any], key: int, *given: Any, timeout_s: float | None = PATIENCE_S) -> Any:
-        """As `submit`, and returns the result. Raises what the function raises, and TimeoutError."""
+        """As `submit`, and returns the result. Raises the function's errors, and TimeoutError."""
         return self._wait(self.submit(function, key, *given), timeout_s)
 
     def _wait(self, done: concurrent.futures.Future[Any], timeout_s: float | None) -> Any:
@@ -188,7 +188,7 @@ class ThreadHost(Host):
 
 
 class ProcessHost(Host):
-    """A process with a `ThreadHost`; its interpreter and its import path are those of this one.
+    """A process with a `ThreadHost`; its interpreter and its import path are this process's.
 
     shared: file descriptors of this process that are open there, too, under the same numbers.
     """

@@ -66,7 +66,7 @@ class Watched(ABC):
 
     @abstractmethod
     def connections(self) -> Iterable[str]:
-        """The open connections, one line each, in the order in which they were opened."""
+        """The open connections, one per line, in the order in which they were opened."""
 
     def report(self) -> str:
         return report_of(self.observed, self.connections())

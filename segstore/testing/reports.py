@@ -1,7 +1,7 @@
 """The state of a failed test's server, as text: last requests, decisions of fault rules, open connections.
 
-Pure. A report is made of parts, each a title and lines. Invariant: a part has at most `_MOST_LINES` lines, the last
-ones; their number is in its title.
+Pure. A report consists of parts, each with a title and lines. Invariant: a part has only the last `_MOST_LINES` lines;
+their number is in its title.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST: Final = 300
 
 
 def report_of(server: WithFaults, connections: Iterable[str]) -> str:
-    """The report about stores or a tap. Controller calls are among the requests. connections: one line each."""
+    """The report about stores or a tap. Controller calls are among the requests. connections: one per line."""
     return _text([*_watched(server), _part("open connections", list(connections))])
 
 

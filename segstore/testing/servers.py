@@ -66,7 +66,7 @@ F = TypeVar("F", bound=Function)
 
 
 class ServerOptions(StoreOptions, total=False):
-    """The keyword arguments of `Servers.serve`: those of `MockCluster`, users, and a recording."""
+    """The keyword arguments of `Servers.serve`: for `MockCluster`, users, and a recording."""
 
     stores: int
     controller: ControllerConfig | Mapping[str, Any] | None
@@ -108,7 +108,7 @@ class WouldBlock(RuntimeError):
 
 
 def _check_options(given: Collection[str], known: Collection[str]) -> None:
-    """Raises ValueError for an option that does not exist, with the one that was probably meant."""
+    """Raises ValueError for an option that does not exist, with the nearest option."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -117,7 +117,7 @@ def _check_options(given: Collection[str], known: Collection[str]) -> None:
 
 
 def _check_trace_options(given: Mapping[str, Any]) -> None:
-    """Raises ValueError for an option of the wrong type; `TraceServer` checks the values of the others."""
+    """Raises ValueError for an option of the wrong type; `TraceServer` checks other values."""
     _check_text(host=given.get("host", ""))
     if not isinstance(given.get("port", 0), int):
         raise ValueError(f"port is a number, not {given['port']!r}")
@@ -171,13 +171,12 @@ class Servers(Host):
     """A host of servers: `ServerThread` or `ServerProcess`."""
 
     def serve(self, **settings: Unpack[ServerOptions]) -> RunningServer:
-        """Starts a store, or several, on free ports.
+        """Starts one or more stores on free ports.
 
         controller: the settings of the controller. users: lines of a password file for it. faults: a fault file or its
         content. record: a new file for the stores' traffic, with `record_values` in its header; record_tokens: whether
-        it contains delegation tokens. The others are as in `MockCluster`. With `auth_key` the controller issues tokens
-        that the stores accept. Raises ValueError for an invalid setting or one that does not exist, FaultFileError,
-        OSError.
+        it contains delegation tokens. Other settings are as in `MockCluster`. With `auth_key` the controller issues
+        tokens that the stores accept. Raises ValueError for an invalid or unknown setting, FaultFileError, OSError.
         """
         _check_options(settings, ServerOptions.__annotations__)
         return RunningServer(self, self.create(Served.start, **settings), watched=settings.get("watched", True))
@@ -189,7 +188,7 @@ class Servers(Host):
         announce: tuple[int, str] | None = None,
         **options: Unpack[TraceOptions],
     ) -> RunningTrace:
-        """Starts a server that answers from a trace, a file or records; options are those of `TraceServer`.
+        """Starts a server that answers from a trace, a file or records; options are as for `TraceServer`.
 
         announce: a file descriptor to which the first problem is written when it happens, and a title for it; a process
         needs it in `shared`.
@@ -201,7 +200,7 @@ class Servers(Host):
         return RunningTrace(self, key)
 
     def tap(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> RunningTap:
-        """Starts a tap before a controller, a store or both; options are those of `segstore.tap.Tap`.
+        """Starts a tap before a controller, a store or a cluster; options are as for `segstore.tap.Tap`.
 
         Raises ValueError for invalid options, FaultFileError, OSError.
         """
@@ -258,8 +257,8 @@ class _Hosted(ABC):
     def stop(self) -> None:
         """Closes all connections and stops listening. May be called twice.
 
-        What was recorded stays readable, and what a single store holds; calls that need a running server raise
-        RuntimeError. Raises FaultFunctionError if a function of a fault rule has failed.
+        The recording and the data of a single store stay readable; calls that need a running server raise RuntimeError.
+        Raises FaultFunctionError if a function of a fault rule has failed.
         """
         try:
             self._do(end)
@@ -285,7 +284,7 @@ class Running(_Hosted):
     def fault(self, match: str = "", **rest: Unpack[RuleOptions]) -> Callable[[F], F]:
         """As `WithFaults.fault`: decorates a function to decide about the requests that match.
 
-        The function runs on the servers' thread; in a process of their own, it must be one of a module.
+        The function runs on the servers' thread; in a process of their own, it must be in a module.
         """
         return fault_decorator(self.faults.add, match, rest)
 
@@ -296,7 +295,7 @@ class Running(_Hosted):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the first store. Raises LookupError for a tap whose controller names none."""
+        """Host and port of the first store. Raises LookupError for a tap whose controller names no store."""
         addresses = self.addresses
         if not addresses:
             raise LookupError("the tap knows of no store: its controller names none without credentials")
@@ -306,7 +305,7 @@ class Running(_Hosted):
         return self._do(Watched.report)
 
     def cut(self) -> int:
-        """Breaks all connections at once, as a failing network does; how many there were."""
+        """Breaks all connections at once, as a failing network does; returns their number."""
         return self._do(break_connections)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -349,9 +348,9 @@ def _there(
 
 
 class RunningServer(Running):
-    """A mock store or several, with a controller. Made by `Servers.serve`.
+    """One or more mock stores with a controller. Made by `Servers.serve`.
 
-    Attributes: those of `Running`, and aio: waits for coroutines.
+    Attributes: as of `Running`, and aio: waits for coroutines.
     """
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
@@ -387,7 +386,7 @@ class RunningServer(Running):
         return self._do(Served.controller_uri)
 
     def snapshot(self, name: str) -> None:
-        """Takes a snapshot of all data, and replaces one of this name. Raises SnapshotRefused with a data directory."""
+        """Takes or replaces a snapshot of all data. Raises SnapshotRefused with a data directory."""
         self._check_runs()
         _check_text(name=name)
         self._do(Served.snapshot, name)
@@ -432,7 +431,7 @@ class RunningServer(Running):
         return self._do(Served.read, segment)
 
     def events(self, name: str) -> list[bytes]:
-        """The events of a stream, SCOPE/STREAM, or of a segment; those of one routing key are in order.
+        """The events of a stream, SCOPE/STREAM, or of a segment; events of one routing key are in order.
 
         Raises ControllerError for an unknown stream, NoSuchSegment; ValueError, with the offset, for other bytes.
         """
@@ -466,7 +465,7 @@ class RunningServer(Running):
 
 
 class RunningTap(Running):
-    """A tap before a Pravega. Made by `Servers.tap`. Attributes: those of `Running`, and aio: waits for coroutines."""
+    """A tap before a Pravega. Made by `Servers.tap`. Attributes: as of `Running`, and aio: waits for coroutines."""
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
         super().__init__(host, key, watched=watched)
@@ -549,11 +548,11 @@ class RunningFaults:
         self._do("load", source)
 
     def clear(self, name: str | None = None) -> None:
-        """As `Faults.clear`: removes a rule, or all, and releases what it holds. Raises NoSuchRule."""
+        """As `Faults.clear`: removes a rule, or all, and releases held items. Raises NoSuchRule."""
         self._do("clear", name)
 
     def release(self, name: str) -> int:
-        """As `Faults.release`: releases what a rule holds; returns how many items. Raises NoSuchRule."""
+        """As `Faults.release`: releases the items that a rule holds; returns their number. Raises NoSuchRule."""
         count: int = self._do("release", name)
         return count
 
@@ -605,7 +604,7 @@ class RunningFaults:
 
     @property
     def seed(self) -> int:
-        """The seed of all random choices. Setting it raises ValueError for what a fault file could not have."""
+        """The seed of all random choices. Setting it raises ValueError for a value that is invalid in a fault file."""
         found: int = self._do("seed")
         return found
 
@@ -620,7 +619,7 @@ class RunningFaults:
         return lines
 
     def unmatched_report(self) -> list[str]:
-        """As `unmatched`, of the first rules only; the last line has the number of the others."""
+        """As `unmatched`, of the first rules only; the last line has the number of further rules."""
         lines: list[str] = self._do("unmatched_report")
         return lines
 
@@ -664,7 +663,7 @@ class RunningTrace(_Hosted):
     def controller_uri(self) -> str:
         """host:port of a controller that answers the calls of the trace; the first access starts it.
 
-        If the trace has none, it knows the streams that the trace names.
+        If the trace has no calls, it knows the streams that the trace names.
         """
         return self._do(ServedTrace.controller_uri)
 
@@ -695,5 +694,5 @@ class RunningTrace(_Hosted):
         self._host.submit(ServedTrace.wait_failed, self._key).add_done_callback(done)
 
     def missed(self, most: int = 10) -> list[str]:
-        """The first of these requests, one line each: place in the trace, command and fields."""
+        """The first of these requests, one per line: place in the trace, command and fields."""
         return self._do(ServedTrace.missed, most)

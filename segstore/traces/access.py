@@ -1,8 +1,8 @@
 """How a replay reaches a store and its controller: TLS, credentials, delegation tokens.
 
-Recordings contain no delegation tokens unless they were asked for, and those that they contain have expired. So where a
-controller gives tokens in its answers, the requests for the same stream carry those; without a controller, one token is
-given for all.
+Recordings contain no delegation tokens by default, and recorded tokens have expired. So where a controller gives tokens
+in its answers, the requests for the same stream carry these tokens; without a controller, all requests carry one given
+token.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _OF_ANSWERS: Final = "delegationToken"
 
 @dataclass
 class Access:
-    """What the connections and requests of a replay need.
+    """The TLS settings and credentials of a replay.
 
     tls: for connecting to the store; None without TLS. trust: the authorities that the controller's certificate may be
-    of (PEM), b"" for gRPC's own; None without TLS. authorization: value of that metadata of controller calls; "" for
-    none. token: the delegation token of all requests; None for those that the controller gives, or else of the trace.
+    of (PEM), b"" for gRPC's own; None without TLS. authorization: metadata of controller calls, or "". token: the
+    delegation token of all requests; None for the controller's tokens, or else the trace's.
     """
 
     tls: ssl.SSLContext | None = None
@@ -43,7 +43,7 @@ class Access:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """That of a controller call."""
+        """The metadata of a controller call."""
         return (("authorization", self.authorization),) if self.authorization else ()
 
     def warn(self, controller: Endpoint) -> None:

@@ -1,11 +1,11 @@
-"""Makes the controller calls of a trace, and compares the answers with those of the trace.
+"""Makes the controller calls of a trace, and compares the answers with the trace's.
 
-Ids that the controller chooses, such as those of transactions, are learnt from its answers and replaced in later
-requests. Compared are status, details and fields, except ids and times, which are compared as by `Translation`,
-addresses and delegation tokens. Metadata is neither sent nor compared.
+Ids that the controller chooses, such as transaction ids, are learnt from its answers and replaced in later requests.
+Compared are status, details and fields, except ids and times, which are compared as by `Translation`, addresses and
+delegation tokens. Metadata is neither sent nor compared.
 
-A client that waits for a transaction or a scale polls its state. So a state that is passed through is not compared, and
-if it is the answer where the trace has a later one, the call is repeated.
+A client that waits for a transaction or a scale polls its state. So an intermediate state is not compared, and if it is
+the answer where the trace has a later state, the call is repeated.
 
 Invariants: a call is made once, except such polls; calls that were in flight together in the trace are in flight
 together; the wait for an answer is at most `timeout_s`; after `aclose` no call is left.
@@ -48,7 +48,7 @@ class Answered(NamedTuple):
 class TracedCalls:
     """The calls of a trace, made to another controller.
 
-    records: those of the trace. controller: its address. store: that of the store to which requests go.
+    records: of the trace. controller: its address. store: the address of the store to which requests go.
     translation: the ids of both runs, and the fields that are compared. access: TLS and credentials of the calls; it
     learns the tokens in their answers.
     left_out: records that are no calls, or that cannot be made.
@@ -113,7 +113,7 @@ class TracedCalls:
         return Answered(step.request, step.answer, actual, self._fields(step.answer, actual))
 
     async def _actual(self, step: CallStep, expected: Call, asking: asyncio.Task[Call]) -> Call | None:
-        """The answer, after polls the last one; None if none came in time."""
+        """Returns the answer, after polls the last answer; None if no answer came in time."""
         actual = None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -127,7 +127,7 @@ class TracedCalls:
         return actual
 
     def _fields(self, expected: Call, actual: Call) -> tuple[FieldDifference, ...]:
-        """The fields that differ; ids in the others are paired."""
+        """Returns the fields that differ; ids in the other fields are paired."""
         if expected.outcome in _PASSED_THROUGH and actual.status == "OK":
             return ()
         left, right = (

@@ -1,4 +1,4 @@
-"""The records that others need to be replayed: what a part of a trace has to keep beside the records that are chosen.
+"""Records that the replay of chosen records needs: a part of a trace keeps them beside the chosen records.
 
 A connection with a chosen record needs its start, its end and both Hellos. An append needs the set-up of its writer
 with the answer, and the end of a block needs its beginning, which may hold the events, as the beginning needs its end.
@@ -19,7 +19,7 @@ _SET_UPS: Final = ("SETUP_APPEND", "APPEND_SETUP")
 
 @dataclass(slots=True)
 class _Group:
-    """Records that are kept together. places: those that are not kept so far."""
+    """Records that are kept together. places: of the records that are not kept so far."""
 
     places: list[int] = field(default_factory=list)
     kept: bool = False
@@ -27,7 +27,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Connection:
-    """What is kept together of a connection. set_ups: the set-up of each writer. blocks: its newest block."""
+    """The groups of a connection. set_ups: the set-up of each writer. blocks: its newest block."""
 
     bounds: _Group = field(default_factory=_Group)
     set_ups: dict[bytes, _Group] = field(default_factory=dict)

@@ -179,9 +179,9 @@ class TraceFile:
         return block.columns
 
     def follow(self, wait: Callable[[], object]) -> Iterator[Record]:
-        """Yields the records of a capture, including those that its recorder adds later.
+        """Yields the records of a capture, including records that its recorder adds later.
 
-        wait: called when there are no more; what it raises, such as KeyboardInterrupt, ends the iteration. Damage is
+        wait: called when there are no more records; its error, such as KeyboardInterrupt, ends the iteration. Damage is
         added to `damages` once a block follows it; a torn block may still be being written. Raises UnreadableTrace,
         also for a fixture, which does not grow.
         """
@@ -288,9 +288,9 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file, readable only by its owner, that takes the place of `path` at the end; not if that fails.
+    """Opens a new file, readable only by its owner, that replaces `path` at the end unless the block fails.
 
-    What a link names is replaced, not the link. A device or pipe is written to. An OSError in writing names `path`.
+    A link stays, and its target is replaced. A device or pipe is written to. An OSError in writing names `path`.
     """
     if path.exists() and not path.is_file():
         with _naming(path, path), path.open("wb") as there:
@@ -309,7 +309,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _naming(path: Path, written: Path) -> Iterator[None]:
-    """Makes errors of the system that name no file, or the one that is written, name `path`."""
+    """Makes errors of the system that name no file, or the file being written, name `path`."""
     try:
         yield
     except OSError as error:
@@ -319,7 +319,7 @@ def _naming(path: Path, written: Path) -> Iterator[None]:
 
 
 def of_file(error: OSError, path: Path | str) -> OSError:
-    """Returns an error of writing that names the file: the system's names none, or its unfinished part."""
+    """Returns an error of writing that names the file: the system's error names no file, or the unfinished part."""
     return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
 
 
@@ -446,7 +446,7 @@ class FileRecorder(TraceRecorder):
             self._add(connection, 1, part)
 
     def _add(self, connection: int, direction: int, data: Buffer) -> None:
-        """Records bytes; of many, those for which this block has no room begin the next one."""
+        """Records bytes; if there are too many for this block, the rest begins the next block."""
         writer, now = self._writer, self._clock()
         if len(data) > _SMALL_BYTES and len(data) > (room := writer.room(connection, direction)):
             writer.add(now, connection, direction, memoryview(data)[:room])

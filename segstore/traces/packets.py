@@ -1,14 +1,14 @@
 """Traces as packet captures: writes pcapng, and reads pcap and pcapng, as records.
 
-A trace holds no packets, so synthetic ones carry its bytes: raw IP, one or more TCP segments a record, at the record's
-time. The addresses are those of the record that opened the connection; a connection without any gets addresses of
-127.0.0.0/8. A connection ends with FINs, first from the side that closed it. What packets cannot carry (facts other
-than addresses, the trace's metadata) is written as comments, for readers only.
+A trace holds no packets, so synthetic packets carry its bytes: raw IP, one or more TCP segments a record, at the
+record's time. The addresses come from the record that opened the connection; a connection without addresses gets
+addresses of 127.0.0.0/8. A connection ends with FINs, first from the side that closed it. Other facts (beside the
+addresses, and the trace's metadata) are written as comments, for readers only.
 
 Controller calls are lines of a fixture, on an interface of their own for Wireshark's exported PDUs, which Wireshark
-shows as JSON. Of a message that would make a packet too long for Wireshark only the size is kept.
+shows as JSON. If a message would make a packet too long for Wireshark, only its size is kept.
 
-Invariant: reading what was written gives the same calls, and the same records of each connection that starts with a
+Invariant: reading a written file gives the same calls, and the same records of each connection that starts with a
 Hello, apart from those facts. They are in the order of their packets, except that an open record comes with the
 connection's first bytes. Connections are numbered from 1.
 """
@@ -22,7 +22,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from segstore.pipeline.storage import File
-from segstore.pipeline.trace.files import Piece, Skipped
+from segstore.pipeline.trace.files import FileRange, Skipped
 from segstore.pipeline.trace.packet_files import ACK, CALL_START, FIN, RAW_IP, SYN, UPPER_PDU
 from segstore.pipeline.trace.packets import HELLO_START, read_packets
 from segstore.wire.endpoint import Endpoint
@@ -44,11 +44,11 @@ _End = tuple[bytes, int]
 
 
 def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Record]:
-    """Yields the records of all connections that start with a Hello, in order. What cannot be read is added to
-    `damages`. Raises OSError.
+    """Yields the records of all connections that start with a Hello, in order. Unreadable parts are added to `damages`.
+    Raises OSError.
     """
     numbers: dict[int, int] = {}
-    for found in read_packets(Piece(path, "packets", 0, file.size), file, (), groups=1):
+    for found in read_packets(FileRange(path, "packets", 0, file.size), file, (), groups=1):
         if isinstance(found, Skipped):
             damages.append(Damage(found.offset, found.size, False, found.reason))
             continue
@@ -111,7 +111,7 @@ def _comment(record: Record) -> str:
 
 
 def _ends(facts: dict[str, object]) -> tuple[_End, _End] | None:
-    """The addresses of client and store in the facts of a connection; None unless both are there, of one family."""
+    """The addresses of client and store in the facts of a connection; None unless there are two of one family."""
     try:
         peer, store = (Endpoint.parse(str(facts[name])) for name in ("peer", "store"))
         ends = (ip_address(peer.host).packed, peer.port), (ip_address(store.host).packed, store.port)
@@ -134,7 +134,7 @@ class _Connection:
         yield self._packet(ts_ns, 0, ACK)
 
     def see_hello(self, record: Record) -> bool:
-        """Takes the next record; returns whether with it the client's first bytes are those of a Hello."""
+        """Takes the next record; returns whether it completes the start of a Hello in the client's first bytes."""
         before = self._first
         if record.direction is Direction.REQUEST:
             self._first += record.data[: len(HELLO_START) - len(before)]
@@ -184,7 +184,7 @@ def _enhanced(interface: int, ts_ns: int, packet: bytes, comment: str = "") -> b
 
 
 def _checksum(data: bytes) -> bytes:
-    """The ones' complement of the sum of 16-bit words, which is that of the number's remainder."""
+    """Returns the ones' complement of the sum of 16-bit words, from the remainder of the whole number."""
     return (0xFFFF - int.from_bytes(data + bytes(len(data) % 2)) % 0xFFFF).to_bytes(2)
 
 

@@ -1,8 +1,8 @@
 """Recordings of a running server or tap: one rule for where they go and in which form.
 
-The ending of the name decides the form: a capture (`.wtrace`), a fixture (`.jsonl`) or packets (`.pcapng`); others are
-refused. `-` is standard output, which gets the lines of a fixture as the traffic comes. Delegation tokens are left out
-unless requested.
+The ending of the name decides the form: a capture (`.wtrace`), a fixture (`.jsonl`) or packets (`.pcapng`); other
+endings are refused. `-` is standard output, which gets the lines of a fixture as the traffic comes. Delegation tokens
+are left out unless requested.
 
 Invariants: a recording never replaces a file. Forms other than captures are a capture beside the file until the
 recording is closed, so nothing is lost if the process is killed.
@@ -63,7 +63,7 @@ def finish(capture: Path, path: Path) -> None:
 class Recording:
     """A recording in progress. Attributes: recorder, for the servers; connections may be added until `close`.
 
-    path: a file that does not exist yet, or `-`. The others are those of `FileRecorder`. Raises UnknownSuffix,
+    path: a file that does not exist yet, or `-`. Other options are as for `FileRecorder`. Raises UnknownSuffix,
     FileExistsError and other OSErrors.
     """
 

@@ -1,16 +1,16 @@
-"""Drives a store with a trace: repeats its requests and compares the replies with those of the trace.
+"""Drives a store with a trace: repeats its requests and compares the replies with the trace's.
 
 The order of the trace is kept over all its connections: a request is sent once the replies before it have arrived, as
-it may depend on them. A reply is compared with the expected one that has its request id, a KeepAlive or Hello with the
-oldest of its kind. Controller calls are made in the same order, if the address of a controller is given. Ids that a
-store or a controller generates, those of transient segments and of transactions, are learnt from its replies and
-substituted in later requests.
+it may depend on them. A reply is compared with the expected reply that has its request id, a KeepAlive or Hello with
+the oldest of its kind. Controller calls are made in the same order, if the address of a controller is given. Ids that a
+store or a controller generates, for transient segments and transactions, are learnt from its replies and substituted in
+later requests.
 
 Where a fault rule had closed a connection, its end is no difference: the replies that the rule withheld are not
 compared, and requests that it withheld from the store are not sent.
 
-Invariants: the bytes sent are those of the trace, except such ids; a difference lists the fields in which two replies
-differ, in wire order; every wait for a reply has an end; a finished run leaves no connection.
+Invariants: the bytes sent are the trace's, except such ids; a difference lists the fields in which two replies differ,
+in wire order; every wait for a reply has an end; a finished run leaves no connection.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Drive(NamedTuple):
     """The result of a run: the differences, and the traffic as records of a trace.
 
     requests, replies: numbers of frames. calls: number of controller calls. left_out: records of controller calls that
-    are no calls or cannot be made. cuts: connections that a recorded fault had closed, a line each.
+    are no calls or cannot be made. cuts: connections that a recorded fault had closed, one per line.
     """
 
     differences: list[ReplyDifference]
@@ -161,9 +161,9 @@ class _Peer:
         return self._task.done()
 
     async def reply(self, expected: bytes, timeout_s: float) -> tuple[int, bytes] | None:
-        """The reply that matches the expected one, else the first that came; None if none came.
+        """Returns the reply that matches the expected reply, else the first that came; None if no reply came.
 
-        A reply that does not decode matches any expected one.
+        A reply that does not decode matches any expected reply.
         """
         looked, wanted = 0, _claim(expected)
         try:
@@ -202,7 +202,7 @@ class _Peer:
 
 
 def _fault(record: Record) -> str:
-    """The fault for which the store has closed a connection; "" if there was none."""
+    """Returns the fault for which the store has closed a connection, or ""."""
     reason = (unpack_data(record.data) or {}).get("reason", "") if record.kind is RecordKind.CLOSE else ""
     return str(reason) if str(reason).startswith("fault ") else ""
 
@@ -242,7 +242,7 @@ def _kept_back(records: Iterable[Record]) -> set[int]:
 
 
 def _claim(frame: bytes) -> Any:
-    """The key that a reply shares with the expected one; None for a frame that does not decode."""
+    """Returns the key that a reply shares with the expected reply; None for a frame that does not decode."""
     try:
         command = decode(frame, unknown="keep")
     except WireError:
@@ -252,7 +252,7 @@ def _claim(frame: bytes) -> Any:
 
 @dataclass
 class _Driver:
-    """Repeats the requests of one trace; the arguments are those of `drive`. calls: those to make, if any."""
+    """Repeats the requests of one trace; the arguments are as for `drive`. calls: the calls to make, if any."""
 
     address: tuple[str, int]
     access: Access
@@ -469,7 +469,7 @@ class _Driver:
         return self.timeout_s + min(max(LONG_POLL_S, recorded_s), _LONGEST_READ_S)
 
     async def _unframed(self, record: Record) -> None:
-        """Expects bytes that are no complete frame, such as half of one before the store closed."""
+        """Expects bytes that are no complete frame, such as half a frame before the store closed."""
         number = record.connection
         peer = self._peers.get(number) or await self._open(number)
         found = await peer.unframed(len(record.data), self.timeout_s)
@@ -481,7 +481,7 @@ class _Driver:
             self._differ(number, record.data, found or None, why, fields=fields)
 
     def _learn(self, seen: Exchange, expected: bytes, actual: bytes) -> None:
-        """Pairs the ids in the name of a transient segment with those in the store's name for it."""
+        """Pairs the ids in the name of a transient segment with the ids in the store's name for it."""
         if not seen.answers or not isinstance(seen.answers[-1].command, CreateTransientSegment):
             return
         traced, live = (describe(frame, unknown="keep").command for frame in (expected, actual))
@@ -505,12 +505,12 @@ async def drive(
 ) -> Drive:
     """Repeats the requests of a trace and compares the replies.
 
-    controller: (host, port) of the controller to which the controller calls of the trace are made; what the recorded
-    controller asked its stores is then left out. None to make no calls. access: TLS, credentials and tokens; None if
-    none are needed. timeout_s: the maximum wait for a reply, for a read in addition to its wait for data: the long poll
-    of stores, or its time in the trace if that is longer, at most 600 s. pace: 1 sends at the times of the trace, 2
-    twice as fast; None as soon as the earlier replies have come. ignore: fields that may differ. all_differences:
-    continue after the first. Raises OSError if a connection cannot be opened, ValueError for a pace out of range.
+    controller: (host, port) of the controller to which the controller calls of the trace are made; requests of the
+    recorded controller to its stores are then left out. None to make no calls. access: TLS, credentials and tokens, if
+    needed. timeout_s: the maximum wait for a reply, for a read in addition to its wait for data: the long poll of
+    stores, or its time in the trace if that is longer, at most 600 s. pace: 1 sends at the times of the trace, 2 twice
+    as fast; None as soon as the earlier replies have come. ignore: fields that may differ. all_differences: continue
+    after the first. Raises OSError if a connection cannot be opened, ValueError for a pace out of range.
     """
     check_pace(pace)
     access = access or Access()

@@ -1,4 +1,4 @@
-"""A reply that differs from that of a trace, as text: the fields that differ, then both replies.
+"""A reply that differs from the trace's, as text: the fields that differ, then both replies.
 
 Invariant: delegation tokens are not shown.
 """
@@ -13,17 +13,17 @@ from segstore.wire.inspect import describe, lines
 from segstore.wire.trace import CONTROLLER, Call, FieldDifference, redacted_call
 
 _MOST_PLACES: Final = 8
-"""Places in which one payload differs that are listed."""
+"""Maximum number of listed differences in a payload."""
 _THERE: Final = "_EXISTS"
 """The end of names of replies that refuse to create what exists, such as SEGMENT_ALREADY_EXISTS and STREAM_EXISTS."""
 
 
 class ReplyDifference(NamedTuple):
-    """A reply that is not what was expected.
+    """A reply that differs from the expected reply.
 
-    connection: as in the trace; `CONTROLLER` for a controller call. number: that of the record in the trace, from 1.
-    request: the frame of the request, if any. expected, actual: frames; None if no reply was expected, or none came. Of
-    a call, all three are the data of CALL records. why: why none came.
+    connection: as in the trace; `CONTROLLER` for a controller call. number: of the record in the trace, from 1.
+    request: the frame of the request, if any. expected, actual: frames; None if no reply was expected, or no reply
+    came. Of a call, all three are the data of CALL records. why: why no reply came.
     """
 
     connection: int

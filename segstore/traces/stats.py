@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Filter, Record
 
 
-class Traffic(NamedTuple):
+class CommandTraffic(NamedTuple):
     """Frames, bytes and failures of one command in one direction."""
 
     direction: str
@@ -29,7 +29,7 @@ class Traffic(NamedTuple):
     malformed: int
 
 
-class Latency(NamedTuple):
+class LatencyStats(NamedTuple):
     """Latencies of one command's requests, in ns."""
 
     command: str
@@ -48,8 +48,8 @@ class Statistics(NamedTuple):
     duration_ns: int
     connections: int
     still_open: int
-    traffic: tuple[Traffic, ...]
-    latencies: tuple[Latency, ...]
+    traffic: tuple[CommandTraffic, ...]
+    latencies: tuple[LatencyStats, ...]
     unanswered: dict[str, int]
     given_up: dict[str, int]
     unasked: dict[str, int]
@@ -63,7 +63,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Statistics:
-    """Computes the statistics of all records, or of those that match a filter; memory grows by 8 bytes per request.
+    """Computes the statistics of all records, or of records that match a filter; memory grows by 8 bytes per request.
 
     The latency of a request counts if it or its reply matches.
     """
@@ -107,7 +107,7 @@ def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Stati
         last - first,
         connections,
         len(alive),
-        tuple(Traffic(way.name.lower(), name, *row) for (way, name), row in sorted(counts.items())),
+        tuple(CommandTraffic(way.name.lower(), name, *row) for (way, name), row in sorted(counts.items())),
         tuple(_latency(name, sorted(found)) for name, found in sorted(waits.items())),
         dict(sorted((unanswered - given_up).items())),
         dict(sorted(given_up.items())),
@@ -115,9 +115,11 @@ def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Stati
     )
 
 
-def _latency(command: str, ascending: Sequence[int]) -> Latency:
+def _latency(command: str, ascending: Sequence[int]) -> LatencyStats:
     count = len(ascending)
-    return Latency(command, count, ascending[(count - 1) // 2], ascending[-(-count * 99 // 100) - 1], ascending[-1])
+    return LatencyStats(
+        command, count, ascending[(count - 1) // 2], ascending[-(-count * 99 // 100) - 1], ascending[-1]
+    )
 
 
 def lines(stats: Statistics) -> Iterator[str]:

@@ -36,7 +36,7 @@ _ATTEMPTS: Final = 5
 
 
 class TraceClient:
-    """Makes the requests of a trace in order, with one connection for each of the trace's."""
+    """Makes the requests of a trace in order, with one connection per connection of the trace."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps

@@ -5,6 +5,6 @@ state of segments, writers and transactions from replies. The script explains by
 the schema and the language that Python declares (`schema.py`).
 """
 
-from segstore.view.files import Written, write_page
+from segstore.view.files import WrittenPage, write_page
 
-__all__ = ["Written", "write_page"]
+__all__ = ["WrittenPage", "write_page"]

@@ -24,7 +24,7 @@ MOST_DIFFERENCES: Final = 10_000
 _LONGEST_VALUE: Final = 2_000
 
 
-class Written(NamedTuple):
+class WrittenPage(NamedTuple):
     """A page that was written: its size in bytes, and the damage found in each trace."""
 
     size: int
@@ -39,7 +39,7 @@ def write_page(
     ignore: frozenset[str] = VARYING_FIELDS,
     exact: bool = False,
     advance: Callable[[int], None] | None = None,
-) -> Written:
+) -> WrittenPage:
     """Writes the page of traces, replacing an existing file.
 
     against: a trace that the only source is compared with, as two runs of one program. ignore: fields that may differ.
@@ -59,7 +59,7 @@ def write_page(
     with replacing(target) as file:
         for text in html(packed, compared):
             size += file.write(text.encode())
-    return Written(size, tuple(damages))
+    return WrittenPage(size, tuple(damages))
 
 
 def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:

@@ -2,7 +2,8 @@
 
 A pack is a dict of sections, each compressed with deflate (no header):
 
-- `tables`: a JSON object: names, lanes, writers, entities, damage, and what was left out
+- `tables`: a JSON object: names, lanes, writers, damage, and what was left out
+- `states`: as JSON, what replies say about segments, writers and transactions (`state.py`)
 - columns: one number per record. A column is stored by planes: first the lowest byte of every number, then the next.
   Planes that are zero throughout are omitted, so the size of a section gives the number of its planes.
 - `bytes-N`: the bytes of the records of block N, of `BLOCK_RECORDS` each, one after another. Of a record longer than
@@ -161,10 +162,7 @@ class _Columns:
         for name in ("size", "lane", "code", "segments", "writer", "reply", "block", "events", "call"):
             yield name, planes(4, getattr(self, name))
         yield "request_id", planes(8, self.request_id)
-        changes = self.states
-        yield "change_at", planes(4, _deltas(array("q", [0]) + changes.at))
-        yield "change_of", planes(4, changes.of)
-        yield "change_to", planes(8, changes.to)
+        yield "states", _json(self.states.as_json())
 
     def tables(self) -> dict[str, Any]:
         names = [SegmentName.parse(name) for name in self.names]
@@ -175,7 +173,6 @@ class _Columns:
             "names": [[name.name, name.scope, name.stream] for name in names],
             "sets": list(self.sets),
             "writers": [_writer(each) for each in self.writers],
-            "states": self.states.tables(),
             "calls": self.calls,
         }
 

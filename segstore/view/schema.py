@@ -6,15 +6,13 @@ type that the script does not know is refused when the page is made.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
+from segstore.view.state import MOST_EXACT
 from segstore.wire.commands import AppendBlock
 from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.schema import lowering as low
 from segstore.wire.trace import language, subjects_of, values_of
-
-MOST_EXACT: Final = (1 << 53) - 1
-"""The largest integer that a number of JavaScript represents exactly, with all smaller ones."""
 
 
 def specification() -> dict[str, Any]:
@@ -43,11 +41,11 @@ def _command(cls: type[Command]) -> dict[str, Any]:
     }
 
 
-def _node(node: low.Node) -> dict[str, Any]:
+def _node(node: low.SchemaNode) -> dict[str, Any]:
     return {"name": node.name, **_form(node)}
 
 
-def _form(node: low.Node) -> dict[str, Any]:
+def _form(node: low.SchemaNode) -> dict[str, Any]:
     match node:
         case low.Fixed():
             return {"is": "fixed", "format": node.format}

@@ -17,7 +17,7 @@ from segstore.wire.names import SegmentName
 from segstore.wire.trace import Direction, RecordKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from segstore.wire.schema import Command
     from segstore.wire.trace import Exchange
@@ -27,39 +27,36 @@ FACTS: Final = {
     "writer": ("set up on connections", "last event number acknowledged"),
     "transaction": ("state", "segments created", "segments committed", "segments aborted"),
 }
-"""The facts about each kind of entity, in the order of their numbers."""
-MOST_FACTS: Final = 8
-WORDS: Final = frozenset({"exists", "sealed", "merged into", "set up on connections", "state"})
-"""The facts whose value is the number of a word; others are numbers themselves."""
-_EXISTS, _SEALED, _LENGTH, _START, _MERGED = range(5)
-_SET_UP, _ACKNOWLEDGED = range(2)
-_STATE, _CREATED, _COMMITTED, _ABORTED = range(4)
+"""The facts about each kind of entity, in the order in which the page shows them."""
+MOST_EXACT: Final = (1 << 53) - 1
+"""The largest integer that a number of JavaScript represents exactly, with all smaller ones."""
+_NO_EVENT: Final = -(1 << 63)
+
+Value = int | str
+Entity = dict[str, tuple["array[int]", list[Value]]]
+"""By fact: the records after which it changed, and its value from each on."""
 
 
 class States:
-    """The changes so far: `at` (record), `of` (entity times MOST_FACTS plus fact) and `to` (value), in order."""
+    """The changes so far. entities: by kind, name, and segment of a writer."""
 
     def __init__(self) -> None:
-        self.at, self.of, self.to = array("q"), array("I"), array("q")
-        self._entities: dict[tuple[str, str, str], int] = {}
-        self._words: dict[str, int] = {}
-        self._now: dict[int, int] = {}
-        self._set_up: dict[int, dict[int, None]] = {}
+        self.entities: dict[tuple[str, str, str], Entity] = {}
+        self._set_up: dict[int, dict[int, Entity]] = {}
         self._connections: dict[int, dict[int, int]] = {}
-        """By writer: the numbers of the connections that it is set up on, by their lanes."""
+        """By the id of a writer's entity: the numbers of the connections that it is set up on, by their lanes."""
         self._record = 0
         self._lane = 0
 
-    def tables(self) -> dict[str, Any]:
-        """Entities as [kind, name, segment of a writer] and words, by their numbers; what the facts are."""
-        facts = {kind: [[fact, fact in WORDS] for fact in each] for kind, each in FACTS.items()}
-        return {
-            "entities": list(self._entities),
-            "words": list(self._words),
-            "facts": facts,
-            "most_facts": MOST_FACTS,
-            "changes": len(self.at),
-        }
+    def as_json(self) -> list[list[Any]]:
+        """Returns [kind, name, segment of a writer, {fact: [records, values]}] for each entity.
+
+        Numbers are differences to the number before, which compress well.
+        """
+        return [
+            [*key, {fact: [_differences(part) for part in entity[fact]] for fact in FACTS[key[0]] if fact in entity}]
+            for key, entity in self.entities.items()
+        ]
 
     def see(self, at: int, lane: int, seen: Exchange) -> None:
         """Takes the next record. at: its number. lane: that of its connection."""
@@ -71,85 +68,99 @@ class States:
         elif seen.record.direction is Direction.REPLY and (step := _STEPS.get(type(command))) is not None:
             step(self, seen, command)
 
-    def _set(self, entity: int, fact: int, value: int | str) -> None:
-        of = entity * MOST_FACTS + fact
-        number = value if isinstance(value, int) else self._words.setdefault(value, len(self._words))
-        if self._now.get(of) != number:
-            self._now[of] = number
-            self.at.append(self._record)
-            self.of.append(of)
-            self.to.append(number)
+    def _set(self, entity: Entity, fact: str, value: Value) -> None:
+        if isinstance(value, int) and abs(value) > MOST_EXACT:
+            value = "none" if value == _NO_EVENT else str(value)
+        records, values = entity.setdefault(fact, (array("q"), []))
+        if not values or values[-1] != value:
+            records.append(self._record)
+            values.append(value)
 
-    def _entity(self, kind: str, name: str, of: str = "") -> int:
-        return self._entities.setdefault((kind, name, of), len(self._entities))
-
-    def _count(self, entity: int, fact: int) -> None:
-        self._set(entity, fact, self._now.get(entity * MOST_FACTS + fact, 0) + 1)
+    def _entity(self, kind: str, name: str, of: str = "") -> Entity:
+        return self.entities.setdefault((kind, name, of), {})
 
     # --- segments -----------------------------------------------------------------------------------------------
 
     def segment(
         self, name: str, exists: str | None = None, *, length: int = -1, start: int = -1, sealed: bool | None = None
-    ) -> int:
+    ) -> Entity:
         """Sets facts of a segment; -1 and None are unknown.
 
         A reply that does not state whether the segment exists shows that it did, but may come after its deletion.
         """
         entity = self._entity("segment", name)
-        if exists is not None or entity * MOST_FACTS + _EXISTS not in self._now:
-            self._set(entity, _EXISTS, exists or "yes")
+        if exists is not None or "exists" not in entity:
+            self._set(entity, "exists", exists or "yes")
         if length >= 0:
-            self._set(entity, _LENGTH, length)
+            self._set(entity, "length", length)
         if start >= 0:
-            self._set(entity, _START, start)
+            self._set(entity, "start offset", start)
         if sealed is not None:
-            self._set(entity, _SEALED, "yes" if sealed else "no")
+            self._set(entity, "sealed", "yes" if sealed else "no")
         return entity
 
     def merged(self, source: str, target: str, length: int) -> None:
-        self._set(self.segment(source, "no"), _MERGED, target)
+        self._set(self.segment(source, "no"), "merged into", target)
         self.segment(target, length=length)
-        self._transaction(source, "committed", _COMMITTED)
+        self._transaction(source, "committed")
 
-    def _transaction(self, segment: str, state: str, fact: int) -> None:
+    def _transaction(self, segment: str, state: str) -> None:
         transaction = SegmentName.parse(segment).transaction_id
         if transaction is not None:
             entity = self._entity("transaction", str(transaction))
-            self._set(entity, _STATE, state)
-            self._count(entity, fact)
+            self._set(entity, "state", state)
+            fact = f"segments {'created' if state == 'open' else state}"
+            count = entity[fact][1][-1] if fact in entity else 0
+            assert isinstance(count, int)
+            self._set(entity, fact, count + 1)
 
     def created(self, seen: Exchange, reply: c.SegmentCreated) -> None:
         name, is_table = reply.segment, any(isinstance(each.command, c.CreateTableSegment) for each in seen.answers)
         # How much entries of a table take is in no reply.
         self.segment(name, "yes", length=-1 if is_table else 0, start=0, sealed=False)
-        self._transaction(name, "open", _CREATED)
+        self._transaction(name, "open")
 
     def deleted(self, name: str) -> None:
         self.segment(name, "no")
-        self._transaction(name, "aborted", _ABORTED)
+        self._transaction(name, "aborted")
 
     # --- writers ------------------------------------------------------------------------------------------------
 
     def set_up(self, seen: Exchange, reply: c.AppendSetup) -> None:
         entity = self._entity("writer", str(reply.writer_id), reply.segment)
-        self._set(entity, _ACKNOWLEDGED, reply.last_event_number)
-        self._set_up.setdefault(self._lane, {})[entity] = None
-        self._connections.setdefault(entity, {})[self._lane] = seen.connection
+        self._set(entity, "last event number acknowledged", reply.last_event_number)
+        self._set_up.setdefault(self._lane, {})[id(entity)] = entity
+        self._connections.setdefault(id(entity), {})[self._lane] = seen.connection
         self._report_connections(entity)
         self.segment(reply.segment, "yes")
 
     def acknowledged(self, seen: Exchange, command: c.DataAppended) -> None:
         for segment in seen.segments[:1]:
             self.segment(segment, length=command.current_segment_write_offset)
-            self._set(self._entity("writer", str(command.writer_id), segment), _ACKNOWLEDGED, command.event_number)
+            self._set(
+                self._entity("writer", str(command.writer_id), segment),
+                "last event number acknowledged",
+                command.event_number,
+            )
 
     def _close(self, lane: int) -> None:
-        for entity in self._set_up.pop(lane, ()):
-            self._connections[entity].pop(lane, None)
+        for entity in self._set_up.pop(lane, {}).values():
+            self._connections[id(entity)].pop(lane, None)
             self._report_connections(entity)
 
-    def _report_connections(self, entity: int) -> None:
-        self._set(entity, _SET_UP, ", ".join(map(str, self._connections[entity].values())) or "none")
+    def _report_connections(self, entity: Entity) -> None:
+        self._set(
+            entity, "set up on connections", ", ".join(map(str, self._connections[id(entity)].values())) or "none"
+        )
+
+
+def _differences(values: Iterable[Value]) -> list[Value]:
+    found: list[Value] = []
+    last = 0
+    for value in values:
+        found.append(value - last if isinstance(value, int) else value)
+        last = value if isinstance(value, int) else last
+    return found
 
 
 def _asked(seen: Exchange, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Clusters of segment stores with a controller, in one process or in several."""
+"""Clusters of segment stores with a controller, in one process or in several processes."""
 
 from segstore.server.cluster.local import Cluster, MockCluster
 from segstore.server.cluster.node import ClusterNode

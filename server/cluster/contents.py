@@ -1,6 +1,6 @@
-"""What a cluster holds, for tests: the operations of the control API as methods.
+"""Reads and changes a cluster's contents in tests: the operations of the control API as methods.
 
-Each method calls the handler that answers the operation over HTTP, so both have the same effect and refuse the same.
+Each method calls the handler that answers the operation over HTTP, so both have the same effects and the same errors.
 Results are the models of the API's description. Streams, groups and tables are named as "scope/name". Methods raise
 ControllerError, StoreError, LookupError, ValueError, RuntimeError.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Operations,
         SegmentOfStream,
         StreamDetails,
-        StreamState,
+        StreamInfo,
         StreamSummary,
         TableDetails,
         TableSummary,
@@ -72,7 +72,7 @@ class WithContents(ABC):
         return await self._all("list_scopes", "scopes")
 
     async def streams(self, scope: str) -> list[StreamSummary]:
-        """The streams of a scope, without internal ones."""
+        """Returns the streams of a scope, without internal streams."""
         return await self._all("list_streams", "streams", scope)
 
     async def stream(self, stream: str) -> StreamDetails:
@@ -83,19 +83,19 @@ class WithContents(ABC):
         """The segments that a stream has and had, by epoch."""
         return await self._all("list_stream_segments", "segments", *_two(stream))
 
-    async def create_stream(self, scope: str, stream: str, segments: int = 1) -> StreamState:
+    async def create_stream(self, scope: str, stream: str, segments: int = 1) -> StreamInfo:
         """Creates a stream, and its scope if needed."""
         return await self._ask("create_stream", scope, stream, segments=segments)
 
-    async def seal_stream(self, stream: str) -> StreamState:
+    async def seal_stream(self, stream: str) -> StreamInfo:
         """Seals a stream."""
         return await self._ask("seal_stream", *_two(stream))
 
-    async def scale_stream(self, stream: str, segments: int) -> StreamState:
+    async def scale_stream(self, stream: str, segments: int) -> StreamInfo:
         """Replaces all open segments of a stream by others with equal key ranges."""
         return await self._ask("scale_stream", *_two(stream), segments=segments)
 
-    async def truncate_stream(self, stream: str, cut: Mapping[int, int]) -> StreamState:
+    async def truncate_stream(self, stream: str, cut: Mapping[int, int]) -> StreamInfo:
         """Removes the events before a cut: segment id → offset."""
         position = ",".join(f"{segment}:{offset}" for segment, offset in cut.items())
         return await self._ask("truncate_stream", *_two(stream), position=position)
@@ -134,7 +134,7 @@ class WithContents(ABC):
         return await self._all("list_transactions", "transactions", *_two(stream))
 
     async def transaction(self, stream: str, transaction: UUID) -> TransactionDetails:
-        """A transaction; for a while also one that has ended."""
+        """Returns a transaction; ended transactions are found for a while."""
         return await self._ask("get_transaction", *_two(stream), transaction)
 
     async def begin_transaction(self, stream: str, lease_ms: int = 30_000) -> UUID:

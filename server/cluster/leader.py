@@ -1,9 +1,9 @@
 """The controller of a cluster of processes, while this process leads it.
 
-Its state is in the shared folder, opened as a container is: the next leader fences this one. Its requests about
-segments go over the wire to the owning stores. It publishes what users configure to the configuration service.
+Its state is in the shared folder, opened like a container: the next leader fences this leader. Its requests about
+segments go over the wire to the owning stores. It publishes scopes and stream policies to the configuration service.
 
-Invariant: calls are answered here between `lead` and `resign`; `resign` leaves nothing open, and a change that was not
+Invariant: calls are answered here between `lead` and `resign`; `resign` closes everything, and a change that was not
 durable by then was never answered. A fenced leader answers nothing and publishes nothing.
 """
 
@@ -21,7 +21,7 @@ from segstore.server.controller import Controller
 from segstore.server.controller.api import Authority, ControllerServer, Permission
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Configuration, Configured, Disconnected, configured
-from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Epoch, Fenced, JournalFailed
+from segstore.server.durable import MIN_MEMORY_BYTES, ContainerEpoch, Durability, Fenced, JournalFailed
 from segstore.server.segments import RemoteSegments
 from segstore.server.shared_folder import Owners, SharedFolder, drop, result_of
 from segstore.wire.endpoint import Endpoint
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class Leading(NamedTuple):
     """An open controller. calls: serves its API. segments: sends its requests to the stores."""
 
-    epoch: Epoch
+    epoch: ContainerEpoch
     durability: Durability
     controller: Controller
     calls: ControllerServer
@@ -72,9 +72,9 @@ class ControllerLeader:
         self._authority = authority
         self._servers = servers
         self._refused = refused
-        self._opening: asyncio.Task[tuple[Epoch, Durability]] | None = None
+        self._opening: asyncio.Task[tuple[ContainerEpoch, Durability]] | None = None
 
-    def _open(self) -> tuple[Epoch, Durability]:
+    def _open(self) -> tuple[ContainerEpoch, Durability]:
         epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
         self._folder.recover(epoch, durability, {})
         return epoch, durability
@@ -131,7 +131,7 @@ class ControllerLeader:
         log.info("this process leads the controller, epoch %d", epoch.number)
         return made
 
-    def _failed(self, epoch: Epoch, why: str) -> None:
+    def _failed(self, epoch: ContainerEpoch, why: str) -> None:
         if self.leading is None or self.leading.epoch is not epoch:
             return
         if epoch.is_known_over:

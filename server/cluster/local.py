@@ -1,8 +1,8 @@
-"""Segment stores and a controller in one process: what `segstore serve` runs, and what tests start as `MockCluster`.
+"""Segment stores and a controller in one process, run by `segstore serve` and by tests as `MockCluster`.
 
 Containers are assigned to the stores round-robin. The controller locates a segment with the same table that decides
-which store serves it, so a client that asks another store gets WrongHost. The controller calls the owning store
-directly, not over the wire.
+which store serves it, so any other store answers WrongHost. The controller calls the owning store directly, not over
+the wire.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.
 
 
 class Cluster(ClusterNode):
-    """Stores and a controller in one process. Attributes: those of `ClusterNode`, and
+    """Stores and a controller in one process.
 
-    members: the ownership of containers by several stores; None for one store.
-    durability: the data directory; None if everything is in memory.
+    Attributes, besides the attributes of `ClusterNode`:
+        members: the ownership of containers by several stores; None for a single store.
+        durability: the data directory; None if everything is in memory.
 
-    With one store, methods about several raise RuntimeError.
+    With one store, methods that need several stores raise RuntimeError.
     """
 
     controller: Controller | None = None
@@ -56,8 +57,8 @@ class Cluster(ClusterNode):
         configuration: Coordinator | None = None,
     ) -> None:
         """faults: the fault rules of the stores; None to disable faults. clock: of the stores.
-        coordinator: the service with which several stores have sessions; None for one in this process. configuration:
-        the service that holds scopes and stream policies; None for the same one.
+        coordinator: the service with which several stores have sessions; None for an in-process service. configuration:
+        the service that holds scopes and stream policies; None for the `coordinator`.
         """
         super().__init__(settings, faults)
         self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
@@ -123,10 +124,12 @@ class Cluster(ClusterNode):
         await durability.start(self._cannot_write)
 
     async def start(self, *, with_controller: bool = True) -> None:
-        """Listens on all ports or on none. with_controller: False leaves the controller to `start_controller`.
+        """Listens on all ports, or on no port if it raises.
+
+        with_controller: False leaves the controller to `start_controller`.
 
         Raises CannotListen, OSError; DataError for the data directory. A stopped cluster cannot be started again; a new
-        one continues from its directory.
+        cluster continues from its directory.
         """
         self._with_controller = with_controller
         await super().start()
@@ -180,9 +183,11 @@ class Cluster(ClusterNode):
     async def _serve_rest_api(self, executor: Executor, calls: Calls) -> None:
         if self.settings.rest_port is None:
             return
-        from segstore.server.rest import Status, answered  # a web library
+        from segstore.server.rest import HealthStatus, answered  # a web library
 
-        health = dict.fromkeys(("GRPCServer", "eventProcessor", "retentionService", "watermarkingService"), Status.UP)
+        health = dict.fromkeys(
+            ("GRPCServer", "eventProcessor", "retentionService", "watermarkingService"), HealthStatus.UP
+        )
         await self._start_rest_api(self._authority, partial(answered, executor, calls=calls), lambda: health)
 
     def _journal(self, operation: op.Operation) -> None:
@@ -279,11 +284,11 @@ class MockCluster(Cluster, WithContents):
             assert await mock.events("shop/orders") == [b"tea"]
 
     `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. `rest_port` is the
-    port of the controller's REST API. With `data`, everything is kept in that directory, and another cluster with it
-    continues from there. `ownership` sets how several stores own their containers and what they do when a session
-    expires. `coordinator` and `configuration` are the services with which they have sessions, such as a
-    `ZooKeeperCoordinator`; by default these are in this process.
-    Other keyword arguments are the fields of `StoreSettings`. Raises ValueError for an invalid one, FaultFileError.
+    port of the controller's REST API. With `data`, the state is in that directory, and a later cluster continues from
+    it. `ownership` sets how several stores own their containers and what they do when a session expires. `coordinator`
+    and `configuration` are the services with which they have sessions, such as a `ZooKeeperCoordinator`; by default,
+    both are in this process. Other keyword arguments are the fields of `StoreSettings`. Raises ValueError for an
+    invalid argument, FaultFileError.
 
     With several stores, a test moves containers, stops stores and breaks sessions with these calls:
 

@@ -29,7 +29,7 @@ _ANOTHER_LOOK_S = 0.5
 
 
 class Members:
-    """The ownership of each store, by the store's number; for a stopped store, its last one."""
+    """The ownership of each store, by the store's number; a stopped store keeps its last ownership."""
 
     def __init__(
         self,
@@ -40,7 +40,8 @@ class Members:
         configuration: Coordinator | None = None,
     ) -> None:
         """servers: the stores; `start_one` replaces an entry. coordinator: the service with which they have sessions;
-        None for one in this process. configuration: that for scopes and stream policies, if it is a different one.
+        None for an in-process service. configuration: the service for scopes and stream policies; None for the
+        `coordinator`.
         """
         self._servers = servers
         self._settings = settings
@@ -153,7 +154,7 @@ class Members:
         await self.ownerships[number].start()
 
     def session(self, number: int) -> InProcessSession:
-        """The session of a store. Raises RuntimeError if it has none, or one outside this process."""
+        """Returns a store's session. Raises RuntimeError if it has none in this process."""
         session = self.ownerships[number].session
         if not isinstance(session, InProcessSession):
             raise RuntimeError(f"store {number} has no session with a coordination service in this process")

@@ -1,6 +1,6 @@
 """The base class of one process of a cluster: its segment stores, controller and control API, run together.
 
-Subclasses decide how containers are owned: `Cluster` for stores that share them in one process, `ClusterProcess`
+Subclasses decide how containers are owned: `ClusterControl` for stores that share them in one process, `ClusterProcess`
 for one store that shares them with other processes.
 """
 
@@ -23,14 +23,14 @@ from segstore.server.node import SegmentStoreServer, WithSnapshots
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.control_api import Cluster, ControlApi, Controlled
-    from segstore.server.rest import Answer, Asked, RestApi, Status
+    from segstore.server.control_api import ClusterControl, ControlApi, Controlled
+    from segstore.server.rest import HealthStatus, RestApi, RestRequest, RestResponse
 
 
 class Ownership(TypedDict, total=False):
     """How containers are owned: the arguments of `Controlled` that differ between subclasses of `ClusterNode`."""
 
-    cluster: Cluster | None
+    cluster: ClusterControl | None
     why_no_cluster: str
     owner_elsewhere: Callable[[int], Endpoint | None]
 
@@ -42,11 +42,11 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         stores: the stores of this process, in order.
         controller: the controller, while it is in this process.
         controller_address: address for clients, once started; None without a controller.
-        http_address: address of the control API, once started; None without one.
+        http_address: address of the control API, once started; None if it is disabled.
         traffic: the latest traffic of the stores; None if it is not kept.
-        rest_address: address of the REST API, once started; None without one.
-        failure: once started, a future that resolves when this process cannot continue, with one sentence why. From
-            then on nothing is acknowledged.
+        rest_address: address of the REST API, once started; None if it is disabled.
+        failure: once started, a future that resolves with the reason (a sentence) when this process cannot continue;
+            from then on nothing is acknowledged.
     """
 
     stores: list[SegmentStoreServer]
@@ -88,7 +88,9 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         return None if self._rest_api is None else self._rest_api.address
 
     async def start(self) -> None:
-        """Listens on all ports or on none. Raises CannotListen, OSError, DataError for data, and as `_start`."""
+        """Listens on all ports, or on no port if it raises. Raises CannotListen, OSError, DataError and the errors of
+        `_start`.
+        """
         self.failure = asyncio.get_running_loop().create_future()
         try:
             await self._start()
@@ -159,8 +161,8 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
     async def _start_rest_api(
         self,
         authority: Authority | None,
-        ask: Callable[[Asked, str | None, str], Awaitable[Answer]],
-        health: Callable[[], Mapping[str, Status]],
+        ask: Callable[[RestRequest, str | None, str], Awaitable[RestResponse]],
+        health: Callable[[], Mapping[str, HealthStatus]],
     ) -> None:
         """Serves the REST API if it has a port. ask, health: as in `Answering`. Raises CannotListen."""
         settings = self.settings

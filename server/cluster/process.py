@@ -1,11 +1,11 @@
-"""One process of a cluster of several, for `--zookeeper`: a segment store and a controller port.
+"""One process of a cluster of processes (`--zookeeper`): a segment store and a controller port.
 
-Each process owns some of the containers through its session with ZooKeeper, in a folder that all share. One process
-leads the controller; all serve its port and forward calls to the leader. The controller's requests about segments go
+Each process owns a part of the containers through its session with ZooKeeper, in a shared folder. One process leads the
+controller; all processes serve its port and forward calls to the leader. The controller's requests about segments go
 over the wire to the owning store, even if that is this process.
 
-Invariant: a process that cannot continue gives the reason in `failure`, once, and from then on acknowledges nothing
-that is not durable. Refused: a folder of another cluster, see `identify`.
+Invariant: a process that cannot continue gives the reason in `failure`, once, and from then on acknowledges only
+durable changes. Refused: a folder of another cluster, see `identify`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ _AGAIN_S = 0.5
 
 
 class ClusterProcess(ClusterNode):
-    """A process of `segstore serve --zookeeper`. Attributes: those of `ClusterNode`, and
+    """A process of `segstore serve --zookeeper`.
 
-    configuration: scopes and stream policies, through a session with their service.
+    Attributes, besides the attributes of `ClusterNode`:
+        configuration: scopes and stream policies, through a session with their service.
     """
 
     def __init__(
@@ -276,21 +277,23 @@ class ClusterProcess(ClusterNode):
     async def _serve_rest_api(self, front: ForwardingServer | None) -> None:
         if front is None or self.settings.rest_port is None:
             return
-        from segstore.server.rest import Status, answered_by_leader  # a web library
+        from segstore.server.rest import HealthStatus, answered_by_leader  # a web library
 
         def executor() -> Executor | None:
             here = self._leader_here
             leading = None if here is None else here.leading
             return None if leading is None or front.local is None else leading.calls.executor
 
-        def health() -> dict[str, Status]:
-            led = Status.NEW if executor() is None and self._leader() is None else Status.UP
+        def health() -> dict[str, HealthStatus]:
+            led = HealthStatus.NEW if executor() is None and self._leader() is None else HealthStatus.UP
             session = self.ownership.session
             connected = session is not None and session.state is SessionState.CONNECTED
             return {
-                "GRPCServer": Status.UP,
+                "GRPCServer": HealthStatus.UP,
                 **dict.fromkeys(("eventProcessor", "retentionService", "watermarkingService"), led),
-                **dict.fromkeys(("clusterListener", "segmentContainerMonitor"), Status.UP if connected else Status.NEW),
+                **dict.fromkeys(
+                    ("clusterListener", "segmentContainerMonitor"), HealthStatus.UP if connected else HealthStatus.NEW
+                ),
             }
 
         timeout_s = self.settings.controller.rest_timeout_ms / 1000

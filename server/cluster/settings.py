@@ -1,4 +1,4 @@
-"""Settings of a cluster, in one process or in several.
+"""Settings of a cluster, in one process or in several processes.
 
 Refused: settings that contradict each other, such as more stores than containers.
 """
@@ -29,7 +29,8 @@ class ZooKeeperSettings(BaseModel):
     zookeeper_auth: SecretStr | None = None
     """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
     configuration_zookeeper: str | None = Field(default=None, min_length=1)
-    """ZooKeeper for scopes and stream policies, if it is another one. A process does not exit when it is lost."""
+    """ZooKeeper for scopes and stream policies; by default the same ZooKeeper. A process does not exit when it is
+    lost."""
     zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
     """Exit if ZooKeeper is unreachable for this long."""
     trust_network: bool = False
@@ -44,26 +45,26 @@ class ZooKeeperSettings(BaseModel):
 
 
 class ClusterSettings(BaseModel):
-    """A cluster in one process, or one process of a cluster of several."""
+    """A cluster in one process, or one process of a larger cluster."""
 
     model_config = SETTINGS
 
     store: StoreSettings = StoreSettings()
-    """Settings of each store. With several, `own` must be left open, and only the first has its port."""
+    """Settings of each store. With several stores, `own` must be unset, and only the first store has this port."""
     stores: int = Field(default=1, ge=1)
     """Number of segment stores that share the containers; the first one listens on --port."""
     controller_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the controller (gRPC); 0 picks a free one."""
+    """Port of the controller (gRPC); 0 picks a free port."""
     controller: ControllerConfig = ControllerConfig()
     """How the controller behaves."""
     rest_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the controller's REST API (HTTP; HTTPS with TLS); 0 picks a free one; disabled by default."""
+    """Port of the controller's REST API (HTTP; HTTPS with TLS); 0 picks a free port; disabled by default."""
     http_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the live page, the control API and metrics (HTTP); 0 picks a free one; disabled by default."""
+    """Port of the live page, the control API and metrics (HTTP); 0 picks a free port; disabled by default."""
     http_token_file: Path | None = None
     """File with the token that requests to the control API must carry; required unless the host is loopback."""
     history_bytes: int = Field(default=KEPT_BYTES, ge=0)
-    """With an HTTP port: bytes of the latest traffic to keep in memory for the live page; 0 for none."""
+    """With an HTTP port: bytes of the latest traffic to keep in memory for the live page; 0 keeps no traffic."""
     published_host: str | None = None
     """Host name to announce to clients; default: --host. With TLS on a loopback address the default is "localhost",
     because a certificate names hosts; in place of 0.0.0.0 or :: it is the loopback address."""
@@ -90,7 +91,7 @@ class ClusterSettings(BaseModel):
         return self.published_host or public_host(self.store.host, tls=self.tls is not None)
 
     def make_traffic(self) -> Traffic | None:
-        """Makes what keeps the latest traffic; None if nothing shows it."""
+        """Returns a store for the latest traffic; None without an HTTP port."""
         if self.http_port is None:
             return None
         return make_traffic(self.history_bytes, max_frame_bytes=self.store.limits.max_frame_bytes)

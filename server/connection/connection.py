@@ -1,11 +1,10 @@
 """One connection of a segment store on its socket: bytes in, its session run, bytes out.
 
-All connections of a hub share one receive buffer. The bytes of a read are decoded and executed in steps of up to 256
-frames. Usually all are executed before the next read, and the replies are sent in one write. What takes longer than a
-slice (`fair_queue`) continues in turn with other connections. A connection whose peer does not read its replies is not
-read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,
-in order. Whatever was read is executed, even if the peer has closed the connection since; then the replies are dropped
-as they are made.
+All connections of a hub share one receive buffer. Usually the requests of a read are all executed before the next read,
+and the replies are sent in one write. A connection executes at most one step (`executing`) in a loop iteration; the
+rest continues in the next ones. A connection whose peer does not read its replies is not read from until the peer has
+caught up. Meanwhile at most the bytes of one read are held, in order. Whatever was read is executed, even if the peer
+has closed the connection since; then the replies are dropped as they are made.
 
 With a durable store, replies are held until every operation executed before them is durable (`held`), and a peer that
 sends more than the disk can take is not read for a while. `states` has the life of a connection.
@@ -25,10 +24,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
-from segstore.server.connection.receiving import CROWDED_BYTES, LONG_BYTES
+from segstore.server.connection.receiving import LONG_BYTES
 from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
-from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
+from segstore.server.connection.states import ConnectionEvent, ConnectionState, SessionEnding, after
 from segstore.server.faults import Lane, Send
 from segstore.server.net import end_by_reset
 from segstore.server.recording import RecordedConnection
@@ -36,8 +35,6 @@ from segstore.wire import WireError
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from segstore.server.connection.executing import LaneHost
     from segstore.server.connection.hub import ConnectionHub
     from segstore.server.connection.receiving import Received
@@ -47,21 +44,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NOT_YET = Ending.NOT_YET
-_DROPPED = Ending.DROPPED
+_NOT_YET = SessionEnding.NOT_YET
+_DROPPED = SessionEnding.DROPPED
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer: its transport, its decoders, its session.
+    """The connection of a peer: its transport, decoders and session.
 
     Attributes:
         admin: whether it came in on the admin port.
         bytes_in, bytes_out: number of bytes read and written.
         received, session: requests that are not executed yet, and the peer's state, from `connection_made` on.
-        transport: None before it is there and after it is cut or lost.
-        waits: since when it waits for what.
-        held_bytes: what the hub counts for it.
+        transport: None before the connection is made and after it is cut or lost.
+        waits: the pending waits, with their start times.
+        held_bytes: memory held for the peer, as counted by the hub.
     """
 
     __slots__ = (
@@ -78,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         "_output",
         "_problem",
         "_recorded",
+        "_scheduled",
         "_state",
         "admin",
         "bytes_in",
@@ -103,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held = None if hub.gate is None else HeldReplies(hub.gate, hub.limits.connection_outstanding_bytes)
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.NEW
+        self._scheduled = False  # `_catch_up`, for the next loop iteration
         self.admin = admin
         self.bytes_in = self.bytes_out = 0
         self.waits = Waits(self._loop.time())
@@ -174,24 +173,18 @@ class Connection(asyncio.BufferedProtocol):
         self._output.is_full = self.session.full = False
         self._drop_out()
         self.look_up()
-        if self._wind_up():
-            hub.queue.add(self, heavy=True)
+        self._wind_up()
 
-    def _wind_up(self) -> bool:
-        """The connection is lost: executes what was received, and drops the session. Returns whether there is more to
-        do in another slice."""
+    def _wind_up(self) -> None:
+        """The connection is lost: executes what was received, step by step, and drops the session."""
         hub, session = self._hub, self.session
         if self._can_go_on():
             self._serve()
             self.look_up()
             if self._can_go_on():
-                return True
-        hub.enter(self)
-        try:
-            if not session.close_some():
-                return True
-        finally:
-            hub.leave()
+                self.catch_up_soon()
+                return
+        hub.run(self, session.close)
         if self._recorded is not None:
             why = session.why or self._problem
             self._recorded.closed(Direction(bool(why)), why or ("" if self._lost_by is None else str(self._lost_by)))
@@ -200,7 +193,6 @@ class Connection(asyncio.BufferedProtocol):
         self._take(ConnectionEvent.FINISHED)
         log.debug("connection from %s ended: %d bytes in, %d bytes out", session.peer, self.bytes_in, self.bytes_out)
         hub.closed(self)
-        return False
 
     @property
     def is_full(self) -> bool:
@@ -216,10 +208,10 @@ class Connection(asyncio.BufferedProtocol):
         buffers = self._buffers
         if buffers.held_bytes:
             buffers.advance()
-        return buffers.view[:CROWDED_BYTES] if self._hub.queue.is_crowded else buffers.view
+        return buffers.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
+        session, received, held, lane = self.session, self.received, self._held, self._lane
         self._counters.bytes_in += nbytes
         self.bytes_in += nbytes
         recorded = self._recorded
@@ -229,8 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not received.read(nbytes):
             return  # the peer wrote more before reading was paused
-        if not hub.queue.is_busy:
-            self._serve()
+        self._serve()
         left = not received.finish()
         if left and session.ending is _NOT_YET:
             received.hold()
@@ -257,10 +248,9 @@ class Connection(asyncio.BufferedProtocol):
             self._take(ConnectionEvent.PEER_ENDED)
             self.waits.received(self._loop.time(), frames=False, partial=False)  # what is incomplete stays so
         else:
-            self.end("", Ending.FLUSHED)
+            self.end("", SessionEnding.FLUSHED)
         if self._state not in (ConnectionState.HALF_CLOSED, ConnectionState.DRAINING):
             return False
-        self._hub.peer_ended(self)
         transport = self.transport  # under TLS nothing can be sent any more
         return transport is not None and transport.get_extra_info("sslcontext") is None
 
@@ -312,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         self.end(why)
 
     def go_on(self) -> None:
-        """There is room for what the peer sends."""
+        """Continues: there is room for the peer's requests."""
         if self._held is not None:
             self._held.go_on(self)
         self.waits.restarted(self._loop.time())
@@ -334,90 +324,70 @@ class Connection(asyncio.BufferedProtocol):
         return self._output.is_full or (held is not None and held.is_stalled) or (lane is not None and lane.is_paused)
 
     def _serve(self) -> None:
-        """Executes what was read until the slice is used up, or the peer or the disk falls behind."""
-        hub, execution, held = self._hub, self._execution, self._held
+        """Executes one step of what was read, unless the peer or the disk is behind; writes its replies, and ends the
+        connection if its session has ended."""
+        hub, execution, held, received = self._hub, self._execution, self._held, self.received
         if held is not None and held.is_overfull and not held.is_stalled and self._pause_reading():
             held.stall(self)
-        hub.enter(self)
-        try:
-            if not self._output.is_full and (held is None or not held.is_stalled):
-                execution.run(self._make_room)
-        except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
-            hub.service.failed(self.session, error)
-        finally:
-            execution.slice_ended(used_up=hub.leave())
-        self._finish_slice()
-
-    def _finish_slice(self) -> None:
-        """Writes the replies of a slice, and ends the connection if its session has ended."""
-        received = self.received
+        if not self._output.is_full and (held is None or not held.is_stalled):
+            hub.run(self, execution.run)
+        execution.settle()
         if received.has_part:
-            self._hub.watch(self)
+            hub.watch(self)
         if self._lane is not None and self._lane.is_paused:
             self._pause_reading()
         self.flush()
         if received.problem is not None and not received.backlog:
             self._refuse(received.problem)
 
-    def _make_room(self) -> bool:
-        """Writes the pending replies; returns whether the peer may get more."""
-        self.write()
-        self.look_up()
-        return not self.is_paused()
-
     def catch_up_soon(self) -> None:
-        """Executes what is pending, if it may be, and resumes reading, in a later loop iteration."""
+        """Executes pending requests, if possible, and resumes reading, in a later loop iteration."""
         # Deferred, because a transport may report room while it is being written to.
-        self._hub.queue.add(self, heavy=self._execution.is_heavy)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._catch_up)
 
-    def advance(self) -> bool:
-        """Answers woken reads and executes pending requests until the slice is used up or the peer falls behind; then
-        resumes reading. Returns whether there is more to do now."""
+    def _catch_up(self) -> None:
+        """Answers woken reads and executes one step of pending requests; resumes reading once none is left."""
+        self._scheduled = False
         session, transport, received = self.session, self.transport, self.received
         if transport is None:
-            return self._state is ConnectionState.LOST and self._wind_up()
+            if self._state is ConnectionState.LOST:
+                self._wind_up()
+            return
         if transport.is_closing() or session.ended or self.is_paused():
-            return False
+            return
         if session.woken:
-            self._in_slice(self._hub.service.answer_later, session)
+            self._hub.run(self, bound(self._hub.service.answer_later, session))
             self.flush()
         if self._can_go_on():
             self._serve()
             self.waits.restarted(self._loop.time())
         if transport.is_closing():
-            return False
+            return
         left = not received.finish()
         if not left and self._state is ConnectionState.HALF_CLOSED:
             if not self._has_requests():
-                self.end("", Ending.FLUSHED)
-            return False
+                self.end("", SessionEnding.FLUSHED)
+            return
         self.look_up()
         if self.is_paused():
-            return False
-        if not left:
+            return
+        if left:
+            self.catch_up_soon()
+        else:
             transport.resume_reading()
-        return left
-
-    def _in_slice(self, execute: Callable[..., None], *given: Any) -> None:
-        """Executes something in a slice of its own."""
-        self._hub.enter(self)
-        try:
-            execute(*given)
-        except Exception as error:  # noqa: BLE001 — as in `_serve`
-            self._hub.service.failed(self.session, error)
-        finally:
-            self._hub.leave()
 
     def _lane_continues(self, effects: list[Effect]) -> None:
         """The wait of a request or a reply in the lane has ended."""
-        self._in_slice(self._execution.apply, effects)
+        self._hub.run(self, bound(self._execution.apply, effects))
         self.flush()
         if not all(type(each) is Send for each in effects):
             self.waits.restarted(self._loop.time())
         self.catch_up_soon()
 
     def _reset(self, why: str) -> None:
-        """Writes what has passed the lane, and resets the connection."""
+        """Writes the replies that have passed the lane, and resets the connection."""
         if self.transport is None:
             self.session.end(why)
             return
@@ -428,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- out --------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes what is queued and ends the connection if its session has ended."""
+        """Writes queued replies, and ends the connection if its session has ended."""
         session, transport = self.session, self.transport
         if transport is None or transport.is_closing():
             self._drop_out()
@@ -448,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
             self.look_up()
 
     def write(self) -> None:
-        """Writes what is queued, or holds it until it is durable, or drops it if the peer is gone."""
+        """Writes queued replies, or holds them until they are durable, or drops them if the peer is gone."""
         session, lane = self.session, self._lane
         if self.transport is None:
             self._drop_out()
@@ -465,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send(size, out, large=large)
 
     def _drop_out(self) -> None:
-        """Drops what is queued."""
+        """Drops queued replies."""
         self.session.take_out()
         if self._lane is not None:
             self._lane.drop_out()
@@ -479,13 +449,14 @@ class Connection(asyncio.BufferedProtocol):
             self._output.write(out, large=large)
 
     def _close(self, session: Session, transport: asyncio.Transport) -> None:
-        """The session has ended: executes nothing more, and closes as soon as no reply is held. What was written still
-        goes out, if the peer takes it in time."""
+        """Ends the connection after its session: executes no more requests, and closes when no reply is held. Written
+        replies are still sent, if the peer reads them in time.
+        """
         lane, held = self._lane, self._held
         if self._state is ConnectionState.CLOSING:
             return
         self.received.drop()
-        if lane is not None and session.ending is Ending.FLUSHED and not (lane.is_drained or self._hub.closing):
+        if lane is not None and session.ending is SessionEnding.FLUSHED and not (lane.is_drained or self._hub.closing):
             self._take(ConnectionEvent.ENDED)
             self.waits.received(self._loop.time(), frames=False, partial=False)  # what was incomplete is dropped
             return  # each reply that may leave comes here again
@@ -506,16 +477,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def number(self) -> int | None:
-        """Of the connection, over all stores that share a recorder or fault rules; None without both."""
+        """Number of the connection, over all stores that share a recorder or fault rules; None without either."""
         return self._number or None
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether the peer has requested nothing so far: at most Hello and KeepAlive."""
-        return not self.session.has_asked
-
     def look_up(self) -> None:
-        """Tells the hub what is held for this peer now."""
+        """Reports the memory held for this peer to the hub."""
         held = self._execution.held_bytes
         if self.transport is not None:
             held += self._output.held_bytes
@@ -526,12 +492,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _tell(self, held: int) -> None:
         difference, self.held_bytes = held - self.held_bytes, held
-        self._hub.account(self, difference)
-
-    def shrink(self, share: int) -> None:
-        """No more than `share` bytes of replies may wait for this peer, until it has read them."""
-        if self.transport is not None:
-            self._output.shrink(share)
+        self._hub.account(difference)
 
     def missed(self, missed: Missed, now_s: float) -> None:
         """A deadline has passed: the connection ends, unless the peer was only slow to read."""
@@ -549,16 +510,16 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.end(why)
 
-    def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
+    def end(self, why: str, ending: SessionEnding = SessionEnding.DROPPED) -> None:
         """Ends the connection from outside."""
         self.session.end(why, ending)
         self.flush()
 
-    def cut(self, why: str, level: int = logging.WARNING) -> None:
-        """Ends the connection at once: what was written and not read is lost. level: of its log line."""
+    def cut(self, why: str) -> None:
+        """Ends the connection at once: what was written and not read is lost."""
         session = self.session
         session.end(why)
-        log.log(level, "connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
+        log.warning("connection from %s cut: %s", session.peer, why, extra={"peer": session.peer})
         self.abort()
 
     def abort(self) -> None:

@@ -1,11 +1,11 @@
-"""Deadlines of one connection: what it is waiting for, since when, and which deadline expires first.
+"""Deadlines of one connection: its pending waits, their start times, and the first deadline to expire.
 
 Pure: times are arguments, in seconds of the caller's clock. Nothing here sets timers; the hub checks periodically which
 deadlines have passed.
 
-Invariants: every wait has its own start time, so none hides another; a frame's time runs from its first byte and stops
-while the store does not read the peer; a connection that has sent a frame, has no incomplete frame and has read its
-replies has no deadline.
+Invariants: every wait has its own start time, so none hides another; a frame's time runs from its first byte, and from
+scratch once the store reads the peer again; a connection that has sent a frame, has no incomplete frame and has read
+its replies has no deadline.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Missed(Enum):
 
 
 class Waits:
-    """Start times of what one connection waits for; None if it does not.
+    """Start times of a connection's waits; None for a wait that is not pending.
 
     Attributes:
         first_frame_since: the connection was opened; no complete frame has arrived.
@@ -42,14 +42,13 @@ class Waits:
         closing_since: closing began.
     """
 
-    __slots__ = ("block_since", "closing_since", "first_frame_since", "frame_since", "paused_since", "reading_since")
+    __slots__ = ("block_since", "closing_since", "first_frame_since", "frame_since", "reading_since")
 
     def __init__(self, now_s: float) -> None:
         self.first_frame_since: float | None = now_s
         self.frame_since: float | None = None
         self.block_since: float | None = None
         self.reading_since: float | None = None
-        self.paused_since = now_s
         self.closing_since: float | None = None
 
     def received(
@@ -70,7 +69,7 @@ class Waits:
     def paused(self, now_s: float) -> None:
         """Records that the store stops reading from the peer, which has too many replies to read."""
         if self.reading_since is None:
-            self.paused_since = self.reading_since = now_s
+            self.reading_since = now_s
 
     def progressed(self, now_s: float) -> None:
         """Records that the peer has read something, but not enough."""
@@ -78,15 +77,10 @@ class Waits:
             self.reading_since = now_s
 
     def resumed(self, now_s: float) -> None:
-        """Records that the store reads from the peer again, and extends its deadlines by the pause."""
-        if self.reading_since is None:
-            return
-        self.reading_since = None
-        lost = now_s - self.paused_since
-        if self.frame_since is not None:
-            self.frame_since += lost
-        if self.block_since is not None:
-            self.block_since += lost
+        """Records that the peer has read its replies, and the store reads from it again."""
+        if self.reading_since is not None:
+            self.reading_since = None
+            self.restarted(now_s)
 
     def restarted(self, now_s: float) -> None:
         """Records that the store reads from the peer again; the time before does not count."""
@@ -101,7 +95,7 @@ class Waits:
             self.closing_since = now_s
 
     def next_deadline(self, limits: LimitSettings) -> tuple[float, Missed] | None:
-        """Returns the earliest deadline and what it is for; None if the connection waits for nothing."""
+        """Returns the earliest deadline and its kind; None without a pending wait."""
         if self.closing_since is not None:
             return self.closing_since + limits.linger_s, Missed.CLOSING
         if self.reading_since is not None:

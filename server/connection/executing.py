@@ -1,10 +1,10 @@
-"""Executes what one peer has sent, sans I/O: with its session, and through its lane if there are rules or observers.
+"""Executes the requests of one peer, sans I/O: with its session, and through its lane if there are rules or observers.
 
-Through a lane, requests are executed one by one, because rules are asked about each, and replies leave as it decides.
-While no rule can match an unconditional append, appends are executed together all the same (`Lane.passes_appends`).
+Through a lane, requests are executed one by one, because rules may apply to any request, and the lane sends the
+replies. While no rule can match an unconditional append, appends are still executed together (`Lane.passes_appends`).
 
-Invariants: requests are executed in the order in which they were received, and whatever was received is executed unless
-the session ends; the session learns when nothing is in flight behind a failed append.
+Invariants: requests are executed in the order in which they were received, all of them unless the session ends; the
+session is notified when no request is in flight behind a failed append.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.connection.receiving import Received
 from segstore.server.connection.session import WRITE_ABOVE_BYTES, Session
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.faults import End, Execute, Finish, Forget, Send
 from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, one_by_one
 
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from segstore.wire import Buffer
     from segstore.wire.blocks import Run
 
-_NOT_YET: Final = Ending.NOT_YET
-_SLICE_ITEMS: Final = 4096
-"""Maximum number of requests executed in a slice, however fast they are."""
-_HEAVY: Final = 3
-"""A strain that takes more than one used-up slice in a row: a single one may be due to preemption of the process."""
+_NOT_YET: Final = SessionEnding.NOT_YET
+_STEP: Final = 4096
+"""Requests that a connection executes before other connections have their turn, if their replies are small."""
 
 
 class LaneHost:
@@ -42,7 +40,7 @@ class LaneHost:
         out_bytes: size of the replies that have passed, and are still to be written.
     """
 
-    __slots__ = ("_lane", "_most_bytes", "_on_reply", "_out", "_queue", "_reset", "_seen", "out_bytes")
+    __slots__ = ("_lane", "_most_bytes", "_on_reply", "_out", "_reset", "_seen", "out_bytes")
 
     def __init__(
         self, lane: Lane, service: StoreService, *, on_reply: Callable[[], None], reset: Callable[[str], None]
@@ -50,7 +48,6 @@ class LaneHost:
         """on_reply, reset: as in `Execution`."""
         self.out_bytes = 0
         self._lane = lane
-        self._queue = service.queue
         self._most_bytes = service.settings.limits.connection_outstanding_bytes
         self._on_reply = on_reply
         self._reset = reset
@@ -70,7 +67,7 @@ class LaneHost:
 
     @property
     def has_waiting_requests(self) -> bool:
-        """Whether a request waits, be it one that others may overtake."""
+        """Whether a request waits, overtakable or not."""
         return self._lane.has_waiting_requests
 
     @property
@@ -78,12 +75,11 @@ class LaneHost:
         """Whether no reply is held."""
         return self._lane.is_drained
 
-    def execute(self, session: Session, items: list[Item], start: int) -> int:
-        """Executes requests in order, from `start`, until the slice is used up, enough output is pending or the lane
-        holds one; returns how many of all are done. Appends of runs take the place of the runs in `items` if rules are
-        asked about each.
+    def execute(self, session: Session, items: list[Item]) -> int:
+        """Executes requests in order until enough output is pending or the lane holds one; returns how many are done.
+        Appends of runs take the place of the runs in `items` if rules are asked about each.
         """
-        lane, is_over, done = self._lane, self._queue.is_over, start
+        lane, done = self._lane, 0
         while done < len(items):
             item, is_held = items[done], False
             if isinstance(item, list):
@@ -97,7 +93,7 @@ class LaneHost:
                 self.apply(session, lane.request(item))
                 is_held = self.is_paused
             done += 1
-            if is_held or session.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES or is_over():
+            if is_held or session.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                 break
         return done
 
@@ -105,7 +101,7 @@ class LaneHost:
         """Executes appends that no rule is asked about; their replies leave at once."""
         self.take_replies(session)
         self._lane.appends_passed(count)
-        session.receive_all((appends,), 0, False)
+        session.receive_all((appends,), whole=False)
         if session.out:
             if not self._out:
                 self._on_reply()
@@ -130,7 +126,9 @@ class LaneHost:
         self._lane.nothing_in_flight()
 
     def drop_waiting(self) -> bool:
-        """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""
+        """Drops waiting requests after the loss of the connection. Returns whether a request was held, so that the
+        requests behind it must be dropped.
+        """
         was_blocked = self._lane.is_blocked
         self._lane.drop_waiting()
         self.drop_out()
@@ -141,7 +139,7 @@ class LaneHost:
         self._out, self._seen, self.out_bytes = [], [], 0
 
     def apply(self, session: Session, effects: list[Effect]) -> None:
-        """Performs what the lane decided."""
+        """Applies the lane's effects."""
         for effect in effects:
             match effect:
                 case Execute():
@@ -160,12 +158,12 @@ class LaneHost:
                 case End(why, reset=True):
                     self._reset(why)
                 case End(why):
-                    session.end(why, Ending.FLUSHED)
+                    session.end(why, SessionEnding.FLUSHED)
 
     def _execute(self, session: Session, request: Execute) -> None:
         waiting = len(session.reads)
         self.take_replies(session)
-        session.receive_all((request.item,), 0, False)
+        session.receive_all((request.item,), whole=False)
         frames = list(map(bytes, session.take_out()))
         if not frames and len(session.reads) > waiting:
             self._lane.await_reply(request)
@@ -180,10 +178,9 @@ class Execution:
         received: requests that are not executed yet.
         session: executes them.
         lane: decides about them before; None without rules and observers.
-        is_heavy: whether its last slices were used up.
     """
 
-    __slots__ = ("_executed", "_queue", "_strain", "lane", "received", "session")
+    __slots__ = ("lane", "received", "session")
 
     def __init__(
         self,
@@ -207,13 +204,6 @@ class Execution:
         whole = lane is not None
         self.session = Session(service, peer, admin=admin, on_reply=on_reply, blocks=blocks, whole_frames=whole)
         self.lane = None if lane is None else LaneHost(lane, service, on_reply=on_reply, reset=reset)
-        self._queue = hub.queue
-        self._executed = 0  # in this slice
-        self._strain = 0  # rises with each slice that is used up
-
-    @property
-    def is_heavy(self) -> bool:
-        return self._strain >= _HEAVY
 
     @property
     def held_bytes(self) -> int:
@@ -222,45 +212,24 @@ class Execution:
         held = self.received.held_bytes + session.waiting_bytes + session.out_bytes
         return held if lane is None else held + lane.held_bytes
 
-    def run(self, make_room: Callable[[], bool]) -> None:
-        """Executes requests until the slice is used up, the lane holds one, or there is no room for replies.
-
-        make_room: writes the pending replies; returns whether more may be executed.
+    def run(self) -> None:
+        """Executes one step: `_STEP` requests, or fewer if their replies exceed `WRITE_ABOVE_BYTES` or the lane holds
+        one.
         """
-        session, received, lane, is_over = self.session, self.received, self.lane, self._queue.is_over
-        has_room = True
-        while has_room and session.ending is _NOT_YET and (lane is None or not lane.is_paused):
+        session, received, lane, left = self.session, self.received, self.lane, _STEP
+        while left > 0 and session.ending is _NOT_YET and (lane is None or not lane.is_paused):
             if received.backlog:
                 items = received.take_backlog()
             elif received.at < received.end:
                 items = received.decode()
             else:
                 return
-            done, whole = 0, received.at == received.end
-            while True:
-                done = session.receive_all(items, done, whole) if lane is None else lane.execute(session, items, done)
-                if done == len(items) or session.ended or is_over():
-                    break
-                has_room = make_room()
-                if not has_room or session.ended:
-                    break
-            self._executed += received.step
+            whole = received.at == received.end
+            done = session.receive_all(items, whole=whole) if lane is None else lane.execute(session, items)
+            left -= received.step
             if done < len(items):
                 received.put_back(items[done:])
-            elif whole:
                 return
-            if self._executed >= _SLICE_ITEMS or is_over():
-                return
-
-    def slice_ended(self, *, used_up: bool) -> None:
-        """Call after a slice in which `run` was called. used_up: whether its time is."""
-        if used_up or self._executed >= _SLICE_ITEMS:
-            self._strain = min(self._strain + 2, 2 * _HEAVY)
-        elif self._strain:
-            self._strain -= 1
-        self._executed = 0
-        if self.lane is not None:
-            self.settle()
 
     def settle(self) -> None:
         """Ends the refusals that hold for one read, if all that was received is executed."""
@@ -269,7 +238,7 @@ class Execution:
             lane.nothing_in_flight(self.session)
 
     def apply(self, effects: list[Effect]) -> None:
-        """Performs what the lane decided when the wait of a request or a reply had ended."""
+        """Applies the lane's effects at the end of a request's or a reply's wait."""
         assert self.lane is not None
         self.lane.apply(self.session, effects)
         self.settle()

@@ -1,11 +1,10 @@
-"""Receives and decodes what one peer sends, and holds what is not executed yet, sans I/O.
+"""Receives and decodes the bytes of one peer, and holds the items not executed yet, sans I/O.
 
-Bytes come in, commands and whole appends go out. Bytes are decoded in steps of up to 256 frames, because their owner
-executes in slices. Bytes that are not decoded yet and items that are not executed yet can outlive their read: `hold`
-and `put_back` keep them.
+Bytes come in, commands and whole appends go out, up to 256 frames at a time. Bytes that are not decoded yet and items
+that are not executed yet can outlive their read: `hold` and `put_back` keep them.
 
-Invariants: items come out in the order of their bytes, also those before a malformed frame, and nothing behind it does;
-a lent read is given back once.
+Invariants: items come out in the order of their bytes, up to a malformed frame and not beyond it; a lent read is given
+back once.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 _RECEIVE_BYTES: Final = 1024 * 1024
 """The most that is read at a time."""
-CROWDED_BYTES: Final = 64 * 1024
-"""The most while many jobs are queued."""
 LONG_BYTES: Final = 256 * 1024
 """Reads of this size may stay where they were received."""
 _ALIGNED_BYTES: Final = 64
@@ -39,15 +36,15 @@ _LARGE_BYTES: Final = 128 * 1024
 _STEP: Final = 256
 """Number of frames decoded at a time."""
 _ITEM_BYTES: Final = 256
-"""What an item that is put back takes beside its payload, roughly."""
+"""Approximate size of an item that is put back, without its payload."""
 
 
 class ReceiveBuffers:
-    """The memory for the reads of all connections: areas that are used again once no view of them is held.
+    """The memory for the reads of all connections: areas that are reused once no view of them is held.
 
     Attributes:
-        view: where the next read comes in. Its content is valid until then, unless views of it are held.
-        held_bytes: the size of the last read if a view of it is held: `advance` comes before the next one.
+        view: the buffer of the next read. Its content is valid until that read, unless views of it are held.
+        held_bytes: the size of the last read if a view of it is held; call `advance` before the next read.
     """
 
     __slots__ = ("_area", "_areas", "_at", "_lent", "held_bytes", "view")
@@ -95,15 +92,15 @@ class ReceiveBuffers:
 
 
 class Received:
-    """What one peer has sent and its owner has not executed.
+    """Received bytes and items of one peer that its owner has not executed yet.
 
     Attributes:
         decoder, blocks: the decoders of frames and of append blocks; blocks is None if no appends are received.
         backlog: items to be executed first.
-        at, end: the bytes to be decoded after them are those from `at` to `end` of a buffer.
-        problem: what is wrong with the bytes behind all others; None if nothing is.
+        at, end: range of the buffer to be decoded after them.
+        problem: the error in the bytes that follow, or None.
         has_part: whether a frame or an append block is incomplete.
-        step: number of commands of the items that came last, or will come from the backlog.
+        step: number of commands in the last items, or in the next items from the backlog.
     """
 
     __slots__ = (
@@ -132,8 +129,8 @@ class Received:
         now_s: Callable[[], float],
         counters: Counters,
     ) -> None:
-        """buffers: where reads come in. waits: since when parts are incomplete, by the clock `now_s`. counters: count
-        what cannot be decoded.
+        """buffers: receive the reads. waits: since when parts are incomplete, by the clock `now_s`. counters: for
+        decoding errors.
         """
         self.decoder = decoder
         self.blocks = blocks
@@ -164,8 +161,9 @@ class Received:
         return held
 
     def read(self, size: int) -> bool:
-        """Takes the bytes of a read from the shared buffer, to be executed now or held; copies them if others are
-        pending. Returns whether none were.
+        """Takes the bytes of a read from the shared buffer, to be executed now or held.
+
+        Returns False, with the bytes copied, if earlier bytes are pending.
         """
         if self.at < self.end or self.backlog or self.problem is not None:
             self._read_more(size)
@@ -228,7 +226,7 @@ class Received:
             self._backlog_bytes += size + _ITEM_BYTES
 
     def hold(self) -> None:
-        """Holds the bytes of the last read: the shared buffer belongs to the next one."""
+        """Holds the bytes of the last read, because the next read reuses the shared buffer."""
         if self.end - self.at < _LARGE_BYTES or not self._buffers.lend(self.end):
             self._data = bytes(self._buffers.view[self.at : self.end])
             self.at, self.end = 0, len(self._data)

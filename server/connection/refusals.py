@@ -1,4 +1,4 @@
-"""The table that maps a store's errors to replies on the wire, and what is said of bytes that have no reply.
+"""The table that maps a store's errors to replies on the wire, and the texts for bytes without a reply.
 
 Pure. `None` means that the protocol has no reply for the error and the connection closes. Source: `handleException` of
 `PravegaRequestProcessor` and `AppendProcessor`; seed 36.25.
@@ -49,7 +49,7 @@ def refusal(
     writer_id: UUID | None = None,
     with_trace: bool = False,
 ) -> Command | None:
-    """Returns the reply for an error, or None if there is none.
+    """Returns the reply for an error, or None.
 
     segment: the name in the reply, taken from the request and not from the error.
     offset: the offset of a read, the event number of an append, else -1.

@@ -128,10 +128,10 @@ def _request(
             READ for the segment.
         offset: the offset in a refusal.
         admin_only: whether it is served on the admin port only.
-        afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if there can
-            be none.
-        check_size: (command, limits) → None; raises IllegalArgument for more items than one request may name. None for
-            requests that name one segment or key.
+        afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if no
+            error can occur.
+        check_size: (command, limits) → None; raises IllegalArgument if a request names too many items. None for
+            requests that name a single segment or key.
     """
 
     def register(perform: Perform[C]) -> Perform[C]:

@@ -1,6 +1,6 @@
-"""The way out of one connection: replies are written at once, or when the changes before them are durable.
+"""Sends a connection's replies, at once or when the changes before them are durable.
 
-Invariant: replies leave in order, none before all that was executed before it is durable.
+Invariant: replies leave in order, never before all operations executed before them are durable.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from segstore.wire import Buffer
 
 SMALL_BYTES: Final = 16 * 1024
-"""Replies of this size are joined with others; larger ones are not copied."""
+"""Replies up to this size are joined; larger replies are not copied."""
 
 
 class HeldReplies:
     """The account of one peer's replies that wait until the changes before them are durable, sans I/O.
 
     Attributes:
-        gate: tells what is durable.
-        bytes: their total size; the owner subtracts each list that the gate releases.
-        is_stalled: whether their peer is not read until the disk has caught up.
+        gate: reports durability.
+        bytes: their total size; the owner subtracts the lists that the gate releases.
+        is_stalled: whether reading from the peer is paused until the disk has caught up.
     """
 
     __slots__ = ("_most_bytes", "bytes", "gate", "is_stalled")
@@ -78,7 +78,7 @@ class Output:
         is_full: whether the peer has too many replies to read.
     """
 
-    __slots__ = ("_high_bytes", "_recorded", "_shrunk", "_transport", "_unread_bytes", "held", "is_full")
+    __slots__ = ("_high_bytes", "_recorded", "_transport", "_unread_bytes", "held", "is_full")
 
     def __init__(
         self,
@@ -92,7 +92,6 @@ class Output:
         self.is_full = False
         self._recorded = recorded
         self._high_bytes = high_bytes
-        self._shrunk = False
         self._unread_bytes = 0
         self.rewire(transport)
 
@@ -126,11 +125,8 @@ class Output:
         self._unread_bytes = self._transport.get_write_buffer_size()
 
     def drained(self) -> None:
-        """Ends `filled`, and `shrink`."""
+        """Ends `filled`."""
         self.is_full = False
-        if self._shrunk and not self._transport.is_closing():
-            self._shrunk = False
-            self._transport.set_write_buffer_limits(high=self._high_bytes)
 
     def has_progressed(self) -> bool:
         """Whether the peer has read more since the last call that said so, or since the output was full."""
@@ -139,9 +135,3 @@ class Output:
             return False
         self._unread_bytes = size
         return True
-
-    def shrink(self, share: int) -> None:
-        """No more than `share` bytes of replies may wait for this peer, until it has read them."""
-        if not self.is_full and self._transport.get_write_buffer_size() > share:
-            self._shrunk = True
-            self._transport.set_write_buffer_limits(high=share)

@@ -1,8 +1,7 @@
 """Executes requests for all connections of a segment store and answers reads that wait at a segment's tail.
 
 Requests run to completion at once; only reads at a segment's tail wait. A caller that changes the store calls
-`answer_waiting` afterwards, which answers the reads that the change woke. Work longer than a slice, such as many reads
-that wake or time out at once, is queued in `queue`.
+`answer_waiting` afterwards, which answers the reads that the change woke.
 
 Clock, timers and randomness are arguments, so that tests can fake them.
 """
@@ -11,8 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial as bound
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -22,9 +20,8 @@ from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import HANDLERS, handles
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
-from segstore.server.fair_queue import FairQueue, Job
 from segstore.server.store import (
     NoSuchSegment,
     ReadResult,
@@ -94,7 +91,7 @@ class Asker(Protocol):
     @property
     def crowded(self) -> bool: ...
 
-    def end(self, why: str, ending: Ending = Ending.DROPPED) -> None: ...
+    def end(self, why: str, ending: SessionEnding = SessionEnding.DROPPED) -> None: ...
 
     def reply(self, command: Command) -> None: ...
 
@@ -118,32 +115,22 @@ class WaitingRead:
 class _Poll:
     """Reads that started to wait at about the same time. They share a timer and are answered empty together."""
 
-    __slots__ = ("_due", "_service", "began_s", "reads", "timer")
+    __slots__ = ("_service", "began_s", "reads", "timer")
 
     def __init__(self, service: StoreService, began_s: float) -> None:
         self._service = service
-        self._due: Iterator[WaitingRead] | None = None
         self.began_s = began_s
         self.reads: dict[WaitingRead, None] = {}
         self.timer: TimerHandle | None = None
 
-    def advance(self) -> bool:
-        """Answers one slice of the reads that still wait."""
-        service = self._service
-        if self._due is None:
-            self._due = iter(tuple(self.reads))
-        for read in self._due:
-            if read in self.reads:
-                del self.reads[read]
-                try:
-                    service.answer_empty(read)
-                except Exception as error:  # noqa: BLE001 — it must not affect other reads on the same timer
-                    service.failed(read.session, error)
-                if service.queue.is_over():
-                    break
-        else:
-            self._due = None  # the next slice includes reads added meanwhile
-        return bool(self.reads)
+    def end(self) -> None:
+        """Answers the reads that still wait."""
+        for read in tuple(self.reads):
+            try:
+                if read in self.reads:
+                    self._service.answer_empty(read)
+            except Exception as error:  # noqa: BLE001 — it must not affect other reads on the same timer
+                self._service.failed(read.session, error)
 
 
 class StoreService:
@@ -155,17 +142,11 @@ class StoreService:
         encode, encode_parts: encode replies in `settings.wire_version`.
         acknowledge: encodes the acknowledgements of a run: see `acknowledger`.
         writer_counts: counts appends per writer, starting with its next set-up; None for no counting.
-        queue: runs long work of this store and its connections in slices.
         now_ms: the time of changes, as in `Clock`.
     """
 
     def __init__(
-        self,
-        settings: StoreSettings,
-        store: SegmentStore,
-        clock: Clock,
-        random_hex32: Callable[[], str],
-        queue: FairQueue | None = None,
+        self, settings: StoreSettings, store: SegmentStore, clock: Clock, random_hex32: Callable[[], str]
     ) -> None:
         self.settings = settings
         self.store = store
@@ -176,7 +157,6 @@ class StoreService:
         self.encode_parts = parts_encoder(settings.wire_version)
         self.acknowledge = acknowledger(settings.wire_version)
         self.random_hex32 = random_hex32
-        self.queue = FairQueue() if queue is None else queue
         self._poll: _Poll | None = None
         self._poll_window_s = settings.long_poll_s * _POLL_WINDOW
         self._verifier = TokenVerifier(settings.signing_key)
@@ -201,7 +181,7 @@ class StoreService:
 
     def unguarded(self) -> StoreService:
         """The same store for callers of this process: no tokens, default limits, the current wire version."""
-        return StoreService(StoreSettings(), self.store, self._clock, self.random_hex32, self.queue)
+        return StoreService(StoreSettings(), self.store, self._clock, self.random_hex32)
 
     def at(self, time_s: float, callback: Callable[[], None]) -> TimerHandle:
         """Calls back at a given wall-clock time."""
@@ -237,7 +217,7 @@ class StoreService:
         """Closes the connection of a request that failed with an unexpected error."""
         if isinstance(error, WireError):
             # In a wire version without a command for the reply, such an error closed the connection.
-            ending = Ending.FLUSHED if isinstance(error, UnknownCommand) else Ending.DROPPED
+            ending = SessionEnding.FLUSHED if isinstance(error, UnknownCommand) else SessionEnding.DROPPED
             session.end(f"a reply cannot be written: {error}", ending)
             return
         self.counters.internal_errors += 1
@@ -274,7 +254,7 @@ class StoreService:
             with_trace=self.traces(session),
         )
         if reply is None:
-            session.end(f"{operation} on {segment!r} failed: {error}", Ending.FLUSHED)
+            session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)
         else:
             session.reply(reply)
 
@@ -326,19 +306,9 @@ class StoreService:
         now_s, poll = self._clock.now_s(), self._poll
         if poll is None or not poll.reads or not 0 <= now_s - poll.began_s <= self._poll_window_s:
             self._poll = poll = _Poll(self, now_s)
-            poll.timer = self._clock.call_later(self.settings.long_poll_s, bound(self._in_slices, poll))
+            poll.timer = self._clock.call_later(self.settings.long_poll_s, poll.end)
         poll.reads[read] = None
         read.poll = poll
-
-    def _in_slices(self, job: Job) -> None:
-        """Executes a slice of the work caused by a timer or a change, and queues the rest."""
-        self.queue.begin()
-        try:
-            left = job.advance()
-        finally:
-            self.queue.end()
-        if left:
-            self.queue.add(job, heavy=True)
 
     def answer_empty(self, read: WaitingRead) -> None:
         """Answers a read at the tail that has timed out, unless its session has ended."""
@@ -365,15 +335,8 @@ class StoreService:
                 poll.timer.cancel()
 
     def answer_waiting(self) -> None:
-        """Answers a slice of the reads that changes of the store have woken, and queues the rest. Reads of a peer with
-        too many pending replies are answered later.
-        """
-        if self.store.waiters.woken:
-            self._in_slices(self)
-
-    def advance(self) -> bool:
-        """Executes a slice of `answer_waiting`."""
-        waiters, queue = self.store.waiters, self.queue
+        """Answers the reads that changes of the store have woken, later if their peer has too many pending replies."""
+        waiters = self.store.waiters
         while waiters.woken:
             for read, reason in waiters.take_woken(_WOKEN_AT_ONCE):
                 assert isinstance(read, WaitingRead)
@@ -386,18 +349,11 @@ class StoreService:
                     self._answer_woken(read, reason)
                 except Exception as error:  # noqa: BLE001 — it must not affect the connection that made the change
                     self.failed(session, error)
-            if queue.is_over():
-                break
-        return bool(waiters.woken)
 
     def answer_later(self, session: Asker) -> None:
-        """Answers the reads of a session that were woken while its peer had too many pending replies, until the open
-        slice is used up.
-        """
+        """Answers the reads of a session that were woken while its peer had too many pending replies."""
         while session.woken and not session.crowded and not session.ended:
             self._answer_woken(*session.woken.popleft())
-            if self.queue.is_over():
-                break
 
     def _answer_woken(self, read: WaitingRead, reason: WakeReason) -> None:
         session, segment, offset, request_id = read.session, read.segment, read.offset, read.request_id

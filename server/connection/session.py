@@ -1,15 +1,15 @@
 """One connection of a segment store, without its socket: commands and appends in, frames to write out.
 
-Pure but for the store that it changes and the timers that it is given. Replies gather in `out`; the owner of the
+Pure, except for the store that it changes and the timers passed to it. Replies are queued in `out`; the owner of the
 socket writes them, and checks `ending` to see whether and how the connection ends.
 
-Invariant: after `close` nothing in the store or in the service refers to the session, and its transient segments are
-gone, once. A reply is in `out` only after the store has taken what it acknowledges. What a peer may have waiting, set
-up or created is counted and bounded (`LimitSettings`).
+Invariants: after `close`, the store and the service no longer refer to the session, and its transient segments are
+deleted, once. A reply is in `out` only after the store has applied the acknowledged change. The peer's waiting reads,
+writers and transient segments are counted and bounded (`LimitSettings`).
 
-Source: `AppendProcessor`, `WriterState`, `ServerConnectionInboundHandler`. The store here answers at once, so an append
-is never overtaken by the next one. In flight with an append that fails is what came in the same read: it fails the same
-way, where what comes later has no writer any more and ends the connection.
+Source: `AppendProcessor`, `WriterState`, `ServerConnectionInboundHandler`. The store answers at once, so appends never
+overtake each other. Appends in the same read as a failed append count as in flight and fail the same way; later appends
+have no writer and end the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from uuid import UUID
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import handles
-from segstore.server.connection.states import Ending
+from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
 from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
 from segstore.wire import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """Size of `out` above which it is written before more is executed."""
 
-_NOT_YET: Final = Ending.NOT_YET
+_NOT_YET: Final = SessionEnding.NOT_YET
 _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
 
@@ -76,10 +76,9 @@ class Session:
         out_has_payload: whether there are payloads among them that were not copied.
         reads: its reads that wait for an answer.
         woken: those of them that could be answered, but the peer has too much to read already.
-        has_asked: whether the peer has sent more than Hello and KeepAlive.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
-        why: one sentence on why it ends, "" for a peer that went of its own accord.
+        why: one sentence on why it ends; "" if the peer disconnected.
     """
 
     __slots__ = (
@@ -98,7 +97,6 @@ class Session:
         "admin",
         "ending",
         "full",
-        "has_asked",
         "out",
         "out_bytes",
         "out_has_payload",
@@ -131,7 +129,6 @@ class Session:
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
-        self.has_asked = False
         self.ending = _NOT_YET
         self.why = ""
         self._on_reply = on_reply
@@ -171,13 +168,12 @@ class Session:
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def receive_all(self, items: Sequence[Item], start: int = 0, whole: bool = True) -> int:
-        """Executes items in order, from `start`; returns how many of all are done.
+    def receive_all(self, items: Sequence[Item], *, whole: bool = True) -> int:
+        """Executes items in order until the session has ended or enough output is pending; returns how many are done.
 
-        It stops early when the session has ended, when enough output is pending, and after a command that uses up the
-        open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
+        whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        service, done, total = self.service, start, len(items)
+        service, done, total = self.service, 0, len(items)
         now_ms = service.now_ms()
         try:
             while done < total:
@@ -189,10 +185,7 @@ class Session:
                     offset = item.expected_offset
                     self._append((_run_of(item),), now_ms, -1 if offset is None else offset)
                 else:
-                    self.has_asked = self.has_asked or type(item) not in (Hello, KeepAlive)
                     service.handle(self, item)  # type: ignore[arg-type]  # nothing else is left
-                    if service.queue.is_over():
-                        break
                 if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
         finally:
@@ -207,8 +200,8 @@ class Session:
             self._forget_writers(self._blocks)
 
     def _forget_writers(self, blocks: AppendBlockDecoder) -> None:
-        """Forgets writers whose segments did not exist at this check and the last one, so that an append sent before
-        its segment was deleted is still answered. The amortised cost per set-up is constant.
+        """Forgets writers whose segments were missing in the last two checks, so that an append sent before its segment
+        was deleted is still answered. The amortised cost per set-up is constant.
         """
         gone = {key for key in self._writers if not self.service.has_segment(key[0])}
         for key in gone & self._gone:
@@ -261,7 +254,7 @@ class Session:
             self.out_bytes += len(acks)
             acks.clear()
 
-    def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
+    def end(self, why: str, ending: SessionEnding = SessionEnding.DROPPED) -> None:
         """Ends the connection; the first call counts."""
         if self.ending is _NOT_YET:
             self.ending = ending
@@ -288,31 +281,19 @@ class Session:
 
     def close(self) -> None:
         """Drops waiting requests and deletes the transient segments of the closed connection."""
-        while not self.close_some():
-            pass
-
-    def close_some(self) -> bool:
-        """As `close`, until the open slice is used up, but at least one step; returns whether all is done."""
         self.end("")
         self.woken.clear()
-        is_over = self.service.queue.is_over
-        while True:
-            if self.reads:
-                self.service.forget_read(self.reads.pop())
-            elif self._expiries:
-                self._expiries.popitem()[1].timer.cancel()
-            elif self._writers:
-                self._drop_writer(next(reversed(self._writers)))
-            elif self._transients:
-                self.service.drop_transient(self._transients.pop())
-            else:
-                break
-            if is_over():
-                return False
+        while self.reads:
+            self.service.forget_read(self.reads.pop())
+        while self._expiries:
+            self._expiries.popitem()[1].timer.cancel()
+        for key in tuple(self._writers):
+            self._drop_writer(key)
+        while self._transients:
+            self.service.drop_transient(self._transients.pop())
         self._refused.clear()
         self.take_out()
         self._on_reply = lambda: None  # the socket's owner refers to this: without a cycle both are freed at once
-        return True
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -354,7 +335,7 @@ class Session:
                 f"it speaks wire versions {command.low_version} to {command.high_version}, "
                 f"this store {ours.low_version} to {ours.high_version}",
                 # The reference's admin port closes before its queued replies, including its Hello, are written.
-                Ending.DROPPED if self.admin else Ending.FLUSHED,
+                SessionEnding.DROPPED if self.admin else SessionEnding.FLUSHED,
             )
 
     @handles(KeepAlive)
@@ -404,7 +385,7 @@ class Session:
         return lent if isinstance(lent, Writer) and lent.segment == segment else Writer(segment, writer_id)
 
     def _set_up_writer(self, known: BlockWriter) -> Writer | None:
-        """The record with which a writer is set up, where the block decoder has another one: of a later set-up."""
+        """Returns the record with which a writer is set up, if the block decoder has the record of a later set-up."""
         return self._writers.get((known.segment, known.writer_id.bytes))
 
     def _expire_at(self, at_s: float, key: tuple[str, bytes]) -> None:
@@ -419,10 +400,10 @@ class Session:
     def _expire(self, key: tuple[str, bytes]) -> None:
         del self._expiries[key]
         if key in self._writers:
-            self.end(f"the token of a writer of {key[0]!r} expired", Ending.FLUSHED)
+            self.end(f"the token of a writer of {key[0]!r} expired", SessionEnding.FLUSHED)
 
     def _without_writer(self, segment: str, writer_id: UUID, number: int, request_id: int) -> None:
-        """An append without a writer that may send it: it fails like the one before it that it came with, or ends the
+        """Handles an append without a ready writer: it fails like the failed append in flight with it, or ends the
         connection.
         """
         key = segment, writer_id.bytes
@@ -462,11 +443,11 @@ class Session:
             with_trace=self.service.traces(self),
         )
         if reply is None:
-            self.end(f"{operation} failed: {error}", Ending.FLUSHED)
+            self.end(f"{operation} failed: {error}", SessionEnding.FLUSHED)
             return
         self.reply(reply)
         if isinstance(error, (BadAttribute, TokenExpired)):
-            self.end(f"{operation} failed: {error}", Ending.FLUSHED)
+            self.end(f"{operation} failed: {error}", SessionEnding.FLUSHED)
 
     @handles(CreateTransientSegment)
     def _create_transient(self, command: CreateTransientSegment) -> None:

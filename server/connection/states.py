@@ -17,14 +17,14 @@ from enum import Enum, auto
 from typing import Final
 
 
-class Ending(Enum):
+class SessionEnding(Enum):
     """How a session ends."""
 
     NOT_YET = auto()
     FLUSHED = auto()
     """After all replies were written."""
     DROPPED = auto()
-    """At once: the replies to what came in the same read are not written, as in the reference."""
+    """At once: replies to requests in the same read are not written, as in the reference."""
 
 
 class ConnectionState(Enum):
@@ -41,12 +41,12 @@ class ConnectionState(Enum):
 
 
 class ConnectionEvent(Enum):
-    """What happens to it."""
+    """Events of a connection."""
 
     MADE = auto()
     """Its transport is there."""
     PEER_ENDED = auto()
-    """EOF was received while requests are pending, or rules delay some."""
+    """EOF was received while requests are pending or delayed by rules."""
     ENDED = auto()
     """Its session has ended while replies are held."""
     FLUSHED = auto()
@@ -74,7 +74,7 @@ TRANSITIONS: Final = {
 
 
 def after(state: ConnectionState, event: ConnectionEvent) -> ConnectionState:
-    """The state that follows. Raises ValueError if there is none."""
+    """Returns the next state. Raises ValueError if the event is impossible in this state."""
     if (found := TRANSITIONS.get((state, event))) is None:
         raise ValueError(f"a connection in state {state.name} cannot take {event.name}")
     return found

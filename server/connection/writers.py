@@ -1,7 +1,7 @@
-"""The writers that a connection has set up, what they append, and counts of it (79.8).
+"""The writers that a connection has set up, their appends, and counts of these (79.8).
 
-A writer is one record: the block decoder makes it when a set-up is decoded, the session makes it ready when the set-up
-is executed, and every append goes through it.
+A writer is one record: the block decoder creates it when a set-up is decoded, the session makes it ready when the
+set-up is executed, and every append uses it.
 
 Counts are kept only if there is a control API to query them. They cover appends over connections to the segments of
 streams. Appends to transactions and large events, whose segments are merged later, appear only in the target segment's
@@ -26,10 +26,10 @@ from segstore.wire.blocks import Append, BlockWriter, Row, Run
 from segstore.wire.names import is_index, parent_of, stream_of
 
 WRITER_BYTES: Final = 400
-"""What a writer that was set up takes, roughly."""
+"""Approximate size of a writer that was set up."""
 
 Item = Command | Append | list[Run]
-"""What a peer has sent, to be executed in order."""
+"""Received items, to be executed in order."""
 
 _LOOK_AT: Final = 1024
 

@@ -1,12 +1,12 @@
 """The control API: JSON over HTTP about a running server, on the event loop that serves its segments.
 
-`ControlApi` is the listener; `make_app` creates the application alone; `Operations` calls its handlers without HTTP;
-`Controlled` holds what it serves, and `Cluster` has the methods that it calls on several stores. `HttpListener` and
-`Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does that
-only if it has an HTTP port, or a test asks what it holds.
+`ControlApi` is the listener; `serving` returns the application alone; `Operations` calls its handlers without HTTP;
+`Controlled` holds what it serves, and `Cluster` has the methods that it calls on several stores. `HttpListener`
+and `Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does
+that only if it has an HTTP port, or a test asks what it holds.
 """
 
-from segstore.server.control_api.app import Operations, make_app
+from segstore.server.control_api.app import Operations, serving
 from segstore.server.control_api.contents import (
     GroupDetails,
     GroupSummary,
@@ -18,16 +18,16 @@ from segstore.server.control_api.contents import (
     TransactionDetails,
 )
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.fronts import Cluster
+from segstore.server.control_api.fronts import ClusterControl
 from segstore.server.control_api.guard import Guard
 from segstore.server.control_api.listening import ControlApi, HttpListener
 from segstore.server.control_api.problems import ApiProblem
-from segstore.server.control_api.steering import StreamState, TransactionState, WrittenEvent
+from segstore.server.control_api.steering import StreamInfo, TransactionState, WrittenEvent
 from segstore.server.control_api.writer_names import WriterNames
 
 __all__ = [
     "ApiProblem",
-    "Cluster",
+    "ClusterControl",
     "ControlApi",
     "Controlled",
     "GroupDetails",
@@ -37,7 +37,7 @@ __all__ = [
     "Operations",
     "SegmentOfStream",
     "StreamDetails",
-    "StreamState",
+    "StreamInfo",
     "StreamSummary",
     "TableDetails",
     "TableSummary",
@@ -45,5 +45,5 @@ __all__ = [
     "TransactionState",
     "WriterNames",
     "WrittenEvent",
-    "make_app",
+    "serving",
 ]

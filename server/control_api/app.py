@@ -11,17 +11,20 @@ the name of its handler, and clients are generated from it: it is part of the AP
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
+from importlib.metadata import version
 from typing import Any, Final, get_args
 from uuid import UUID
 
-from fastapi import Depends, FastAPI, Request, params
+from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from segstore.server.config import settings_of, unknown_name
-from segstore.server.control_api import contents, page, replayed
+from segstore.server.control_api import contents, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
-from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, check_keys, install, place
+from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, ProblemDetails, check_keys, install, place
 from segstore.server.control_api.routes import (
     about,
     bodies,
@@ -29,6 +32,7 @@ from segstore.server.control_api.routes import (
     containers,
     decisions,
     faults,
+    page,
     recordings,
     requests,
     segments,
@@ -38,21 +42,29 @@ from segstore.server.control_api.routes import (
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
 _WITH_TRAFFIC: Final = (
-    connections,
-    faults,
-    decisions,
-    toxics,
-    asserting,  # before `requests`, whose paths end in a number
-    requests,
-    recordings,
-    page,
+    connections.router,
+    faults.router,
+    decisions.router,
+    toxics.router,
+    asserting.router,  # before `requests`, whose paths end in a number
+    requests.router,
+    recordings.router,
+    page.router,
 )
-_OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
-_RESOURCES: Final[tuple[tuple[tuple[Any, ...], tuple[Kind, ...]], ...]] = (
-    ((about,), ("stores", "tap", "replay")),
+_OF_CONTENTS: Final = (*contents.ROUTERS, arranging.router, events.router)
+_OF_STORES: Final = (
+    requests.sending,
+    streams.router,
+    segments.router,
+    containers.router,
+    *_OF_CONTENTS,
+    snapshots.router,
+)
+_RESOURCES: Final[tuple[tuple[tuple[APIRouter, ...], tuple[Kind, ...]], ...]] = (
+    ((about.router,), ("stores", "tap", "replay")),
     (_WITH_TRAFFIC, ("stores", "tap")),
     (_OF_STORES, ("stores",)),
-    ((replayed,), ("replay",)),
+    ((replayed.router,), ("replay",)),
 )
 """The resources, and the kinds of servers that have them."""
 _LACKS: Final[dict[Kind, str]] = {
@@ -61,26 +73,25 @@ _LACKS: Final[dict[Kind, str]] = {
 }
 _OF_REPLAYS: Final = "only a replay answers from a trace: this is a request for `segstore replay`"
 _ERRORS: Final[dict[int, type[Exception]]] = {404: LookupError, 422: ValueError}
-"""What a refusal is in this process; others are RuntimeError."""
+"""Exception by status for refusals within this process; RuntimeError for other statuses."""
 _ABOUT: Final = """Inspects and controls a running segment store, a tap before one, or a replay of a trace.
 
-Every error response is a `Problem`: one sentence, and the place in the request."""
+Every error response is a `ProblemDetails`: one sentence, and the place in the request."""
 
 _REFUSALS: Final = {
-    "400": "The request is not HTTP, has no valid Host header, or its body is not JSON.",
+    "400": "The request has no valid Host header, or its body is not JSON.",
     "401": "The token is missing or wrong.",
     "403": "The request comes from another web page, or is for a host name that is not this server's.",
     "404": "Something that the path names does not exist.",
-    "408": "The body was not complete in time.",
     "409": "The server's state does not allow it, or what was waited for or verified is not so.",
     "413": "The body is too long.",
     "415": "The body's content type is not one that the operation takes.",
     "422": "A value in the request is invalid.",
     "500": "Unexpected error; the server's log says more.",
-    "503": "The server cannot store data any more, or too many requests are in progress.",
+    "503": "The server cannot store data any more.",
 }
-"""What each status means that is no success. Routes add those of their own."""
-_PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+"""Meaning of each error status. Routes add their own statuses."""
+_PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
 _TOKEN: Final = {"type": "http", "scheme": "bearer", "description": "The token of `--http-token-file`."}
 _NOT_SENT: Final = ("Call", "HTTPValidationError", "ValidationError")
 """Models that the library describes and no request or response has."""
@@ -92,7 +103,7 @@ def _operation(route: APIRoute) -> str:
 
 
 def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
-    """Refuses the requests of a router that servers of these kinds have, and one of this kind lacks."""
+    """Refuses a router's requests on a server of kind `kind`. kinds: the kinds of servers that serve them."""
     why = _OF_REPLAYS if kinds == ("replay",) else _LACKS[kind]
 
     def refuse() -> None:
@@ -103,9 +114,10 @@ def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
 
 
 async def _check_given(request: Request) -> None:
-    """Refuses parameters that an operation does not have, or a body, and would not see; what is given twice.
+    """Refuses unknown parameters, an unexpected body, and repeated keys.
 
-    The page keeps parameters of its own in its address, and scrapers of `/metrics` may send some.
+    Only under `/v1/`, because the page keeps parameters of its own in its address, and scrapers of `/metrics` may send
+    parameters.
     """
     if not request.url.path.startswith("/v1/"):
         return
@@ -127,11 +139,25 @@ async def _check_given(request: Request) -> None:
         raise ApiProblem(422, f"{where}: {said}", where)
 
 
-def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
-    """Creates the application, without the guard in front of it. guarded: whether the guard requires a token."""
+def serving(controlled: Controlled, *, guarded: bool = False) -> ASGIApp:
+    """Returns the application for a server, without the guard in front of it."""
+    app, state = application(controlled.kind, guarded=guarded), {"controlled": controlled}
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": state}, receive, send)
+
+    return serve
+
+
+@cache
+def application(kind: Kind, *, guarded: bool = False) -> FastAPI:
+    """Returns the application of all servers of a kind: making it takes as long as hundreds of requests.
+
+    guarded: whether the guard requires a token.
+    """
     app = FastAPI(
         title="segstore",
-        version=controlled.version,
+        version=version("segstore"),
         description=_ABOUT,
         openapi_url="/v1/openapi.json",
         docs_url=None,
@@ -139,13 +165,11 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=_operation,
     )
-    for modules, kinds in _RESOURCES:
-        is_here = controlled.kind in kinds
-        refused = [] if is_here else [_refuse(controlled.kind, kinds)]
-        for each in modules:
-            app.include_router(
-                each.router(controlled), dependencies=[*refused, Depends(_check_given)], include_in_schema=is_here
-            )
+    for routers, kinds in _RESOURCES:
+        is_here = kind in kinds
+        refused = [] if is_here else [_refuse(kind, kinds)]
+        for each in routers:
+            app.include_router(each, dependencies=[*refused, Depends(_check_given)], include_in_schema=is_here)
     install(app)
     described = app.openapi
 
@@ -153,7 +177,7 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         if app.openapi_schema is None:
             description = described()
             _describe_rules(description)
-            if controlled.kind != "replay":
+            if kind != "replay":
                 bodies.describe_yaml(description)
             _describe_responses(description)
             _describe_access(description, guarded=guarded)
@@ -163,21 +187,24 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
     return app
 
 
+_ROUTES: Final = {
+    route.name: route for router in _OF_CONTENTS for route in router.routes if isinstance(route, APIRoute)
+}
+
+
 class Operations:
     """The operations on streams, transactions, groups and tables, called in this process without HTTP."""
 
     def __init__(self, controlled: Controlled) -> None:
-        routers = *contents.routers(controlled), arranging.router(controlled), events.router(controlled)
-        routes = (route for router in routers for route in router.routes)
-        self._routes = {route.name: route for route in routes if isinstance(route, APIRoute)}
+        self._controlled = controlled
 
     async def call(self, operation: str, path: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """Returns what the handler does. path: the values in the operation's path. given: the fields of its body, or
+        """Returns the handler's result. path: the values in the operation's path. given: the fields of its body, or
         else of its query.
 
         Raises ControllerError, StoreError; LookupError, ValueError or RuntimeError for other refusals.
         """
-        route = self._routes[operation]
+        route = _ROUTES[operation]
         named = dict(zip((each.name for each in route.dependant.path_params), path, strict=True))
         for name, value in named.items():
             if not isinstance(value, str | UUID):
@@ -185,7 +212,7 @@ class Operations:
         for body in route.dependant.body_params:
             given = {body.name: settings_of(_model(body.field_info.annotation), given)}
         try:
-            return await route.endpoint(**named, **given)
+            return await route.endpoint(self._controlled, **named, **given)
         except ApiProblem as problem:
             raise _ERRORS.get(problem.status, RuntimeError)(problem.detail) from None
 
@@ -208,10 +235,10 @@ def _describe_rules(description: dict[str, Any]) -> None:
 
 
 def _describe_responses(description: dict[str, Any]) -> None:
-    """Describes what successes are, and refusals once for all operations."""
+    """Describes successes, and refusals once for all operations."""
     components = description["components"]
     schemas = components["schemas"]
-    schemas["Problem"] = Problem.model_json_schema()
+    schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
     for name in _NOT_SENT:
         schemas.pop(name, None)
     components["responses"] = {
@@ -230,19 +257,19 @@ def _describe_responses(description: dict[str, Any]) -> None:
 
 
 def _success(response: dict[str, Any], schemas: dict[str, Any], summary: str) -> str:
-    """What a response has: the first line about its model; the summary of the operation if it has none."""
+    """Returns the description of a response: the first line about its model, or the operation's summary."""
     reference = response.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
     about: str = schemas.get(reference.rpartition("/")[2], {}).get("description", summary)
     return about.partition("\n")[0]
 
 
 def _refusals(operation: dict[str, Any]) -> list[str]:
-    """The statuses that an operation can be refused with, by what a request of it has."""
+    """Returns the error statuses of an operation, which depend on its parameters and body."""
     places = {each["in"] for each in operation.get("parameters", ())}
     has_body = "requestBody" in operation
     absent = set() if "path" in places else {"404"}
     if not has_body:
-        absent |= {"408", "413", "415"}
+        absent |= {"413", "415"}
     if operation["tags"] == ["server"]:  # they have no state
         absent |= {"409", "503"}
     return [each for each in _REFUSALS if each not in absent]

@@ -9,14 +9,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Request
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import Cluster, Front, Replayed, ReplayFront, Store, StoreFront, Tap
+from segstore.server.control_api.fronts import (
+    ClusterControl,
+    Front,
+    Replayed,
+    ReplayFront,
+    Store,
+    StoreFront,
+    TapFronts,
+)
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
-from segstore.server.faults import Faults
+from segstore.server.faults import Faults, Observer
 from segstore.server.node import Snapshots
 from segstore.server.recordings import Recordings
 from segstore.server.store import StoreError
@@ -36,7 +46,7 @@ async def _settled() -> None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Controlled:
     """The objects behind the control API.
 
@@ -46,25 +56,28 @@ class Controlled:
     stops and starts stores, if several are in this process; else why_no_cluster is the reason why none can be.
     owner_elsewhere: returns the address of a container's owner in another process. names: registered writer names.
     snapshots: those of its data; None with a data directory. settled: returns when the controller's changes are
-    durable. one_at_a_time: held by requests that arrange data. traffic: the latest traffic of the stores; None if it is
-    not kept. started_ms: creation time of this object. version: of this project.
+    durable. one_at_a_time: held by requests that arrange data; moving: by those that move containers, stop and start
+    stores. traffic: the latest traffic of the stores; None if it is not kept. observer: the log of requests that the
+    API has started, if it has. started_ms: creation time of this object. version: of this project.
     """
 
     stores: Sequence[Store] = ()
     faults: Faults | None = None
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
-    tap: Tap | None = None
+    tap: TapFronts | None = None
     replay: Replayed | None = None
     traffic: Traffic | None = None
     data: Path | None = None
-    cluster: Cluster | None = None
+    cluster: ClusterControl | None = None
     why_no_cluster: str = _ALONE
     owner_elsewhere: Callable[[int], Endpoint | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)
     snapshots: Snapshots | None = None
     settled: Callable[[], Awaitable[None]] = _settled
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    observer: Observer | None = None
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     version: str = field(default_factory=lambda: version("segstore"))
 
@@ -82,12 +95,12 @@ class Controlled:
 
     @property
     def containers(self) -> int:
-        """Number of containers in the cluster; 0 on a tap, which has none."""
+        """Returns the number of containers in the cluster; 0 on a tap."""
         return self.stores[0].settings.containers if self.stores else 0
 
     @property
     def wire_version(self) -> int:
-        """The newest wire version that the stores announce; that of the codec on a tap."""
+        """Returns the newest wire version that the stores announce; on a tap, the codec's version."""
         return self.stores[0].settings.wire_version if self.stores else WIRE_VERSION
 
     @property
@@ -138,11 +151,18 @@ class Controlled:
             raise ApiProblem(422, f"{where}: there is no store {number}: there are {count}, from 0", where)
 
     def forget_requests(self) -> None:
-        """Discards the requests that are known so far: the kept traffic, and what a mock has observed."""
+        """Discards all known requests: the kept traffic, and a mock's observations."""
         if self.traffic is not None:
             self.traffic.clear()
         if self.faults is not None and self.faults.observer is not None:
             self.faults.observer.clear()
+
+    def begin(self) -> None:
+        """Starts logging requests, which a tap does not keep for waits yet, and counting appends per writer."""
+        faults, is_tap = self.faults, self.tap is not None
+        if faults is not None and faults.observer is None and not (is_tap and self.history is None):
+            self.observer = faults.observer = Observer(history=self.history, kept_from=None if is_tap else 0)
+        self.count_writers()
 
     def count_writers(self) -> None:
         """Starts counting appends per writer in all stores."""
@@ -150,8 +170,25 @@ class Controlled:
             if each.service.writer_counts is None:
                 each.service.writer_counts = self.counts
 
+    def keep_requests(self, faults: Faults) -> Observer:
+        """Keeps requests for waits and verifications from now on, unless they are kept. Returns their log."""
+        if faults.observer is None:
+            self.observer = faults.observer = Observer()
+        if faults.observer.kept_from is None:
+            faults.observer.kept_from = faults.observer.last
+        return faults.observer
+
+    def stop_keeping_requests(self, faults: Faults) -> None:
+        """Keeps no more requests for waits and verifications, in the log that the API has started."""
+        if self.observer is not None and self.observer.history is not None:
+            self.observer.kept_from = None
+        else:
+            self.observer = faults.observer = None
+
     def store_of(self, segment: str) -> Store | None:
-        """Returns the store that owns the segment's container; None if none of these does, or the name is invalid."""
+        """Returns the store that owns the segment's container; None if it is not in this process, or the name is
+        invalid.
+        """
         for each in self.stores:
             try:
                 each.store.container_for(segment)
@@ -159,3 +196,12 @@ class Controlled:
                 continue
             return each
         return None
+
+
+async def _of_request(request: Request) -> Controlled:
+    controlled: Controlled = request.state.controlled
+    return controlled
+
+
+Here = Annotated[Controlled, Depends(_of_request)]
+"""The objects of the server that a request is for: all servers of a process have the same routes."""

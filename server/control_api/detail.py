@@ -1,7 +1,7 @@
 """Describes one request in detail: its frames byte by byte, its payload, its timeline and its neighbours.
 
-Everything is bounded: a frame shows its first bytes and fields, a payload its first events or its first keys and
-values, and each of these its start. Delegation tokens are not kept, so none can be shown.
+Everything is bounded: a frame shows its first bytes and fields, a payload the starts of its first events, or keys and
+values. Delegation tokens are never shown, because they are not kept.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def frame_of(part: str, exchange: Exchange) -> Frame:
 
 
 def _value(value: Any) -> str:
-    """A field's value as text: the start of a long one."""
+    """Returns a field's value as text; truncates a long value."""
     text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
     return shown(text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}… ({len(text):,} characters)")
 
@@ -114,7 +114,7 @@ def _payload(recorded: RecordedRequest) -> Iterator[Payload]:
 
 
 def _in_table(command: Any) -> Iterator[tuple[str, Buffer]]:
-    """Yields the keys and values in a command about tables, in order, with the word for each."""
+    """Yields the keys and values in a command about tables, in order, labelled "key" or "value"."""
     entries = getattr(command, "table_entries", None) or getattr(command, "entries", None)
     for entry in () if entries is None else entries.entries:
         yield from (("key", entry.key.data), ("value", entry.value.data))
@@ -123,7 +123,7 @@ def _in_table(command: Any) -> Iterator[tuple[str, Buffer]]:
 
 
 def _appended(recorded: RecordedRequest) -> Buffer | None:
-    """The bytes that a request appends to its segment, as far as they are known; None for others."""
+    """Returns the bytes that a request appends to its segment, as far as they are known; None for other requests."""
     command: Any = recorded.request.command
     if isinstance(command, ConditionalAppend):
         data = command.event.data
@@ -147,7 +147,7 @@ def _appended(recorded: RecordedRequest) -> Buffer | None:
 
 
 def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
-    """Splits bytes of a segment into events. Yields the first ones; what forms no whole event is one payload."""
+    """Splits bytes of a segment into events. Yields the first events; the rest is one payload."""
     at, events, end = 0, 0, len(data)
     while end - at >= _HEADER.size and events < _MOST_EVENTS:
         kind, length = _HEADER.unpack_from(data, at)
@@ -168,7 +168,7 @@ def _shown(data: Buffer, start: int, stop: int, part: str, kind: str) -> Payload
 
 
 def readable_form(data: Buffer) -> tuple[str, str]:
-    """The form and the text of bytes, of long ones of the first 4 KiB: JSON or other text if they are UTF-8 without
+    """Returns the form and the text of bytes (at most the first 4 KiB): JSON or other text if they are UTF-8 without
     control characters, else hex.
     """
     head = bytes(memoryview(data)[:_EVENT_BYTES])

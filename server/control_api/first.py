@@ -11,11 +11,11 @@ _ENTRY_BYTES: Final = 100
 
 
 class First(Generic[AnyStr]):
-    """The lowest of the added names: at most `limit`, and at most `_MOST_BYTES` in total, but at least one.
+    """Keeps the lowest added names: at most `limit`, and at most `_MOST_BYTES` in total, but at least one name.
 
     Attributes:
-        names: sorted, without gaps: every name that was left out is above the last of them.
-        left_out: whether any name was left out.
+        names: sorted, without gaps: all omitted names are above the last name.
+        left_out: whether names were omitted.
     """
 
     def __init__(self, limit: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from segstore.server.connection import Connection, ConnectionHub, Ending, StoreService
+from segstore.server.connection import Connection, ConnectionHub, SessionEnding, StoreService
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class OpenConnection(Protocol):
     def held_bytes(self) -> int: ...
 
     def disconnect(self, why: str, *, drain: bool) -> None:
-        """Closes the connection. drain: after what is queued was sent."""
+        """Closes the connection. drain: sends the queued bytes first."""
 
 
 class Front(Protocol):
@@ -70,7 +70,7 @@ class Front(Protocol):
         """Returns totals, which only grow, and current values, by name."""
 
 
-class Tap(Protocol):
+class TapFronts(Protocol):
     """A tap. fronts: its ports, one for each store that it knows of. tls: whether they use TLS."""
 
     @property
@@ -100,8 +100,8 @@ class Replayed(Protocol):
     def open_connections(self) -> Sequence[int]: ...
 
 
-class Cluster(Protocol):
-    """Several stores in one process, by number. Methods raise RuntimeError for what cannot be done."""
+class ClusterControl(Protocol):
+    """Controls the stores of one process, by number. Methods raise RuntimeError for impossible requests."""
 
     async def move(self, container: int, to: int) -> None: ...
     async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None: ...
@@ -140,7 +140,7 @@ class _OfStore:
 
     def disconnect(self, why: str, *, drain: bool) -> None:
         if drain:
-            self._connection.end(why, Ending.FLUSHED)
+            self._connection.end(why, SessionEnding.FLUSHED)
         else:
             self._connection.cut(why)
 
@@ -172,7 +172,7 @@ class StoreFront:
 
 
 class ReplayFront:
-    """The port of a replay, as that of its only store. Its connections are not listed."""
+    """The port of a replay, shown as its only store. Its connections are not listed."""
 
     number = 0
     admin_address = None

@@ -27,7 +27,7 @@ class Health(BaseModel):
     controller: bool = Field(description="Whether this process answers controller calls.")
 
 
-class Version(BaseModel):
+class ServerVersion(BaseModel):
     """Versions of the server."""
 
     segstore: str = Field(description="Version of this project.")
@@ -36,23 +36,23 @@ class Version(BaseModel):
 
 
 class StoreInfo(BaseModel):
-    """A store of this process, or one that a tap has a port for."""
+    """A store of this process, or a store for which a tap has a port."""
 
     store: int = Field(description="Its number.")
     address: str | None = Field(description="Its address for clients.")
-    admin_address: str | None = Field(description="Its address for admin commands; null if there is none.")
+    admin_address: str | None = Field(description="Its address for admin commands, or null.")
     upstream: str | None = Field(description="The store's own address, on a tap; null for a store of this process.")
     serving: bool = Field(description="False if it is stopped.")
 
 
-class Served(BaseModel):
+class ServerInfo(BaseModel):
     """The services of this process, and their addresses."""
 
     segstore: str = Field(description="Version of this project.")
     started_ms: int = Field(description="Start time in ms since 1970, which differs between runs.")
-    controller: str | None = Field(description="The controller's address; null if there is none.")
+    controller: str | None = Field(description="The controller's address, or null.")
     capabilities: list[str] = Field(
-        description="What can be used here: tap, stores, segments, containers, counters, controller, faults, toxics, "
+        description="Features of this server: tap, stores, segments, containers, counters, controller, faults, toxics, "
         "requests, send, recordings, snapshots."
     )
     data: str | None = Field(description="The data directory; null for memory, and on a tap.")
@@ -116,7 +116,7 @@ class RequestInfo(BaseModel):
     streams: list[str] = Field(description="Streams that a call names, as scope/stream, and scopes.")
     request_id: str | None = Field(description="As text: it has 64 bits, and a JavaScript number holds only 53.")
     writer_id: UUID | None
-    size: int = Field(description="In bytes, with headers; of an append also those of its block.")
+    size: int = Field(description="In bytes, with headers; for an append, including its block.")
     received_ms: int = Field(description="Time of receipt, in ms since 1970.")
     stage: str = Field(
         description="The last stage it has reached: received, applied, refused or replied; given up, if the client "
@@ -192,7 +192,7 @@ class Neighbour(BaseModel):
 
 
 class RequestDetail(RequestInfo):
-    """A request in detail. What is long is cut."""
+    """A request in detail. Long values are truncated."""
 
     peer: str = Field(description="Address of the client.")
     frames: list[Frame] = Field(description="The request, of an append in two frames, then its reply.")
@@ -206,8 +206,8 @@ class SentAgain(BaseModel):
     """The replies to a recorded request that was sent again."""
 
     connection: int | None = Field(description="The number of the connection, which is closed now; null if unknown.")
-    replies: list[Frame] = Field(description="All that came, with the reply to the handshake.")
-    ended: str = Field(description="Why there is no reply to the request; empty if there is one.")
+    replies: list[Frame] = Field(description="All received replies, including the reply to the handshake.")
+    ended: str = Field(description="Why the request has no reply; empty if it has a reply.")
 
 
 class WriterName(RequestBody):
@@ -264,7 +264,7 @@ class AllSegments(BaseModel):
 
     total: int = Field(description="Number of matches on all pages.")
     segments: list[SegmentSummary]
-    next: str | None = Field(description="`after` for the next page, even after a short page; null on the last one.")
+    next: str | None = Field(description="`after` for the next page, even after a short page; null on the last page.")
 
 
 class SegmentDetails(SegmentSummary):
@@ -298,13 +298,13 @@ class Connections(BaseModel):
     connections: list[ConnectionInfo] = Field(description="The first `limit` connections.")
 
 
-class Cut(BaseModel):
+class ClosedConnections(BaseModel):
     """The closed connections."""
 
     connections: int = Field(description="Number of connections that were closed.")
 
 
-class Closed(BaseModel):
+class ClosedConnection(BaseModel):
     """The closed connection."""
 
     peer: str
@@ -349,13 +349,13 @@ class DecisionInfo(BaseModel):
     type: str
     segments: list[str]
     request_id: str | None = Field(description="As text: it has 64 bits.")
-    event_number: int | None = Field(description="Of an append; null for others.")
+    event_number: int | None = Field(description="Of an append, else null.")
 
 
 class Decisions(BaseModel):
     """Decisions of the fault rules, oldest first. Without times, so that two runs can be compared."""
 
-    last: int = Field(description="The number of the last decision so far; 0 for none.")
+    last: int = Field(description="Number of the last decision so far, or 0.")
     forgotten: int = Field(description="Number of older decisions that were discarded.")
     decisions: list[DecisionInfo]
 
@@ -432,7 +432,7 @@ class ReplayProblem(BaseModel):
     number: int = Field(description="From 1, in the order of occurrence.")
     connection: int | None = Field(description="The number of the client's connection; null for a controller call.")
     request: str = Field(description="The command, such as READ_SEGMENT, or the method of a call.")
-    expected: str | None = Field(description="What comes next in the trace; null if requests may come in any order.")
+    expected: str | None = Field(description="The next request in the trace; null if requests may come in any order.")
     detail: str = Field(description="A sentence with the fields that differ; further lines are the nearest requests.")
 
 
@@ -441,4 +441,4 @@ class ReplayProblems(BaseModel):
 
     total: int = Field(description="Number of problems so far.")
     problems: list[ReplayProblem]
-    next: int | None = Field(description="`after` for the next page; null on the last one.")
+    next: int | None = Field(description="`after` for the next page; null on the last page.")

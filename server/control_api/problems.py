@@ -49,13 +49,14 @@ _MARK: Final = object()
 """Stands in a document for the value that is looked for."""
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """An error in a request."""
 
     status: int = Field(description="The HTTP status.")
     title: str = Field(description="The name of the status.")
-    detail: str = Field(description="What is wrong, in one sentence; further lines are the nearest requests.")
+    detail: str = Field(description="The error in one sentence; further lines are the nearest requests.")
     where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
+    errors: list[dict[str, str]] = Field([], description="`detail` and `where` of all errors, if there are several.")
 
 
 class ApiProblem(Exception):
@@ -68,9 +69,9 @@ class ApiProblem(Exception):
         self.where = where
 
 
-def body(status: int, detail: str, where: str) -> bytes:
+def body(status: int, detail: str, where: str, **more: Any) -> bytes:
     """Returns the response body. ASCII, so that it can contain any text from a peer."""
-    problem = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail, "where": where}
+    problem = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail, "where": where, **more}
     return json.dumps(problem).encode()
 
 
@@ -128,11 +129,11 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Exception, 409),
 )
 _ABOUT_WHAT_IS_GIVEN: Final = (InvalidArgument, InvalidStreamCut, ScaleRefused, RecordingRefused)
-"""Errors about the body of a request, or else its query; others are about what its path names."""
+"""Errors about the body of a request, or else its query; other errors are about its path."""
 
 
 async def _refused_by_server(request: Request, error: Exception) -> Response:
-    """The controller, a store, its snapshots or recordings refuse what a valid request asks for."""
+    """Answers a valid request that the controller, a store, its snapshots or its recordings refuse."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     where = "path"
     if isinstance(error, _ABOUT_WHAT_IS_GIVEN):
@@ -146,12 +147,18 @@ async def _unavailable(_: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = foremost(error.errors())
+    errors = error.errors()
+    first, field = foremost(errors), request.scope["route"].body_field
     if first["type"] == "json_invalid":
         at = first["loc"][-1]
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
-    where, field = place(first["loc"]), request.scope["route"].body_field
-    return answer(422, f"{where}: {sentence(first, field and field.field_info.annotation)}", where)
+
+    def located(each: Any) -> dict[str, str]:
+        where = place(each["loc"])
+        return {"detail": f"{where}: {sentence(each, field and field.field_info.annotation)}", "where": where}
+
+    every: dict[str, Any] = {"errors": [located(each) for each in errors]} if len(errors) > 1 else {}
+    return Response(body(422, **located(first), **every), 422, media_type=PROBLEM_TYPE)
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -192,7 +199,7 @@ def check_keys(data: bytes) -> None:
 
 
 def _marked(pairs: list[tuple[str, Any]]) -> Any:
-    """Returns an object of JSON; one that has a key twice has only this key, marked."""
+    """Returns a JSON object. An object with a repeated key is reduced to this key, marked."""
     try:
         return unique(pairs)
     except DuplicateKey as error:
@@ -230,7 +237,9 @@ def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods of all routes that match the path. The library's own header names those of the first one only."""
+    """Returns the methods of all routes that match the path. The library's own header names only the first route's
+    methods.
+    """
     routes = request.app.routes
     methods = [each for each in _METHODS if each != request.method]
     allowed = [

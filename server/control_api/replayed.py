@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.models import ReplayProblem, ReplayProblems
 from segstore.server.control_api.problems import shown
 from segstore.wire.trace import CONTROLLER
@@ -18,28 +18,27 @@ from segstore.wire.trace import CONTROLLER
 _MOST_CHARACTERS: Final = 10_000
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1", tags=["replay"])
+router = APIRouter(prefix="/v1", tags=["replay"])
 
-    @made.get("/problems", summary="Requests that the trace does not answer, oldest first")
-    async def list_problems(
-        after: Annotated[int, Query(ge=0, description="Only problems with a greater number.")] = 0,
-        limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of problems.")] = 20,
-    ) -> ReplayProblems:
-        known = [] if controlled.replay is None else controlled.replay.problems
-        total, page = len(known), []
-        for number in range(after + 1, min(after + limit, total) + 1):
-            found = known[number - 1]
-            page.append(
-                ReplayProblem(
-                    number=number,
-                    connection=None if found.connection == CONTROLLER else found.connection,
-                    request=shown(found.request),
-                    expected=None if found.expected is None else shown(found.expected),
-                    detail=shown(str(found)[:_MOST_CHARACTERS]),
-                )
+
+@router.get("/problems", summary="Requests that the trace does not answer, oldest first")
+async def list_problems(
+    controlled: Here,
+    after: Annotated[int, Query(ge=0, description="Only problems with a greater number.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of problems.")] = 20,
+) -> ReplayProblems:
+    known = [] if controlled.replay is None else controlled.replay.problems
+    total, page = len(known), []
+    for number in range(after + 1, min(after + limit, total) + 1):
+        found = known[number - 1]
+        page.append(
+            ReplayProblem(
+                number=number,
+                connection=None if found.connection == CONTROLLER else found.connection,
+                request=shown(found.request),
+                expected=None if found.expected is None else shown(found.expected),
+                detail=shown(str(found)[:_MOST_CHARACTERS]),
             )
-            await asyncio.sleep(0)
-        return ReplayProblems(total=total, problems=page, next=after + limit if after + limit < total else None)
-
-    return made
+        )
+        await asyncio.sleep(0)
+    return ReplayProblems(total=total, problems=page, next=after + limit if after + limit < total else None)

@@ -1,9 +1,9 @@
 """Registered writer names, and the mapping of writer ids to them (79.8).
 
 This project's client appends to a segment with the writer id uuid5(name, segment), so the name of a writer id is found
-by trying all registered names. A name that was found is kept in the writer's count.
+by trying all registered names. The writer's count keeps the name.
 
-Invariants: at most `max_names` names; each is registered once.
+Invariants: at most `max_names` names; a name is registered once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class WriterNames:
                 each.name = None
 
     async def find(self, segment: str, counts: dict[bytes, WriterCount]) -> None:
-        """Finds names for the counts of a segment that have none. Yields to the loop regularly."""
+        """Finds names for a segment's counts without a name. Yields to the loop regularly."""
         nameless = sum(each.name is None for each in counts.values())
         for done, name in enumerate(tuple(self._names), 1):
             if not nameless:

@@ -34,7 +34,7 @@ class AutoScaling(BaseModel):
 
 
 class ControllerConfig(BaseModel):
-    """What a controller does beyond its API."""
+    """A controller's background work and its limits."""
 
     model_config = SETTINGS
 
@@ -103,7 +103,7 @@ class ControllerConfig(BaseModel):
 
 
 def read_config(path: Path) -> ControllerConfig:
-    """Reads a TOML file with the fields of `ControllerConfig`, those of `scaling` in a table of that name.
+    """Reads a TOML file with the fields of `ControllerConfig`; the fields of `scaling` are in a table of that name.
 
     Raises OSError, or ValueError with one sentence that names the file and the field.
     """

@@ -17,11 +17,11 @@ from random import Random, SystemRandom
 from segstore.server.clock import SteadyTime
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import ControllerError
-from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, State, Timer, image, recovered
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams import (
     ReaderGroups,
     Scaling,
@@ -105,9 +105,9 @@ class Controller:
         return image(self.state)
 
     def restore(self, state: bytes) -> None:
-        """Replace the state by one that `image` returned, b"" for an empty one. No call may be in progress.
+        """Replaces the state with an `image`; b"" is the empty state. No call may be in progress.
 
-        Raises ValueError for an invalid one, and changes nothing.
+        Raises ValueError for an invalid image, and changes nothing.
         """
         self._core.replace(recovered(state, ()))
         self.upkeep.clear()
@@ -135,23 +135,18 @@ class Controller:
         """Refuse a request that makes the state grow with `MemoryFull` if memory is full."""
         self._core.memory.check(request_bytes)
 
-    @property
-    def pace(self) -> Pace:
-        """Limits the share of the event loop that calls take."""
-        return self._core.pace
-
     def next_due_ms(self) -> int | None:
         """When `run_due` has something to do next; None if no timer is set."""
         return self._core.next_due_ms()
 
     async def wait_for_timer(self) -> None:
-        """Wait until a timer is set that is due before all others."""
+        """Waits until a timer is set that is due before all other timers."""
         self._core.woken.clear()
         await self._core.woken.wait()
 
     async def run_due(self) -> None:
         """Run all due timers. Failures are logged and, where necessary, retried later."""
-        async for timer in self.pace.over(self._core.take_due(self._core.now_ms())):
+        async for timer in InSteps(self._core.take_due(self._core.now_ms())):
             try:
                 await self._run(timer)
             except ControllerError:

@@ -5,25 +5,25 @@
     ├── AlreadyExists          the name is taken
     ├── InvalidName            the name breaks the naming rules
     ├── ScopeNotEmpty          the scope to delete is not empty
-    ├── StreamSealed           the stream is sealed and cannot be changed
+    ├── StreamIsSealed         the stream is sealed and cannot be changed
     ├── StreamNotSealed        only a sealed stream can be deleted
     ├── IllegalState           the request is not possible in the current state
     ├── TooMany                a request asks for or names more segments than allowed
     ├── InvalidArgument        an argument is invalid in this request
     │   ├── EmptyName          a required name is ""
     │   └── Malformed          the message itself is invalid, whatever the state
-    ├── InvalidStreamCut       a stream cut is invalid for this stream, or before the last one
-    │   └── BrokenStreamCut    it names segments that the stream never had, or none that it has reached
-    ├── ScaleRefused           the segments to seal are not the current ones, or too few would be left
-    ├── GenerationMismatch     the caller's generation of a reader group is not the current one
+    ├── InvalidStreamCut       a stream cut is invalid for this stream, or before the last cut
+    │   └── BrokenStreamCut    it names segments that the stream never had, or only unreached segments
+    ├── ScaleRefused           the segments to seal are not current, or too few would be left
+    ├── GenerationMismatch     the caller's generation of a reader group is not current
     ├── ExecutionTimeExceeded  a lease would outlive the longest life of a transaction
     ├── LeaseTooLarge          a lease above the maximum
     ├── Unauthenticated        no valid credentials came with the call
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
     ├── MemoryFull             the memory limit is reached
-    ├── RequestsTooLarge       the requests in flight of a connection are too large together
-    ├── Closed                 the controller was closed before it started the call
+    ├── RequestsTooLarge       the requests in flight are too large together
+    ├── ControllerClosed       the controller was closed before it started the call
     ├── Interrupted            the controller was closed before it finished the call
     └── SegmentStoreFailed     the segment store failed to execute a request
         └── NobodyOwns         the segment's container has no owner at the moment
@@ -81,7 +81,7 @@ class ScopeNotEmpty(ControllerError):
         self.held = held
 
 
-class StreamSealed(ControllerError):
+class StreamIsSealed(ControllerError):
     def __init__(self, stream: str) -> None:
         super().__init__(f"stream {stream} is sealed")
         self.stream = stream
@@ -142,7 +142,7 @@ class ScaleRefused(ControllerError):
 
 
 class GenerationMismatch(ControllerError):
-    """The generation `given` is not `current`, that of the reader group's configuration."""
+    """The generation `given` is not the `current` generation of the reader group's configuration."""
 
     def __init__(self, reader_group: str, given: int, current: int) -> None:
         super().__init__(f"the configuration of reader group {reader_group} is at generation {current}, not {given}")
@@ -152,7 +152,7 @@ class GenerationMismatch(ControllerError):
 
 
 class LeaseTooLarge(ControllerError):
-    """The lease is above the maximum; both in milliseconds."""
+    """The lease exceeds the maximum. Both are in ms."""
 
     def __init__(self, lease_ms: int, max_ms: int) -> None:
         super().__init__(f"a lease of {lease_ms} ms is too large, the maximum is {max_ms} ms")
@@ -161,7 +161,7 @@ class LeaseTooLarge(ControllerError):
 
 
 class ExecutionTimeExceeded(ControllerError):
-    """The lease would end after the transaction must end; both in milliseconds since 1970."""
+    """The lease would end after the transaction must end. Both times are in ms since 1970."""
 
     def __init__(self, transaction: object, lease_until_ms: int, must_end_ms: int) -> None:
         super().__init__(f"transaction {transaction} must end by {must_end_ms}, before a lease to {lease_until_ms}")
@@ -170,7 +170,7 @@ class ExecutionTimeExceeded(ControllerError):
 
 
 class Unauthenticated(ControllerError):
-    """The call has no credentials, or wrong ones."""
+    """The call has no valid credentials."""
 
 
 class PermissionDenied(ControllerError):
@@ -190,7 +190,7 @@ class UnusableEntry(ControllerError):
 
 
 class MemoryFull(ControllerError):
-    """The memory limit is reached: `used` of `limit` bytes. Deleting streams frees some."""
+    """The memory limit is reached: `used` of `limit` bytes. Deleting streams frees memory."""
 
     def __init__(self, used: int, limit: int) -> None:
         super().__init__(f"memory is full: {used} of {limit} bytes are used")
@@ -198,7 +198,7 @@ class MemoryFull(ControllerError):
         self.limit = limit
 
 
-class Closed(ControllerError):
+class ControllerClosed(ControllerError):
     """The controller was closed before it started the call; a retry may succeed."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Interrupted(ControllerError):
 
 class RequestsTooLarge(ControllerError):
     def __init__(self) -> None:
-        super().__init__("the requests in flight on this connection are too large together")
+        super().__init__("the requests in flight are too large together")
 
 
 class SegmentStoreFailed(ControllerError):

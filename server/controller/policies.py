@@ -22,7 +22,7 @@ NO_ID: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class ScalingType(IntEnum):
-    """What determines the number of segments."""
+    """The quantity that determines the number of segments."""
 
     FIXED = 0
     KBYTES_PER_S = 1
@@ -39,7 +39,7 @@ class ScalingPolicy(msgspec.Struct, frozen=True):
 
 
 class RetentionType(IntEnum):
-    """What a retention limit counts."""
+    """The unit of a retention limit."""
 
     TIME = 1
     SIZE = 2

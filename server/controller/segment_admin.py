@@ -1,8 +1,8 @@
 """The controller's requests to segment stores, as wire commands over one `ask`.
 
-Every call is idempotent, as the controller may ask again after a failure: creating what exists, sealing what is sealed
-and deleting what is gone succeed. A call that fails raises `SegmentStoreFailed`, and the caller's state stays as it
-was.
+Every call is idempotent, because the controller may repeat it after a failure: creating an existing segment, sealing a
+sealed segment and deleting a missing segment succeed. A call that fails raises `SegmentStoreFailed`, and the caller's
+state stays unchanged.
 
 Source: `SegmentHelper` (Pravega's controller).
 """
@@ -110,7 +110,7 @@ class StoreRefused(Exception):
 
 
 class SegmentAdmin(ABC):
-    """One segment store or several; each subclass is one way to ask them."""
+    """One or more segment stores; a subclass is one way to reach them."""
 
     @abstractmethod
     def owner_of(self, segment: str) -> Endpoint:
@@ -199,7 +199,7 @@ class SegmentAdmin(ABC):
         return int((await self._done(segment, "locate an offset in", LocateOffset(0, segment, offset, ""))).offset)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
-        """Drop what lies before `offset`; a no-op if that is gone already."""
+        """Discards the bytes before `offset`; a no-op if they are gone already."""
         if offset > (await self._info(segment, "truncate")).start_offset:
             await self._done(segment, "truncate", TruncateSegment(0, segment, offset, ""))
 
@@ -207,8 +207,9 @@ class SegmentAdmin(ABC):
         await self._done(segment, "delete", DeleteSegment(0, segment, ""))
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
-        """Move the sources, 100 at most, in order to the end of the target, all or none; one that is gone was merged
-        before.
+        """Moves the sources, at most 100, in order and atomically to the end of the target.
+
+        A missing source counts as merged before.
         """
         if (await self._info(target, "merge into")).is_sealed:
             raise SegmentStoreFailed(target, "merge into")
@@ -226,12 +227,12 @@ class SegmentAdmin(ABC):
         await self._done(segment, "delete", request)
 
     async def update_table(self, segment: str, entries: Mapping[bytes, bytes]) -> None:
-        """Write entries of a table segment, by key and regardless of versions; all or none."""
+        """Writes all entries of a table segment atomically, by key and regardless of versions."""
         made = TableEntries(tuple(TableEntry(TableKey(key), TableValue(value)) for key, value in entries.items()))
         await self._done(segment, "write entries to", UpdateTableEntries(0, segment, "", made))
 
     async def remove_keys(self, segment: str, keys: Sequence[bytes]) -> None:
-        """Remove keys of a table segment, all or none; a no-op for those that it does not have."""
+        """Removes keys of a table segment atomically; missing keys are ignored."""
         await self._done(segment, "remove keys from", RemoveTableKeys(0, segment, "", tuple(map(TableKey, keys))))
 
     async def read_table(self, segment: str, count: int, first: bytes = b"", last: bytes = b"") -> list[TableEntry]:
@@ -241,8 +242,9 @@ class SegmentAdmin(ABC):
         return list(reply.entries.entries)
 
     async def read_entries(self, segment: str, count: int, token: bytes = b"") -> tuple[list[TableEntry], bytes]:
-        """Read about `count` entries of a table segment of any kind, and the token for the next ones; b"" for the first
-        ones, and at the end.
+        """Reads about `count` entries of a table segment of any kind. Returns them with the token for the next call.
+
+        The token is b"" at the start and at the end.
         """
         args = TableIteratorArgs(token, b"", b"", b"")
         reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
@@ -253,13 +255,13 @@ class SegmentAdmin(ABC):
         return int((await self._done(segment, "measure", GetTableSegmentInfo(0, segment, ""))).entry_count)
 
     async def attribute(self, segment: str, attribute: UUID) -> int | None:
-        """The value of an attribute of a segment; None if it has none."""
+        """Returns the value of a segment's attribute, or None."""
         asked = GetSegmentAttribute(0, segment, attribute, "")
         value = int((await self._done(segment, "read an attribute of", asked)).value)
         return None if value == NULL_VALUE else value
 
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        """The bytes ever written to each; missing segments are left out."""
+        """Returns the load of each segment: bytes and events ever written. Missing segments are left out."""
         loads: dict[str, Load] = {}
         for segment in segments:
             try:

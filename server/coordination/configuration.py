@@ -1,12 +1,12 @@
 """The configuration service: scopes and stream configurations in the coordination service (seed 57.6).
 
-A cluster's controller publishes it, and every store can look it up. It uses a session of its own, with the service that
-holds the containers or with another one. Lookups are cached and watched; after a change the node is read again.
+A cluster's controller publishes it, and every store can look it up. It uses a session of its own, with the containers'
+service or with another service. Lookups are cached and watched; after a change the node is read again.
 
 Invariants: a cached answer was read in this session, and no change was reported since; the cache is dropped when the
-connection or the session is lost, and when the store has a new local session (`drop`). Losing this session never ends
-a store: it reconnects until it has a new one, and then compares what is published with the nodes. Nodes may have been
-written by others: invalid bytes are refused in lookups and replaced when published.
+connection or the session is lost, and when the store has a new local session (`drop`). Losing this session never ends a
+store: it reconnects until it has a new session, and then publishes again what differs from the nodes. Other programs
+may write nodes, too: lookups refuse invalid bytes, and publishing replaces them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class NoConfiguration(errors.CoordinationError):
 class Configuration:
     """Looks up the configuration, and publishes it once `publish` was called.
 
-    `session` is None while there is none; `published` counts how often the nodes were found or made up to date.
+    `session` is None while disconnected; `published` counts how often the nodes were found or made up to date.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -150,7 +150,7 @@ class Configuration:
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def publish(self, source: Callable[[], Configured | None]) -> None:
-        """Starts publishing what `source` returns; nothing is changed while it returns None."""
+        """Starts publishing the values of `source`; while it returns None, the nodes stay unchanged."""
         self._source = source
         self.changed()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CoordinationError(Exception):
-    """Root of the errors of a coordination service. path: the requested node; "" if there is none."""
+    """Root of the errors of a coordination service. path: the requested node, or ""."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)

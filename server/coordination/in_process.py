@@ -219,7 +219,7 @@ class InProcessSession(CoordinationSession):
     # --- connection -------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Executes a request after its delay, and returns after that of the reply."""
+        """Executes a request after its delay, and returns after the reply's delay."""
         self._check()
         await self._service.travel()
         self._check()

@@ -54,7 +54,7 @@ class Hosted(Protocol):
     """The store that serves the containers."""
 
     def own(self, container_id: int, container: Container | None) -> None:
-        """Starts serving a container: the given one, or an empty one."""
+        """Starts serving a container: `container`, or an empty container."""
 
     def own_unopened(self, container_id: int, first_use: Callable[[], None]) -> None:
         """Owns a container that is not opened yet; `first_use` is called on the first request for it."""
@@ -79,8 +79,8 @@ class ContainerOwnership:
     """Owns containers for one store, from `start` to `stop` or to its shutdown.
 
     Attributes:
-        served: the containers that are served now.
-        refused: the containers that this store cannot open, and why.
+        served: the containers currently served.
+        refused: the containers that this store cannot open, with the reasons.
         session: the current session; None before the start and after the end.
         shutdown_reason: why the store shuts down; None while it runs.
     """
@@ -132,7 +132,7 @@ class ContainerOwnership:
     # --- start and stop ---------------------------------------------------------------------------------------------
 
     async def start(self, preferred: Iterable[int] = (), *, others: bool = True) -> None:
-        """Opens a session and starts to acquire containers; `preferred` ones at once. Raises Unreachable.
+        """Opens a session and starts to acquire containers, at once the `preferred` containers. Raises Unreachable.
 
         others: also takes unowned containers in turn; if False, only after `take_others`.
         """
@@ -216,7 +216,7 @@ class ContainerOwnership:
         self._on_shutdown(reason)
 
     async def _live(self, session: CoordinationSession) -> str | None:
-        """Works with one session until it ends; returns None, or why the store must shut down."""
+        """Works with one session until it ends; returns None, or the reason to shut down the store."""
         self.session = session
         ended = asyncio.Event()
 
@@ -461,7 +461,7 @@ class ContainerOwnership:
             self._storage.close(container_id, opening.epoch, opening.container)
 
     def _hold_all(self) -> None:
-        """Stops serving all containers after the end of a session; their state is kept for the next one."""
+        """Stops serving all containers after the end of a session; their state is kept for the next session."""
         self._had |= self.served | self._unopened
         for container_id in self.served | self._unopened:
             self._stop_serving(container_id)

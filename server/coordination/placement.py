@@ -41,7 +41,7 @@ _DECODER: Final = msgspec.json.Decoder(LoadReport)
 def turn(store: str, container: int, unowned: Iterable[int], reports: Mapping[str, LoadReport]) -> int:
     """Returns how many stores come before `store` in the order for `container`; 0 for the store that should take it.
 
-    The unowned containers are distributed one by one, each to the store with the least load at that point.
+    The unowned containers are assigned in turn to the store with the least load at that point.
     """
     counts = {name: report.containers for name, report in reports.items()}
     counts.setdefault(store, 0)

@@ -1,8 +1,8 @@
-"""What a store does when its coordination session expires (seeds 57.1, 57.2), and how it retries.
+"""A store's reaction to the expiry of its coordination session (seeds 57.1, 57.2), and its retries.
 
-The policy "shutdown" ends the store, so that others take its containers at once. "reconnect" opens a new session, with
-a limited number of retries, and acquires containers again; if it gets no session, it ends the store. Zero retries means
-"shutdown".
+The policy "shutdown" ends the store, so that other stores take its containers at once. "reconnect" opens a new session,
+with a limited number of retries, and acquires containers again; if it gets no session, it ends the store. Zero retries
+means "shutdown".
 
 Follows `ZookeeperSessionExpiredHandler` and its two implementations (Pulsar, change 6347).
 """
@@ -39,7 +39,7 @@ class OwnershipSettings(BaseModel):
     session_timeout_ms: float = Field(default=10_000.0, gt=0)
     """The coordination service expires a session that it has not heard from for this long."""
     session_expired_policy: PolicyName = "shutdown"
-    """What a store does when its session has expired: shut down, or open a new session."""
+    """Reaction of a store to an expired session: shut down, or open a new session."""
     session_reconnect_retries: int = Field(default=10, ge=0)
     """Maximum number of attempts to open a new session; with 0 the store shuts down at once."""
     takeover_delay_ms: float = Field(default=500.0, ge=0)
@@ -47,7 +47,7 @@ class OwnershipSettings(BaseModel):
     preload: bool = False
     """Open regained containers immediately instead of on first use."""
     stale_node: Literal["wait", "replace"] = "wait"
-    """What to do with a node left by an older session of this store: wait until it is gone, or replace it."""
+    """Handling of a node left by an older session of this store: wait until it is gone, or replace it."""
     load_report_interval_ms: float = Field(default=5_000.0, gt=0)
     """Interval between the load reports of a store."""
     rebalance: bool = True
@@ -63,7 +63,7 @@ def backoff_s(attempt: int, random: Random) -> float:
 async def new_session(
     coordinator: Coordinator, settings: OwnershipSettings, random: Random
 ) -> CoordinationSession | None:
-    """Returns a session in place of an expired one; None if the store should shut down.
+    """Returns a new session after an expiry; None if the store should shut down.
 
     Raises Unreachable if the last attempt failed.
     """
@@ -80,7 +80,7 @@ async def new_session(
 
 
 async def cancel_and_wait(task: asyncio.Task[None] | None) -> None:
-    """Cancels a task, if there is one, and waits for its end. Raises its error if it had failed."""
+    """Cancels a task, if any, and waits for its end. Raises the error of a failed task."""
     if task is not None:
         task.cancel()
         await asyncio.wait([task])
@@ -91,8 +91,8 @@ async def cancel_and_wait(task: asyncio.Task[None] | None) -> None:
 async def follow(look: Callable[[asyncio.Event], Awaitable[bool]], unknown: str, random: Random) -> None:
     """Reads nodes until their session ends.
 
-    look: reads them with the given event as their watch; if it returns True, the event is waited for before it is
-    called again. After Disconnected it is called again with a backoff, which the event ends. unknown: what is not known
+    look: reads the nodes with the given event as their watch; if it returns True, the next call waits for the event.
+    After Disconnected, the next call follows a backoff, which the event cuts short. unknown: the information missing
     meanwhile, for the log.
     """
     failed = 0

@@ -1,7 +1,7 @@
-"""Load reports: this store's, published periodically, and those of all stores, read (seed 57.6).
+"""Load reports: publishes this store's report periodically, and reads the reports of all stores (seed 57.6).
 
-Nodes may have been written by others: a node that is not a report is skipped, and logged once. If two stores use the
-same name, each takes the other's nodes for its own of an older session; so one shuts down.
+Other programs may write nodes, too: a node that is not a report is skipped, and logged once. Two stores with the same
+name mistake each other's nodes for nodes of their own older session, so one store shuts down.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LoadReports:
             failed += 1
 
     async def _publish(self, session: CoordinationSession) -> Node | None:
-        """Publishes a report and returns None; returns the node in its place if another session holds it."""
+        """Publishes a report and returns None; if another session holds the node, returns that node."""
         path, data = store_path(self._name), self._load().encode()
         node = await session.get(path)
         if node is None:

@@ -16,7 +16,7 @@ Opened = tuple[int, Container | None]
 
 
 class ContainerRefused(Exception):
-    """A container's data cannot be served; the text is one sentence: what is wrong, where, and what to do."""
+    """A container's data cannot be served; the text is one sentence: the fault, its place, and advice."""
 
     def __init__(self, container_id: int, why: str) -> None:
         super().__init__(f"container {container_id} cannot be opened: {why}")
@@ -30,9 +30,9 @@ class ContainerStorage(Protocol):
         """Returns the epoch of the last opening; 0 before the first."""
 
     async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
-        """Opens a container under the next epoch; the older ones are fenced before this returns.
+        """Opens a container under the next epoch; older epochs are fenced before this returns.
 
-        `fenced` is called when a later opening fences this one; it returns the container if it has it, and the caller
+        `fenced` is called when a later opening fences this epoch; it returns the container if it has it, and the caller
         must not use it afterwards. Raises Disconnected if the storage does not answer, ContainerRefused.
         """
 

@@ -1,7 +1,7 @@
 """Interface of a coordination service: a tree of nodes, and sessions whose ephemeral nodes end with them.
 
 The interface is the part of ZooKeeper that ownership needs, so that the same code works with an in-process service and
-a real one. A session is connected, or suspended (the service does not answer; the session may still exist), or lost
+with ZooKeeper. A session is connected, or suspended (the service does not answer; the session may still exist), or lost
 (the service reported its expiry), or closed, which is final. Only the service decides that a session has expired: a
 disconnected client cannot know (seed 57.3).
 """
@@ -65,7 +65,7 @@ class CoordinationSession(ABC):
 
     @abstractmethod
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
-        """Returns the node, or None. `watch` is called once: when it is created, changed or deleted, or the session
+        """Returns the node, or None. watch: called once, when the node is created, changed or deleted, or the session
         ends.
         """
 

@@ -16,7 +16,7 @@ from segstore.server.durable.data_directory import (
     check_entries,
 )
 from segstore.server.durable.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.fence import Epoch, Fenced, FencedDirectory, current, epochs_of, lost
+from segstore.server.durable.fence import ContainerEpoch, Fenced, FencedDirectory, current, epochs_of, lost
 from segstore.server.durable.files import Files, read_regular
 from segstore.server.durable.journal import JournalFailed
 from segstore.server.durable.recovery import verify
@@ -28,6 +28,7 @@ __all__ = [
     "MEMORY_BYTES",
     "MIN_MEMORY_BYTES",
     "Committers",
+    "ContainerEpoch",
     "DataDirectory",
     "DataError",
     "DirectoryDamaged",
@@ -35,7 +36,6 @@ __all__ = [
     "DirectoryInUse",
     "DirectoryUnusable",
     "Durability",
-    "Epoch",
     "Fenced",
     "FencedDirectory",
     "Files",

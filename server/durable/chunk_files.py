@@ -102,7 +102,7 @@ class BlockCache:
         return block
 
     def put(self, number: int, index: int, block: bytes) -> None:
-        """Caches a block and evicts the least recently used ones."""
+        """Caches a block and evicts the least recently used blocks."""
         key = (number, index)
         if key in self._blocks:
             return

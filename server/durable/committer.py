@@ -1,16 +1,16 @@
 """Group commit: writes executed operations to the journal in groups and reports what is durable.
 
 The operations executed in one loop iteration form a batch. Batches are atomic: a request that changes two segments or
-two containers is in one batch. The thread writes all queued batches as one group, and then those queued meanwhile, so a
-slow disk makes groups larger but does not slow the loop. The loop never waits.
+two containers is in one batch. The thread writes all queued batches as one group, and meanwhile the next batches queue:
+a slow disk makes groups larger but does not slow the loop. The loop never waits.
 
 Visibility: requests are executed before their changes are durable, so each reply, to a read or a change, is held until
-`committed` reaches the `mark` at the time of the reply. So no peer sees anything that a crash could undo, and replies
-are sent in order. The reference shows readers data only once its log has it; here a read during the write of a group
-waits for that group, whatever it reads.
+`committed` reaches the `mark` at the time of the reply. So no peer sees changes that a crash could undo, and replies
+are sent in order. The reference shows readers data only once its log has it; here any read during the write of a group
+waits for that group.
 
-Invariants: batches are numbered without gaps and become durable in that order; after a failure (`failure`), also the
-loss of the directory, no reply is sent. `full` is set while more than `max_bytes` are queued; callers should then wait.
+Invariants: batches are numbered without gaps and become durable in that order; after a `failure`, such as the loss of
+the directory, no reply is sent. `full` is set while more than `max_bytes` are queued; callers should then wait.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Gate(ABC):
 
 
 class Watcher(Protocol):
-    """Is notified by a committer that is one of several."""
+    """Is notified of progress by each of a store's committers."""
 
     def forming(self, committer: Committer) -> None:
         """Called when a batch starts."""
@@ -189,8 +189,8 @@ class Committer(Gate):
         on_switch: Callable[[int], None],
         where: str,
     ) -> None:
-        """directory: records the last durable batch, at first `last`. on_switch: called with the last batch of a
-        journal that was replaced by the next one. where: the path that failure messages name.
+        """directory: records the last durable batch, at first `last`. on_switch: called with a journal's last batch
+        once the next journal replaces it. where: the path that failure messages name.
         """
         super().__init__(last)
         self.batch_bytes = 0
@@ -239,7 +239,7 @@ class Committer(Gate):
             self.full = True
 
     def hand_over(self) -> int:
-        """Ends the current batch and queues it; returns its number, or that of the last one if it is empty."""
+        """Ends the current batch and queues it; returns its number, or the last number if it is empty."""
         if self._forming and not self.failure:
             self._number += 1
             size = sum(map(len, self._forming))
@@ -267,7 +267,7 @@ class Committer(Gate):
                 self._futures.pop(future, None)
 
     def look_for_room(self) -> None:
-        """Updates `full`, and resumes senders that wait for room if there is some."""
+        """Updates `full`, and resumes waiting senders if there is room."""
         self.full = self.batch_bytes > self.room_until_bytes or self._room_bytes < 0
         if not self.full and self.stalled:
             self._resume()
@@ -313,11 +313,11 @@ class Committer(Gate):
         return self._next is not None
 
     def set_next(self, journal: JournalWriter) -> None:
-        """Sets the journal to switch to once the current one is full."""
+        """Sets the journal to use when the current journal is full."""
         self._next = journal
 
     async def close(self) -> None:
-        """Writes what is queued, ends the thread, closes the journals."""
+        """Writes the queue, ends the thread, closes the journals."""
         self.hand_over()
         self._queue.put(None)
         await asyncio.shield(self._ended)
@@ -374,7 +374,7 @@ class Committer(Gate):
         self._directory.note(last)
 
     def _report(self, last: int, size: int) -> None:
-        """Reports a written group, which ends with batch `last`, and switches journals if this one is full."""
+        """Reports a written group, which ends with batch `last`, and switches journals if this journal is full."""
         self.written.append((last, size))
         self._tell(self.catch_up)
         following = self._next

@@ -1,11 +1,11 @@
-"""Reply gate for a store whose containers have a journal each.
+"""Reply gate for a store with a journal per container.
 
-The operations executed in one loop iteration form a round, over all journals. A round is durable when all
-its batches and all earlier rounds are. So replies are sent in order, as with one journal, and no peer sees anything
-that a crash could undo.
+The operations executed in one loop iteration form a round, over all journals. A round is durable when all its batches
+and all earlier rounds are. So replies are sent in order, as with one journal, and no peer sees changes that a crash
+could undo.
 
-Invariant: `mark`, the number of the last round, is at least that of every executed operation. When a journal is lost,
-replies that may depend on its undurable batches are dropped.
+Invariant: `mark` is the number of the last round, and no executed operation belongs to a later round. When a journal is
+lost, replies that may depend on its undurable batches are dropped.
 """
 
 from __future__ import annotations

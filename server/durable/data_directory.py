@@ -15,9 +15,9 @@ written after a commit and before its acknowledgement, without waiting for the d
 survives the process, and after a power loss may be older than the journal. A process writes only to files that it
 created, including `committed`, so files with hard links elsewhere are not changed.
 
-Refused with one sentence and without any change: a directory of another process, another format,
-another cluster, or other containers; one with other files in it, or with anything that is neither a regular file nor a
-folder; one that is corrupt or cannot be used.
+Refused with one sentence and without any change: a directory of another process, another format, another cluster, or
+other containers; a directory that contains foreign files, or anything but regular files and folders; a corrupt or
+unusable directory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMAT: Final = 2
 """The only format that is read and written."""
 
 CLUSTER_FILE: Final = "CLUSTER"
-"""File in the folder of a cluster of processes, which contains data directories but is not one."""
+"""File that marks the folder of a cluster of processes, which contains data directories but is none itself."""
 
 COMMITTED_FILE: Final = "committed"
 
@@ -91,10 +91,10 @@ class DirectoryForeign(DataError):
 
 
 class DirectoryDamaged(DataError):
-    """A file in the directory is corrupt. file: its path. what: what is wrong with it."""
+    """A file in the directory is corrupt. file: its path. what: the defect."""
 
     def __init__(self, path: Path, file: Path | str, what: str, *, within: Path | None = None) -> None:
-        """within: the directory to verify, if it is another one."""
+        """within: the directory to verify, if it is not `path`."""
         super().__init__(
             path,
             f"{file} is damaged: {what}; restore {path} from a copy, `segstore verify {within or path}` says what "
@@ -149,9 +149,9 @@ class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The files in force, and the directory's owner.
 
-    cluster: the cluster's id. containers: number of containers in the cluster. held: those in this directory. batch:
-    the batch before the first journal. journals: in order; they follow the snapshot. numbers: the last number given to
-    a file.
+    cluster: the cluster's id. containers: number of containers in the cluster. held: the containers in this directory.
+    batch: the batch before the first journal. journals: the journals after the snapshot, in order. numbers: the last
+    number given to a file.
     """
 
     cluster: str
@@ -223,8 +223,8 @@ class DataDirectory:
     ) -> DataDirectory:
         """Opens the directory, and creates it if it does not exist. Raises `DataError`.
 
-        containers: number of containers in the cluster. held: those that this process owns. cluster: the cluster's id,
-        which an existing directory must have; None accepts any, and gives a new directory a random id.
+        containers: number of containers in the cluster. held: the containers that this process owns. cluster: the
+        cluster's id, which an existing directory must have; None accepts any id, and gives a new directory a random id.
         """
         self = cls(path, files or Files())
         with self._usable():
@@ -410,7 +410,7 @@ class DataDirectory:
         files.replace(new, self.path / MANIFEST_FILE)
 
     def remove_leftovers(self, chunks: set[int]) -> list[str]:
-        """Removes what a crash left: all numbered files but those in the manifest, and chunk files with these numbers.
+        """Removes the leftovers of a crash: all numbered files that are neither in the manifest nor in `chunks`.
 
         Returns their names.
         """

@@ -1,9 +1,9 @@
-"""Durable mode: every change of a container is in a data directory before it is reported.
+"""Durable mode: every change of a container is in a data directory before its reply is sent.
 
-`Durability` opens a process's directory, has it recovered (`recovery`), gives each container a journal, commits their
-operations (`committer`), takes a snapshot (`snapshot`) when the journals have grown, and removes what no snapshot needs
+`Durability` opens a process's directory, recovers its state (`recovery`), gives each container a journal, commits
+operations (`committer`), takes a snapshot (`snapshot`) when the journals have grown, and removes unneeded files
 (`journals`). All journals of a process share one file, like the logs of a BookKeeper server: one disk sync serves all
-containers, and a request that changes two of them, such as a merge, is written atomically.
+containers, and a request that changes two containers, such as a merge, is written atomically.
 
     durability = Durability(path, containers=4, held=(0, 1, 2, 3))
     store = SegmentStore(4, journal=durability.journal, pool=durability.pool)
@@ -14,15 +14,14 @@ containers, and a request that changes two of them, such as a merge, is written 
     await durability.close()
 
 Memory for segment bytes is bounded by `memory_bytes`: chunks are dropped once a snapshot has them in files, blocks of
-files are cached, and `Committer.full` makes connections wait if the disk does not keep up. Attributes, names and table
-keys are kept in memory in addition.
+files are cached, and `Committer.full` makes connections wait if the disk does not keep up. In addition, all attributes,
+names and table keys are in memory.
 
 Invariant: a file is removed only after a manifest that does not need it is on disk. A snapshot is named by the manifest
-only after all batches in it are durable. Recovered data is durable before any of it is served: a process that was
-killed, or whose sync failed, may have left its last group only in a cache. Another sync does not help, because
-Linux marks the pages of a failed sync as clean. So the last group is written again, to the new journal, and the old
-journal ends before it. All earlier groups were synced before the next one was written, and all other files before a
-manifest named them.
+only after all batches in it are durable. Recovered data is durable before it is served: the last group of a killed
+process, or of a process whose sync failed, may be only in a cache. Another sync does not help, because Linux marks the
+pages of a failed sync as clean. So the last group is written again, to the new journal, and the old journal ends before
+it. Each earlier group was synced before the next group was written, and every other file before a manifest named it.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Durability:
     Attributes:
         pool: for the chunks of all segments.
         controller_image, controller_operations: the controller's recovered state, which the controller decodes.
-        controller_state: returns the controller's state for a snapshot; None if there is none.
+        controller_state: returns the controller's state for a snapshot; None without a controller.
         add_record: as `Committer.add_record`. Raises `RuntimeError` before `start`.
         snapshots: number of snapshots taken.
     """
@@ -106,7 +105,7 @@ class Durability:
         """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
         everything but the segments' bytes.
 
-        take_directory: in place of `DataDirectory.open`. journal_bytes: about how long a journal gets.
+        take_directory: replaces `DataDirectory.open`. journal_bytes: approximate size at which a journal is full.
         """
         memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
         if memory_bytes < MIN_MEMORY_BYTES:
@@ -155,7 +154,7 @@ class Durability:
 
     @property
     def directory_or_none(self) -> DataDirectory | None:
-        """As `directory`; None before `open`, or where that could not take it."""
+        """Returns `directory`; None before `open`, or if `open` failed."""
         return self._directory
 
     def open(self) -> None:
@@ -173,7 +172,7 @@ class Durability:
 
     @property
     def committer(self) -> Committer:
-        """Says what is durable. `RuntimeError` before `start`."""
+        """Returns the committer, which reports durability. Raises `RuntimeError` before `start`."""
         if self._committer is None:
             raise RuntimeError("the data directory is open and not started")
         return self._committer
@@ -183,7 +182,7 @@ class Durability:
 
     @property
     def committer_or_none(self) -> Committer | None:
-        """As `committer`; None before `start`."""
+        """Returns `committer`; None before `start`."""
         return self._committer
 
     def recover(self, containers: Mapping[int, Container]) -> None:
@@ -402,7 +401,7 @@ class Durability:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self, *, last_snapshot: bool = True) -> None:
-        """Commits what is pending, takes a last snapshot, and releases the directory. Can be called twice.
+        """Commits pending operations, takes a last snapshot, and releases the directory. Can be called twice.
 
         Without the snapshot, the directory is left as after a crash.
         """

@@ -1,4 +1,4 @@
-"""Containers that several processes can open: the last to open one wins, and the others find out.
+"""Containers that several processes can open: the last process to open a container fences the earlier owners.
 
 Each opening has a data directory of its own, named by its epoch, in the container's folder:
 
@@ -6,8 +6,8 @@ Each opening has a data directory of its own, named by its epoch, in the contain
 
 Creating that folder is the claim: only one process succeeds, and the older owner is fenced from that moment. There is
 no lock, so a stalled process blocks no other. An owner writes first, then checks whether a later epoch has started, and
-only then acknowledges or removes anything. So whatever an older owner has acknowledged was visible when the later one
-read, and what it writes afterwards is never acknowledged.
+only then acknowledges or removes anything. So everything that an older owner acknowledged was visible to the later
+owner, and its later writes are never acknowledged.
 
 Files of a data directory do not change once they are written, so a new epoch's directory takes its predecessor's files
 as hard links, at no cost. Whatever an older owner does later affects only names in its own directory: it can neither
@@ -18,11 +18,11 @@ Invariants: `check` returns only if no later epoch had started when it was calle
 when all files that it names are in it and on disk; older directories are removed after that, in the order of their
 epochs, so two checks in the right order are enough.
 
-Refused: a directory of another cluster or of other containers, a corrupt one, as in `data_directory`; one whose
-predecessor is missing. A refused opening leaves an empty directory, whose epoch cannot be used again.
+Refused: a directory of another cluster or of other containers, a corrupt directory, as in `data_directory`; a directory
+whose predecessor is missing. A refused opening leaves an empty directory, whose epoch cannot be used again.
 
-The file system must show a process at once what another has written or created: one machine, or a cluster file system
-with that guarantee. NFS does not have it.
+All processes must see each other's files and writes at once: on one machine, or on a cluster file system with that
+guarantee. NFS does not have it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def epochs_of(folder: Path) -> list[int]:
     return sorted(int(found[1]) for each in names if (found := _NAME.fullmatch(each)))
 
 
-class Epoch:
+class ContainerEpoch:
     """One opening of the container in `folder`, in a folder `path` of its own; `number` is 1 for the first opening."""
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -86,8 +86,8 @@ class Epoch:
         self.path, self._next = (folder / f"epoch-{each:010d}" for each in (number, number + 1))
 
     @classmethod
-    def claim(cls, folder: Path) -> Epoch:
-        """Claims the next epoch of a container, durably; all older ones are fenced. Raises `OSError`."""
+    def claim(cls, folder: Path) -> ContainerEpoch:
+        """Claims the next epoch of a container, durably, and so fences all older epochs. Raises `OSError`."""
         while True:
             present = epochs_of(folder)
             made = cls(folder, (present[-1] if present else 0) + 1)
@@ -119,9 +119,9 @@ class Epoch:
         if self.is_over:
             raise Fenced(self.folder, self.number)
 
-    def older(self) -> list[Epoch]:
+    def older(self) -> list[ContainerEpoch]:
         """Returns earlier openings that have folders, the latest first."""
-        return [Epoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
+        return [ContainerEpoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
 
     def remove_older(self) -> None:
         """Removes the folders of earlier openings, the earliest first. Raises `OSError`."""
@@ -129,13 +129,13 @@ class Epoch:
             shutil.rmtree(each.path)
 
 
-def current(epochs: Sequence[Epoch]) -> Epoch | None:
-    """Returns the epoch that the next opening takes over; None if none was ever in force."""
+def current(epochs: Sequence[ContainerEpoch]) -> ContainerEpoch | None:
+    """Returns the epoch that the next opening takes over; None for a new container."""
     return next((each for each in sorted(epochs, reverse=True, key=_number) if DataDirectory.is_one(each.path)), None)
 
 
-def lost(epochs: Sequence[Epoch]) -> Path | None:
-    """Returns the path of the missing manifest if none of these epochs has one; None if nothing was acknowledged."""
+def lost(epochs: Sequence[ContainerEpoch]) -> Path | None:
+    """Returns the path of a missing manifest if no epoch has a manifest; None if nothing was acknowledged."""
     first = min(epochs, default=None, key=_number)
     if first is None:
         return None
@@ -151,14 +151,14 @@ def lost(epochs: Sequence[Epoch]) -> Path | None:
 class FencedDirectory(DataDirectory):
     """The data directory of an epoch. It has no manifest until the first `put`."""
 
-    def __init__(self, epoch: Epoch, files: Files) -> None:
+    def __init__(self, epoch: ContainerEpoch, files: Files) -> None:
         super().__init__(epoch.path, files)
         self.epoch = epoch
         self._is_new = True
 
     @classmethod
     def adopt(
-        cls, epoch: Epoch, *, containers: int, held: tuple[int, ...], cluster: str, files: Files | None = None
+        cls, epoch: ContainerEpoch, *, containers: int, held: tuple[int, ...], cluster: str, files: Files | None = None
     ) -> Self:
         """Creates the directory of a newly claimed epoch from its predecessor's. Raises `DataError`, `Fenced`.
 

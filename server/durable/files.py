@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from segstore.server.store import Buffer
-from segstore.wire.codec import or_in_c
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 """Linux's flag for direct I/O; 0 elsewhere."""
@@ -59,17 +58,6 @@ def _set_direct(descriptor: int, *, on: bool) -> bool:
     return bool(flags & _DIRECT)
 
 
-@or_in_c()
-def write_and_sync(descriptor: int, data: Buffer, at: int) -> None:
-    """Writes all of ``data`` at an offset, and waits until it is on disk.
-
-    The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for both, because
-    reacquiring it means waiting for the loop.
-    """
-    _write_at(descriptor, data, at)
-    os.fdatasync(descriptor)
-
-
 class Files:
     """The file system."""
 
@@ -80,9 +68,9 @@ class Files:
     def create_direct(self, path: Path) -> int:
         """As ``create``, for a file that is written with direct I/O where the file system supports it.
 
-        What is written to it should be whole pages, in the file and in memory, such as that of an ``mmap``. ``write``
-        goes over to the page cache where something else is written, or the device takes no pages of this size;
-        ``write_at`` and ``write_durably``, which follow it, do not.
+        Writes should be whole pages, aligned in the file and in memory (as an ``mmap`` is). ``write`` falls back to the
+        page cache for other data, or if the device refuses pages of this size; later calls of ``write_at`` and
+        ``write_durably`` have no fallback.
         """
         descriptor = self.create(path)
         with suppress(OSError):  # not every file system can
@@ -117,8 +105,10 @@ class Files:
         os.fsync(descriptor)
 
     def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
-        """Writes all of ``data`` at an offset, and waits until it is on disk."""
-        write_and_sync(descriptor, data, at)
+        """Writes all of ``data`` at an offset, and waits until it is on disk: the file's bytes, and its size if it has
+        grown, but not its times."""
+        _write_at(descriptor, data, at)
+        os.fdatasync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
         """Replaces ``target`` with ``source`` atomically."""

@@ -9,15 +9,15 @@ was written: bytes, and the numbers of the first and last batch. A file consists
     zeros    filled in ahead, because overwriting costs the disk less than growing a file
 
 A group is written, then synced with `fdatasync`. Where the file system supports direct I/O, it is written past the page
-cache: this costs less, and a journal is read only at a start. Groups follow each other without gaps in their numbers,
-and each is written after the previous one is on disk. The salt is random, so bytes of another journal, or of a file
-that had these blocks before, are never taken for a group.
+cache: this costs less, and a journal is read only at a start. Groups are numbered without gaps, and a group is written
+only after the previous group is on disk. The salt is random, so bytes of another journal, or of a file that had these
+blocks before, are never taken for a group.
 
-Three failures are covered. 1. The process is killed: what it wrote is on the disk or in the page cache, so at most the
+Three failures are covered. 1. The process is killed: its writes are on the disk or in the page cache, so at most the
 last group is torn. 2. A loss of power: any sectors of the last group, which was not acknowledged, are missing. No write
 touches a page with earlier groups. So an invalid group ends the journal if it was never acknowledged, which the caller
 decides by the number in the directory's `committed` file. 3. Corruption of bytes at rest: an invalid group before a
-valid one was on disk once, so it is corruption, acknowledged or not.
+valid group was on disk once, so it is corrupt, acknowledged or not.
 
 Refused with `JournalDamaged`: a corrupt journal. Sizes are checked before anything is allocated.
 """
@@ -51,7 +51,7 @@ class JournalFailed(Exception):
 
 
 class JournalDamaged(Exception):
-    """A journal is corrupt; the text names the file and what is wrong."""
+    """A journal is corrupt; the text names the file and the defect."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path} is damaged: {what}")
@@ -145,8 +145,8 @@ class JournalReader:
     Attributes:
         path: the file that errors name.
         end: offset of the byte after the last group that was read.
-        stray: offset of the first byte read that is not zero and in no group; None if there is none. Such bytes are
-            corruption of unused space, or a write cut short.
+        stray: offset of the first nonzero byte outside all groups, or None. Such bytes are corruption of unused space,
+            or a write cut short.
         is_cut_short: whether all such bytes belong to a group at `end` whose write was not finished, as after a kill.
     """
 
@@ -198,7 +198,7 @@ class JournalReader:
 
 
 def _read_group(file: BinaryIO, salt: bytes, most_bytes: int) -> Group | None:
-    """Reads the group, of at most `most_bytes`, at which a file stands; returns None if there is no valid one."""
+    """Reads the group, of at most `most_bytes`, at the file's position; returns None if it is invalid."""
     head, crc = file.read(_GROUP.size), file.read(_CRC_BYTES)
     if len(crc) < _CRC_BYTES or not head.startswith(salt):
         return None

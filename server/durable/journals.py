@@ -25,9 +25,9 @@ class Journals:
     """Gives numbers to files, and makes journals.
 
     Attributes:
-        number: the last number.
-        ended: the journals that are not written to any more, each with its last batch.
-        present: the one that is written to, and the next one once it is made.
+        number: the last number given to a file.
+        ended: the finished journals, with the last batch of each journal.
+        present: the journal in use and, once it exists, the next journal.
     """
 
     def __init__(self, directory: DataDirectory, make: JournalMaker) -> None:
@@ -38,7 +38,7 @@ class Journals:
         self._make = make
 
     def make_first(self, found: Recovery, filled_bytes: int) -> JournalWriter:
-        """Returns a journal that begins with the end of the old ones; these end before that from then on."""
+        """Returns a journal that starts with the last groups of the old journals, which are cut off there."""
         directory, tail, before = self._directory, found.tail, self._directory.manifest.batch
         first = tail[0].first if tail else found.last + 1
         for entry, last in found.journals:

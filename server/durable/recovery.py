@@ -1,9 +1,9 @@
-"""Recovery: what a data directory holds, read from its snapshot and the journals after it.
+"""Recovery: reads the state in a data directory from its snapshot and the journals after it.
 
-`segstore verify` reads with the same functions, so that it reports what would keep a store from starting: every byte of
-an unopened directory. Invariants of it: nothing is changed; one fault does not hide others, except an unreadable
-manifest, which names all other files. Refused with `DataError`: a directory that is in use, in another format, or not a
-data directory.
+`segstore verify` reads every byte of an unopened directory with the same functions, so that it reports all faults that
+would keep a store from starting. Its invariants: it changes nothing; a fault does not hide other faults, except an
+unreadable manifest, which names all other files. Refused with `DataError`: a directory that is in use, in another
+format, or not a data directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from segstore.wire.names import container_of, is_index
 log = logging.getLogger(__name__)
 
 CONTROLLER: Final = -1
-"""In place of a container's number: what the controller remembers."""
+"""Used as the controller's container number in the journal."""
 
 _REWRITTEN_BYTES: Final = 1024 * 1024
 """At start-up, at most this much of the journals' end is written again, but at least the last group. Journals that are
@@ -47,7 +47,7 @@ _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspe
 
 
 def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snapshot:
-    """Returns the snapshot in force, an empty one if there is none. Raises `ValueError`, `OSError`."""
+    """Returns the snapshot in force, or an empty snapshot. Raises `ValueError`, `OSError`."""
     found = directory.manifest.snapshot
     if found is None:
         return snapshot.Snapshot([], None, {})
@@ -63,7 +63,7 @@ def reader_of(directory: DataDirectory, entry: JournalFile) -> JournalReader:
 
 
 def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
-    """Yields the groups of a journal, which must follow batch `before`, up to its last valid one.
+    """Yields the valid groups of a journal, which must follow batch `before`.
 
     Raises `JournalDamaged`, `OSError`.
     """
@@ -79,9 +79,9 @@ def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterato
 
 
 def missing(directory: DataDirectory, end: JournalReader | None, last: int) -> tuple[Path, str] | None:
-    """Returns the file that lacks committed batches, and what is wrong with it; None if all are there.
+    """Returns the file that lacks committed batches, and a description; None if all batches are there.
 
-    end: the journal that ends with batch `last`, the last one that was read; None without journals.
+    end: the last journal that was read, which ends with batch `last`; None without journals.
     """
     if last >= directory.committed:
         return None
@@ -95,8 +95,8 @@ class Recovery:
     Attributes:
         chunks: the chunk files of the snapshot, by number.
         controller_image, controller_operations: the controller's state.
-        journals: each with its last batch; `last` is that of all.
-        tail: the last groups, which `_REWRITTEN_BYTES` bounds.
+        journals: with the last batch of each journal; `last` is the last batch of all.
+        tail: the last groups, at most `_REWRITTEN_BYTES`.
         replayed_bytes: total size of all groups.
     """
 
@@ -223,10 +223,10 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
 # --- verification -----------------------------------------------------------------------------------------------------
 
 
-class Verified(NamedTuple):
-    """Result of a verification: the faults, one sentence each, and counts of what was read.
+class Verification(NamedTuple):
+    """Result of a verification: the faults, a sentence per fault, and counts of the verified files.
 
-    notes: findings that are no faults, one sentence each.
+    notes: harmless findings, a sentence per finding.
     """
 
     faults: list[str]
@@ -236,7 +236,7 @@ class Verified(NamedTuple):
     batches: int = 0
 
 
-def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verified:
+def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verification:
     """Reads and verifies a whole directory. Raises `DataError`.
 
     owner: the expected cluster, its number of containers, and the containers in the directory; None for any.
@@ -244,14 +244,14 @@ def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) ->
     try:
         directory = DataDirectory.look(path)
     except DirectoryDamaged as error:
-        return Verified([str(error)])
+        return Verification([str(error)])
     try:
         return _verify(directory, owner)
     finally:
         directory.close()
 
 
-def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verified:
+def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verification:
     faults: list[str] = []
     notes: list[str] = []
     if owner is not None:
@@ -261,7 +261,7 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
             faults.append(str(error))
     files, segments = _verify_snapshot(directory, faults)
     batch = _verify_journals(directory, faults, notes)
-    return Verified(faults, notes, files + len(directory.manifest.journals), segments, batch)
+    return Verification(faults, notes, files + len(directory.manifest.journals), segments, batch)
 
 
 def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:

@@ -5,13 +5,13 @@ state into immutable values and cuts the tails of segments, so that their chunks
 thread: it writes segment bytes that are not in chunk files yet to chunk files (small amounts to the snapshot itself),
 then the snapshot. 3. `install`, on the loop again, replaces the saved chunks with file chunks, which frees memory.
 
-Containers are captured one after the other, each with the number of its last batch; recovery applies the operations of
-later batches. So a capture blocks the loop for one container, not for all.
+Containers are captured one by one, each container with the number of its last batch; recovery applies the operations of
+later batches. So a capture blocks the loop for one container at a time.
 
 A chunk file of which less than half is in use is rewritten (`sparse`), so that truncated and deleted data release their
 disk space.
 
-Invariant: a restored container is equal to the captured one, except for waiting readers and owners of transient
+Invariant: a restored container equals the captured container, except for waiting readers and owners of transient
 segments. The manifest has the CRC of the whole file; the caller of `read` has checked it.
 """
 
@@ -28,7 +28,7 @@ import msgspec
 from segstore.server.durable import chunk_files
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile, ChunkFileInfo
 from segstore.server.durable.files import Files
-from segstore.server.store import Buffer, Container, FileChunk, Kind, Piece, Segment, pack_name, unpack_name
+from segstore.server.store import Buffer, ChunkExtent, Container, FileChunk, Kind, Segment, pack_name, unpack_name
 from segstore.server.store.tables import TableSegment
 from segstore.wire.names import is_user_stream_segment
 
@@ -97,7 +97,7 @@ class _Taken(NamedTuple):
 
     segment: Segment
     image: _Segment
-    pieces: list[Piece]
+    pieces: list[ChunkExtent]
     views: list[list[memoryview] | None]
     """For each piece, the bytes to save: empty if they are in a file to be rewritten, None if that file is kept.
 
@@ -119,7 +119,7 @@ class Saved(NamedTuple):
     size: int
     crc: int
     files: dict[int, ChunkFile]
-    stored: dict[int, tuple[Piece, FileChunk]]
+    stored: dict[int, tuple[ChunkExtent, FileChunk]]
 
 
 class Image(NamedTuple):
@@ -182,7 +182,7 @@ def _take(segment: Segment, rewritten: set[int]) -> _Taken:
     first = segment.start_offset
     if pieces and pieces[0].start < first:
         start, size, chunk = pieces[0]
-        pieces[0] = Piece(first, size - first + start, chunk)
+        pieces[0] = ChunkExtent(first, size - first + start, chunk)
     views: list[list[memoryview] | None] = []
     for start, size, chunk in pieces:
         if isinstance(chunk, FileChunk) and chunk.source.info.number not in rewritten:  # type: ignore[attr-defined]
@@ -236,12 +236,12 @@ class _ChunkWriter:
         self._cache = cache
         self._next_number = next_number
         self._parts: list[Buffer] = []
-        self._waiting: list[tuple[Piece, int]] = []
+        self._waiting: list[tuple[ChunkExtent, int]] = []
         self._bytes = 0
         self.made: dict[int, ChunkFile] = {}
-        self.stored: dict[int, tuple[Piece, FileChunk]] = {}
+        self.stored: dict[int, tuple[ChunkExtent, FileChunk]] = {}
 
-    def add(self, pieces: list[tuple[Piece, list[memoryview]]]) -> None:
+    def add(self, pieces: list[tuple[ChunkExtent, list[memoryview]]]) -> None:
         """Adds the pieces of one segment."""
         if self._bytes and sum(piece.size for piece, _ in pieces) >= _OWN_FILE_BYTES:
             self.flush()
@@ -306,7 +306,9 @@ def save(
     return Saved(len(data), crc32(data), used, writer.stored)
 
 
-def _finished(taken: _Taken, stored: Mapping[int, tuple[Piece, FileChunk]], used: dict[int, ChunkFile]) -> _Segment:
+def _finished(
+    taken: _Taken, stored: Mapping[int, tuple[ChunkExtent, FileChunk]], used: dict[int, ChunkFile]
+) -> _Segment:
     extents: list[_Extent] = []
     for piece, views in zip(taken.pieces, taken.views, strict=True):
         found = stored.get(id(piece.chunk))
@@ -386,7 +388,7 @@ def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFil
         segment.seal()
     if any(extent.file for extent in image.extents):
         pieces = [
-            Piece(
+            ChunkExtent(
                 extent.start,
                 extent.size,
                 FileChunk(files[extent.file], extent.at, extent.size) if extent.file else bytearray(extent.data),

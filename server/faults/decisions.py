@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from segstore.server.config import names_there
-from segstore.server.faults.rules import Action, Delay, Hold, Rule, check_size
+from segstore.server.faults.rules import Action, Delay, Hold, Rule
 from segstore.wire import AppendBlockEnd
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of
@@ -141,12 +141,10 @@ class Decider:
         self._log: deque[Decision] = deque()
         self._log_bytes = 0
         self._rules: dict[str, _Rule] = {}
-        self._terms = 0
         self._named = 0
 
     def add(self, rule: Rule) -> str:
-        """Appends a rule and returns its name. Raises ValueError if the name is taken or there are too many rules."""
-        check_size(len(self._rules) + 1, self._terms + rule.terms)
+        """Appends a rule and returns its name. Raises ValueError if the name is taken."""
         self._named += 1
         while not rule.name and f"rule {self._named}" in self._rules:
             self._named += 1
@@ -154,19 +152,17 @@ class Decider:
         if name in self._rules:
             raise ValueError(f"there is a rule with the name {name!r}")
         self._rules[name] = made = _Rule(rule, name)
-        self._terms += rule.terms
         self._look_at(made)
         return name
 
     def replace(self, name: str, rule: Rule) -> str:
-        """Replaces a rule by another, at its place and with new counts; returns the new name.
+        """Replaces a rule at its place, with new counts; returns the new name.
 
-        The old name stays unless `rule` has one. Raises NoSuchRule, and ValueError as `add`.
+        The old name stays unless `rule` has a name. Raises NoSuchRule, and ValueError as `add`.
         """
         old, new = self._rule(name), rule.name or name
         if new != name and new in self._rules:
             raise ValueError(f"there is a rule with the name {new!r}")
-        check_size(len(self._rules), self._terms - old.rule.terms + rule.terms)
         made = _Rule(rule, new)
         made.enabled = old.enabled
         self._rules = {
@@ -200,7 +196,6 @@ class Decider:
 
     def _changed(self) -> None:
         """Rules were replaced, removed, enabled or disabled."""
-        self._terms = sum(each.rule.terms for each in self._rules.values())
         self.looks_at_replies = self.looks_at_appends = self.looks_at_payloads = False
         for each in self._rules.values():
             if each.enabled:
@@ -316,7 +311,7 @@ class Decider:
 
 
 class _AnyAppend(NamedTuple):
-    """What is true of every unconditional append; it has no other attributes."""
+    """The attributes that all unconditional appends have in common."""
 
     kind: str = "frame"
     type_name: str = AppendBlockEnd.type_name
@@ -328,7 +323,7 @@ class _AnyAppend(NamedTuple):
 
 
 def _may_match_append(each: _Rule) -> bool:
-    """Whether a rule may match an unconditional append: False if what all appends have in common excludes it."""
+    """Whether a rule may match an unconditional append: False if the common attributes of appends exclude a match."""
     if each.rule.on == "reply":
         return False
     try:

@@ -1,4 +1,4 @@
-"""The fault rules of a running mock, with the holds they cause and a log of their decisions.
+"""The fault rules of a running mock, with their holds and a log of their decisions.
 
     store.faults.add('type = APPEND_BLOCK_END', nth=3, do="close after", name="lost ack")
     store.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
@@ -52,10 +52,10 @@ class NoFaults(RuntimeError):
 
 
 class Waiting:
-    """A pending wait: first a delay, then one hold after the other. It calls `resume` when it ends, possibly at once.
+    """A pending wait: a delay, then the holds in turn. It calls `resume` when it ends, possibly at once.
 
-    pending: the waits of the same connection; this one is among them until it has ended or was cancelled. task: the
-    function that the last hold waits for, if any; it is cancelled when the wait ends first.
+    pending: the waits of the same connection, including this wait until it ends or is cancelled. task: the function
+    that the last hold waits for, if any; it is cancelled when the wait ends first.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Faults(Decider):
 
     @classmethod
     def of_mock(cls, clock: Clock, source: FaultSettings | Path | str | None, *, watched: bool) -> Self | None:
-        """The fault rules of a mock that logs its requests; None for one that is not watched."""
+        """Returns the fault rules of a mock that logs its requests; None for an unwatched mock."""
         if watched:
             return cls(clock, source, observer=Observer())
         if source is not None:
@@ -156,7 +156,7 @@ class Faults(Decider):
     def round_trip_ms(self) -> float | Mapping[int, float]:
         """The minimum delay of every reply; one number, or a mapping from store number to delay.
 
-        Setting it raises ValueError for what a fault file could not have.
+        Setting it raises ValueError for values that a fault file may not have.
         """
         return self._round_trip_ms
 
@@ -209,7 +209,7 @@ class Faults(Decider):
         return super().add(rule)
 
     def replace(self, name: str, rule: Rule) -> str:
-        """Replaces a rule at its place, and releases what the old one holds. Raises NoSuchRule, and ValueError."""
+        """Replaces a rule at its place, and releases the old rule's requests. Raises NoSuchRule, ValueError."""
         new = super().replace(name, rule)
         self._release(name)
         self._notify_held()
@@ -226,14 +226,14 @@ class Faults(Decider):
             self.toxics.add(toxic)
 
     def clear(self, name: str | None = None) -> None:
-        """Removes one rule, or all, and releases what it holds. Raises NoSuchRule."""
+        """Removes a rule, or all rules, and releases the held requests. Raises NoSuchRule."""
         super().clear(name)
         for each in [name] if name is not None else list(self._held):
             self._release(each)
         self._notify_held()
 
     def disable(self, name: str) -> None:
-        """Disables a rule and releases what it holds; its position and counts stay. Raises NoSuchRule."""
+        """Disables a rule and releases the requests that it holds; its position and counts stay. Raises NoSuchRule."""
         super().disable(name)
         self._release(name)
 
@@ -244,7 +244,8 @@ class Faults(Decider):
         return len(self._held.get(name, ()))
 
     def release(self, name: str) -> int:
-        """Releases what a rule holds now, oldest first, and returns how many. The rule still holds later matches.
+        """Releases the requests held by a rule, oldest first, and returns their number. The rule still holds later
+        matches.
 
         Raises NoSuchRule.
         """
@@ -314,12 +315,12 @@ class Faults(Decider):
     def unmatched(self) -> list[str]:
         """Returns a text for each rule that never matched, or that matched but never fired.
 
-        Its first line names the rule; the others are the nearest requests, if requests are recorded.
+        The first line names the rule; further lines are the nearest requests, if requests are recorded.
         """
         return list(self.each_unmatched())
 
     def each_unmatched(self) -> Iterator[str]:
-        """As `unmatched`, one after the other."""
+        """Yields the texts of `unmatched`."""
         tallies = self.tallies()
         latest = () if all(each.matched for each in tallies) else self._latest()
         for each in tallies:
@@ -331,7 +332,7 @@ class Faults(Decider):
                 yield f"fault {each.name!r} has matched, but never fired: {_described(each.rule)}"
 
     def unmatched_report(self) -> list[str]:
-        """As `unmatched`, of the first rules only; the last text has the number of the others."""
+        """Returns the first texts of `unmatched`; the last text has the number of further rules."""
         total = sum(not each.fired for each in self.tallies())
         what = "fault rules have matched nothing or never fired"
         return list(first_of(self.each_unmatched(), total, _MOST_REPORTED, what))
@@ -341,8 +342,9 @@ class Faults(Decider):
         return () if self.observer is None else tuple(islice(self.observer.newest_first(), MOST_LOOKED_AT))
 
     def _near(self, rule: Rule, latest: Sequence[Seen]) -> list[str]:
-        """The requests nearest to a rule that matched none. latest: newest first. Replies are not recorded. Requests
-        that come from the traffic do not name their store.
+        """Returns the requests nearest to a rule that never matched. latest: newest first.
+
+        Replies are not recorded. Requests taken from the traffic do not name their store.
         """
         if rule.on == "reply":
             return []

@@ -1,8 +1,8 @@
 """Reads fault files (YAML or JSON) and reports the place of each error.
 
 Errors are raised as `FaultFileError`, whose text names the file, the line and the path within the file. Duplicate keys
-are refused because one of the two would be lost. YAML anchors, aliases, merge keys and tags are refused because they
-can make a small file large.
+are refused because one value would be lost. YAML anchors, aliases, merge keys and tags are refused because they can
+make a small file large.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def read_faults(path: Path) -> FaultSettings:
 
 
 def faults_of(source: FaultSettings | Path | str) -> FaultSettings:
-    """Returns settings as they are, and those of the fault file at a path.
+    """Returns settings unchanged, or reads them from a fault file.
 
-    Raises FaultFileError, OSError, and ValueError for anything else.
+    Raises FaultFileError, OSError, and ValueError for other types.
     """
     if isinstance(source, FaultSettings):
         return source
@@ -111,7 +111,7 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         raise FaultFileError(source, place.line, place.path, _reason(first), place.column) from error
 
 
-class Place(NamedTuple):
+class DocumentPlace(NamedTuple):
     """A place in a document. line, column: from 1; None if unknown. path: such as `rules[0].do`."""
 
     line: int | None
@@ -125,7 +125,7 @@ class Document(NamedTuple):
     given: Any
     root: Any
 
-    def place(self, location: tuple[int | str, ...]) -> Place:
+    def place(self, location: tuple[int | str, ...]) -> DocumentPlace:
         """Returns the place of a pydantic error location, or of the part nearest to it."""
         node = self.root
         mark = None if node is None else node.start_mark
@@ -144,7 +144,7 @@ class Document(NamedTuple):
                 node = node.value[part]
                 mark = node.start_mark
                 path += f"[{part}]"
-        return Place(*_from_one(mark), path.lstrip("."))
+        return DocumentPlace(*_from_one(mark), path.lstrip("."))
 
 
 def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:
@@ -188,7 +188,7 @@ def _what(error: Exception) -> str:
 
 
 def rule_problem(error: ValidationError) -> str:
-    """Returns what is wrong with a rule made in Python: the path in it, and a sentence."""
+    """Returns the error in a rule made in Python: the path in it, and a sentence."""
     first = first_error(error)
     parts = [part for part in first["loc"] if not str(part).startswith("<")]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
@@ -197,14 +197,14 @@ def rule_problem(error: ValidationError) -> str:
 
 
 def _reason(found: Any) -> str:
-    """Describes an error in one sentence; for an unknown key, names the known ones."""
+    """Describes an error in one sentence; for an unknown key, names the known keys."""
     if found["type"] != "extra_forbidden":
         return message_of(found)
     return unknown_name("key", str(found["loc"][-1]), keys_at(FaultSettings, found["loc"][:-1]))
 
 
 _Path = tuple["_Path", str] | None
-"""The path of a node: that of the node around it, and its own part."""
+"""The path of a node: the parent's path, and its own part."""
 
 
 def _check(root: Any, source: str) -> None:

@@ -1,4 +1,4 @@
-"""Functions as fault actions: what they are given, how they run, and what becomes of their errors.
+"""Functions as fault actions: their argument, their execution, and their errors.
 
     @mock.fault("type = APPEND_BLOCK_END", nth=3)
     async def third_append(request):
@@ -6,12 +6,12 @@
         request.answer("WrongHost")
 
 A function runs on the thread and loop of the server, between two steps of it, so it must not block. While a coroutine
-runs, its request is held, as by the action `hold`, and with it the requests behind it on the connection. If that hold
-is released, the coroutine is cancelled, and the request goes on at once with what was decided by then.
+runs, its request and the later requests of the connection are held, as by the action `hold`. If that hold is released,
+the coroutine is cancelled, and the request continues at once with the decisions made so far.
 
 Invariants: a function decides with ordinary actions, which `segstore.server.faults.lane` applies; a function that fails
 closes the request's connection, before the request is executed, and its error is logged, kept in `errors` and raised
-when the server stops; when a connection is lost, its coroutines are cancelled; after `aclose` none is left.
+when the server stops; when a connection is lost, its coroutines are cancelled; after `aclose` no coroutine remains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from segstore.server.faults.rules import Action, Close, Drop, Error
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
 from segstore.wire.blocks import Append
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.validation import first_error, message_of
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from segstore.server.faults.observe import Seen
 
 log = logging.getLogger(__name__)
-
-_MOST_SHOWN: Final = 100
 
 
 class FaultFunctionError(RuntimeError):
@@ -54,9 +52,9 @@ class FaultFunctionError(RuntimeError):
 
 
 class FaultRequest:
-    """A request that a rule has given to a function, which decides what happens to it; by default it is executed.
+    """A request passed to a rule's function, which decides its fate; by default it is executed.
 
-    Of several decisions the last counts. Call the methods on the server's thread; `release` on any.
+    The last decision counts. Call the methods on the server's thread; `release` on any thread.
 
     Attributes:
         rule: the rule's name.
@@ -79,10 +77,10 @@ class FaultRequest:
         self._action = None
 
     def answer(self, reply: Command | str, **fields: Any) -> None:
-        """The request is answered, not executed.
+        """Answers the request instead of executing it.
 
-        reply: a command, or the name of one, whose fields are taken from the request unless given, as in the action
-        `error`. Raises ValueError for what is no reply.
+        reply: a command, or the name of a command, whose fields are taken from the request unless given, as in the
+        action `error`. Raises ValueError for values that are not replies.
         """
         if isinstance(reply, str):
             name = reply
@@ -99,7 +97,8 @@ class FaultRequest:
         """Changes fields of the request before it is executed.
 
         Raises TypeError for an unknown field, WireError for a value that cannot be sent, and ValueError for the segment
-        of an append, which is that of its writer, data that is not bytes or an event count that is not an integer.
+        of an append, which its writer determines, for data that is not bytes, and for an event count that is not an
+        integer.
         """
         if isinstance(self.command, Append):
             if "segment" in fields:
@@ -171,7 +170,7 @@ Function = Callable[[FaultRequest], Awaitable[object] | None]
 
 
 class Functions:
-    """The functions of a server's rules that run. errors: of those that have failed, oldest first."""
+    """The running functions of a server's rules. errors: of failed functions, oldest first."""
 
     def __init__(self) -> None:
         self.errors: list[FaultFunctionError] = []
@@ -208,7 +207,7 @@ class Functions:
             self._failed(request, error)
 
     def _check_returned(self, found: object, request: FaultRequest) -> None:
-        """A function that returns what looks like an action has failed: that decides nothing."""
+        """Fails a function that returns an action, because returned values are ignored."""
         each = found if isinstance(found, list | tuple) else (found,)
         if any(isinstance(one, str | Mapping | Command | BaseModel) and one for one in each):
             said = f"it returned {_shown(found)}, which decides nothing: call methods of the request, such as drop()"
@@ -232,7 +231,7 @@ class Functions:
 
 
 def _shown(given: object) -> str:
-    return printable(repr(given), _MOST_SHOWN)
+    return printable(repr(given), SHOWN)
 
 
 def frames_of(command: Command | Append) -> bytes:

@@ -11,16 +11,16 @@ forwarding them to a store. Observation (`Observer`) happens here, too, so both 
             case Finish(why): ...
             case End(why, reset): ...
 
-Delays and holds end outside of such a call; `on_effects` is called with what follows from that.
+Delays and holds end outside of such a call; `on_effects` is called with the resulting effects.
 
-Invariants: a request that waits holds those behind it (`is_blocked`: the host gives no more), unless they may overtake
-it; replies leave in the order of `OutgoingReplies`; a reply that takes the place of the store's leaves behind the
-replies to all requests executed before; after `End` nothing is sent but what was queued, and nothing is executed.
+Invariants: a waiting request blocks the requests behind it (`is_blocked`: the host passes no more requests), unless
+they may overtake it; replies leave in the order of `OutgoingReplies`; a rule's reply leaves behind the replies to all
+requests executed before; after `End` only queued replies are sent, and no request is executed.
 
-Where a rule refuses an append, the appends of its writer behind it are refused the same way until the writer is set up
-again. A store's host ends that with `nothing_in_flight`, as the session itself does: the reference answers each append
-in flight, drops the writer, and ends the connection when more come without a new set-up. A condition that does not hold
-is no failure of the writer, and a wrong event number ends the connection. Source: `AppendProcessor`, `WriterState`.
+If a rule refuses an append, the writer's later appends are refused the same way until the writer is set up again. A
+store's host ends this with `nothing_in_flight`, like the session: the reference answers each append in flight, drops
+the writer, and ends the connection at the next append without a new set-up. A failed condition does not fail the
+writer, and a wrong event number ends the connection. Source: `AppendProcessor`, `WriterState`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from segstore.server.faults.decisions import NO_PLAN, Plan, Wait
 from segstore.server.faults.functions import FaultRequest
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
-from segstore.server.faults.pending import Asked, PendingRequests
+from segstore.server.faults.pending import PendingRequests, PlannedReply
 from segstore.server.faults.rules import Call, Close, Drop, Duplicate, Error
 from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
@@ -68,7 +68,7 @@ _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP
 _WriterKey = tuple[str, bytes]
 
 
-class Execute(Asked):
+class Execute(PlannedReply):
     """Execute a request. raw: its frames as they came, if the host gave them."""
 
     item: Command | Append
@@ -148,7 +148,7 @@ class Lane:
         self._has_ended = False
         self._numbers_are_wrong = False
         self._refused: dict[_WriterKey, Error | None] = {}
-        """Writers of which a rule refused an append, with the error, or the set-up (None)."""
+        """Writers with an append refused by a rule, with the error; None for a refused set-up."""
         self._hidden: dict[_WriterKey, tuple[int, Error]] = {}
         """The first event number of the refused appends that the store may have executed all the same."""
         self._instead: deque[tuple[int, bytes, Seen, Plan, bool]] = deque()
@@ -166,7 +166,7 @@ class Lane:
 
     @property
     def has_waiting_requests(self) -> bool:
-        """Whether a request waits, be it one that others may overtake."""
+        """Whether a request waits, overtakable or not."""
         return self._waiting > 0
 
     @property
@@ -176,8 +176,10 @@ class Lane:
 
     @property
     def passes_appends(self) -> bool:
-        """Whether unconditional appends and their replies need not come here one by one: a host that learns the replies
-        as it executes calls `appends_passed`, another one `pass_appends` and `pass_acknowledgement`.
+        """True if the host may execute unconditional appends without calling `request` for each append.
+
+        A host that learns the replies as it executes calls `appends_passed`; other hosts call `pass_appends` and
+        `pass_acknowledgement`.
         """
         faults = self._faults
         looks = faults.looks_at_appends or faults.looks_at_replies
@@ -315,7 +317,7 @@ class Lane:
         twice = isinstance(action, Duplicate) and action.duplicate == "request"
         return [request] * (2 if twice else 1)
 
-    def _refuse(self, asked: Asked, error: Error, *, ask_rules: bool) -> list[Effect]:
+    def _refuse(self, asked: PlannedReply, error: Error, *, ask_rules: bool) -> list[Effect]:
         """Answers a request in place of the store, behind all that the store has yet to answer."""
         effects: list[Effect] = []
         frame = self._error(asked.seen, error, effects)
@@ -351,10 +353,10 @@ class Lane:
 
     def await_reply(self, request: Execute) -> bool:
         """A request was executed and its reply comes later. Returns False if earlier requests were forgotten for it."""
-        return self._pending.add(request.item, Asked(request.seen, request.plan))
+        return self._pending.add(request.item, PlannedReply(request.seen, request.plan))
 
     def nothing_in_flight(self) -> None:
-        """Everything that was received is executed: later appends did not come with a refused one."""
+        """Reports that all received requests are executed: later appends were not in flight with a refused append."""
         self._refused.clear()
         self._hidden.clear()
 
@@ -368,13 +370,16 @@ class Lane:
             for each in seen:
                 observer.replied(each, now_s)
 
-    def reply(self, frames: list[bytes], asked: Asked | None = None, command: Command | None = None) -> list[Effect]:
-        """A reply of the store.
+    def reply(
+        self, frames: list[bytes], asked: PlannedReply | None = None, command: Command | None = None
+    ) -> list[Effect]:
+        """Takes a reply of the store.
 
-        frames: whole; none if the request was executed and has no reply. asked: the request that they answer, if the
-        host knows; else it is found among those of `await_reply`. command: the first frame decoded, if the host has it.
+        frames: complete frames; empty if the request was executed and has no reply. asked: the answered request, if the
+        host knows it; else it is found among the requests of `await_reply`. command: the decoded first frame, if the
+        host has it.
         """
-        answered: Sequence[Asked] = ()
+        answered: Sequence[PlannedReply] = ()
         if asked is not None:
             answered = (asked,)
         elif len(self._pending):
@@ -418,7 +423,7 @@ class Lane:
             self._answer_instead(effects, all_of_them=True)
         return self._leave(effects)
 
-    def _instead_of(self, asked: Asked) -> Error | None:
+    def _instead_of(self, asked: PlannedReply) -> Error | None:
         """The error that the client receives in place of the store's reply to a request."""
         seen, action = asked.seen, asked.plan.action
         if isinstance(action, Error):
@@ -428,9 +433,9 @@ class Lane:
         number, error = self._hidden.get(_writer_of(seen), (0, None))
         return error if error is not None and seen.event_number >= number else None
 
-    def _replaced(self, frame: bytes, answered: Sequence[Asked], effects: list[Effect]) -> list[bytes]:
-        """The replies in place of one that answers requests some of which a rule refuses: of appends those behind too,
-        but not if only a condition did not hold.
+    def _replaced(self, frame: bytes, answered: Sequence[PlannedReply], effects: list[Effect]) -> list[bytes]:
+        """Replaces a reply to several requests if a rule refuses any of them. Later appends of a refused writer are
+        refused, too, unless only their condition failed.
         """
         frames: list[bytes] = []
         start = 0
@@ -444,8 +449,8 @@ class Lane:
                 start = index + 1
         return frames + self._acknowledged(frame, answered, start, len(answered))
 
-    def _acknowledged(self, frame: bytes, answered: Sequence[Asked], start: int, end: int) -> list[bytes]:
-        """One reply to several appends as a reply to those from `start` to `end`."""
+    def _acknowledged(self, frame: bytes, answered: Sequence[PlannedReply], start: int, end: int) -> list[bytes]:
+        """Restricts a reply to several appends to the appends from `start` to `end`."""
         if start == end:
             return []
         reply: Any = decode(frame)
@@ -471,7 +476,7 @@ class Lane:
             self._ask_rules(frame, seen, plan.after, effects)
 
     def _ask_rules(self, frame: bytes, seen: Sequence[Seen], after: Wait, effects: list[Effect]) -> None:
-        """Asks the rules on replies about a frame, and queues what they leave of it."""
+        """Applies the rules on replies to a frame, and queues the result."""
         if self._has_ended:
             return
         try:

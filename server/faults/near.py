@@ -1,8 +1,8 @@
-"""Near misses: the requests that come nearest to a filter that none matched, and why they do not match.
+"""Near misses: the requests nearest to a filter without matches, and the reasons why they do not match.
 
 Pure. Invariants: at most `MOST_LOOKED_AT` requests, the latest, are examined; a request counts as near if it matches,
-or if a part of a conjunction matches it. To a filter of one part about segments, streams or scopes, the requests with
-the most similar names are near, one for each.
+or if a part of a conjunction matches it. For a filter that only names segments, streams or scopes, the requests with
+the most similar names are near, one request per name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ What = Literal["request", "reply"]
 MOST_LOOKED_AT: Final = 1_000
 _MOST_NEAR: Final = 3
 _LONGEST: Final = 300
-_MOST_SHOWN: Final = 100
 
 
 def line_of(seen: Seen) -> str:
-    """A request as one line: number, type, segments, position, connection, and what became of it."""
+    """Returns a request as one line: number, type, segments, position, connection, and outcome."""
     said = [f"request {seen.number}: {seen.type_name}"]
     if seen.segments:
         said.append(f"of {', '.join(seen.segments)}")

@@ -4,12 +4,12 @@
     assert [each.type_name for each in mock.requests("failure")] == ["READ_SEGMENT"]
 
 A request passes these stages: received; applied, or refused if its reply is a failure; replied, when its reply was
-written to the socket. Controller calls are requests, too; one that is cancelled is refused. `Seen` is the subject of
-the filter language: `latency` is the time from receipt to reply, `failure` whether the reply is a failure, `time` the
-time since the store's start.
+written to the socket. Controller calls are requests, too; a cancelled call is refused. `Seen` is the subject of the
+filter language: `latency` is the time from receipt to reply, `failure` whether the reply is a failure, `time` the time
+since the store's start.
 
-Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads have a bound of
-their own, above which the oldest requests lose theirs; tokens are not kept. Only `wait_for` waits; its deadline is the
+Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads have a separate
+bound, above which the oldest payloads are dropped; tokens are not kept. Only `wait_for` waits; its deadline is the
 loop's.
 """
 
@@ -31,14 +31,15 @@ from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.inspect import NO_PAYLOAD, Payload
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, check_possible, parse_filter, segments_of
+from segstore.wire.trace import Call, Filter, Subject, check_possible, parse_filter, segments_of
 
 if TYPE_CHECKING:
     from segstore.server.traffic import History
 
-_MOST_SHOWN: Final = 100
+_STEP: Final = 256
+"""Requests that are examined in a loop iteration."""
 _REQUEST_BYTES: Final = 700
 _LOOK_S: Final = 0.05
 _ENTRY_BYTES: Final = 200
@@ -398,7 +399,7 @@ class Observer(Observed):
         oldest.payload = NO_PAYLOAD
 
     def clear(self) -> None:
-        """Discards all requests; later ones are numbered after them."""
+        """Discards all requests; the numbers of later requests continue."""
         self._seen.clear()
         self._with_payload.clear()
         self._bytes = self._payload_bytes = self._forgotten = 0
@@ -441,9 +442,9 @@ class Observer(Observed):
         return f"the last request was {last.type_name} {place}"
 
     def near(self, match: str | Filter, stage: StageName | Stage, since: int = 0) -> tuple[str, ...]:
-        """The requests nearest to those that match, have reached a stage and have a number greater than `since`.
+        """Returns the requests that nearly match, have reached a stage and have a number greater than `since`.
 
-        One line each, with the parts that do not hold. Raises as `latest`.
+        A request is one line, with the parts of the filter that do not hold. Raises the errors of `find`.
         """
         holds, wanted = _of_requests(match), stage_of(stage)
         latest = islice(self.newest_first(), MOST_LOOKED_AT)
@@ -465,14 +466,13 @@ class Observer(Observed):
         wanted = stage_of(stage)
         parsed = _parsed(match)
         holds = _of_requests(match if parsed is None else parsed)
-        slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
-        async with self._looking:  # one slice per tick, however many callers there are
+        async with self._looking:  # one step per loop iteration, however many callers there are
             requests, _ = await self.since(since)
             for looked_at, each in enumerate(requests, 1):
                 if each.reached(wanted) and holds(each):
                     found.append(each)
-                if looked_at % slice_length == 0:
+                if looked_at % _STEP == 0:
                     await asyncio.sleep(0)
         return found
 
@@ -488,7 +488,7 @@ def check_wait(count: object, timeout_s: object, since: object = 0) -> None:
 
 
 def _shown(given: object) -> str:
-    return printable(repr(given), _MOST_SHOWN)
+    return printable(repr(given), SHOWN)
 
 
 def _cost(seen: Seen) -> int:
@@ -506,7 +506,7 @@ def _when(seen: Seen, stage: Stage) -> float:
 
 
 def _parsed(match: str | Filter) -> Filter | None:
-    """Returns the filter; None for a blank one. Raises FilterError."""
+    """Returns the filter; None for a blank text. Raises FilterError."""
     if isinstance(match, Filter):
         return match
     if not isinstance(match, str):

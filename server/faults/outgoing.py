@@ -1,6 +1,6 @@
-"""Replies of one connection that are to leave, in order, each when its delays and holds have ended.
+"""Outgoing replies of a connection: they leave in order, after their delays and holds.
 
-Invariants: a reply that waits holds those behind it, unless they may overtake it; after `clear` nothing leaves.
+Invariants: a waiting reply blocks the replies behind it, unless they may overtake it; after `clear` nothing leaves.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from segstore.server.faults.waits import FaultWaits
 
 WAITING_BYTES: Final = 1024
-"""Overhead of a waiting request or reply, approximately: its timer, and what is done when it ends."""
+"""Approximate overhead of a waiting request or reply: its timer and callback."""
 _QUEUED_BYTES: Final = 256
-"""Overhead of a reply that is ready, behind one that waits."""
+"""Overhead of a ready reply behind a waiting reply."""
 
 
 class _Outgoing:
-    """A frame, or what is left of it."""
+    """A frame, or its unsent rest."""
 
     def __init__(self, data: bytes, seen: Sequence[Seen], *, ready: bool) -> None:
         self.data = data
@@ -38,10 +38,10 @@ class OutgoingReplies:
     """The queue of one connection's replies.
 
     store: number of the store, which has a round-trip time of its own. on_ready: called when a wait ends, so that
-    `take` has something to return.
+    `take` has replies to return.
 
     Attributes:
-        held_bytes: size of what is queued, with overhead.
+        held_bytes: size of the queued replies, with overhead.
     """
 
     def __init__(self, faults: Faults, store: int, waits: FaultWaits, on_ready: Callable[[], object]) -> None:
@@ -79,7 +79,7 @@ class OutgoingReplies:
                 self._waits.add(wait, partial(self._is_ready, reply, overtakable=wait.overtake))
 
     def put(self, data: bytes) -> None:
-        """Queues bytes that wait for nothing but those before them."""
+        """Queues bytes behind all replies queued earlier."""
         if self._waits.is_cleared:
             return
         reply = _Outgoing(data, (), ready=True)
@@ -106,7 +106,7 @@ class OutgoingReplies:
         return b"".join(leaving), seen
 
     def clear(self) -> None:
-        """Drops everything, also what is queued later; the owner of the waits has cleared them."""
+        """Drops all replies, also replies queued later; the owner of the waits has cleared them."""
         self._on_ready = lambda: None  # without a cycle, this and its owner are freed at once
         self._queue.clear()
         self._overtakable = self.held_bytes = 0

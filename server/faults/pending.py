@@ -1,7 +1,7 @@
-"""Requests of a connection that were executed and have no reply yet, with what the rules planned for them.
+"""Requests of a connection that were executed and have no reply yet, with the rules' plans for them.
 
 Which reply answers which request is decided by `segstore.wire.protocol.Requests`. At most `_MOST_PENDING` requests are
-remembered; one more drops them all, and no rule is asked about their replies.
+remembered; a further request drops them all, and no rule is asked about their replies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MANY: Final = 4096
 _MOST_PENDING: Final = 4 * _MANY
 
 
-class Asked(msgspec.Struct):
+class PlannedReply(msgspec.Struct):
     """An executed request and the plan for its reply."""
 
     seen: Seen
@@ -43,7 +43,7 @@ class PendingRequests:
     def __init__(self) -> None:
         self.planned = 0
         self.has_runs = False
-        self._requests: Requests[tuple[int, Asked]] = Requests(_MOST_PENDING)
+        self._requests: Requests[tuple[int, PlannedReply]] = Requests(_MOST_PENDING)
         self._prompt: dict[int, int] = {}
         self._prompt_count = 0
         self._count = 0
@@ -51,8 +51,8 @@ class PendingRequests:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def add(self, item: Command | Append, asked: Asked) -> bool:
-        """Remembers a request; returns False if the others were dropped for it."""
+    def add(self, item: Command | Append, asked: PlannedReply) -> bool:
+        """Remembers a request; returns False if all earlier requests were dropped."""
         self._count += 1
         room = self._requests.add(item, (self._count, asked))
         if not room:
@@ -69,18 +69,20 @@ class PendingRequests:
     def add_appends(self, writer: bytes, appends: list[tuple[int, int]], first: Seen) -> None:
         """Remembers appends of one writer, by event number and request id, for which there is no plan.
 
-        first: the first of them; of the others, the numbers and the request id differ.
+        first: the first append; later appends differ in their numbers and the request id.
         """
         self._count += 1
         self.has_runs = True
         self._is_prompt(len(appends))
-        self._requests.add_appends(writer, appends, (self._count, Asked(first, NO_PLAN)))
+        self._requests.add_appends(writer, appends, (self._count, PlannedReply(first, NO_PLAN)))
 
     def separate(self) -> None:
-        """Remembers the appends that were added together one by one, so that replies are found to answer each."""
+        """Splits appends that were added together, so that each append is matched with its reply."""
         self.has_runs = False
 
-        def each_of(kept: tuple[int, Asked], appends: list[tuple[int, int]]) -> Iterator[tuple[int, Asked]]:
+        def each_of(
+            kept: tuple[int, PlannedReply], appends: list[tuple[int, int]]
+        ) -> Iterator[tuple[int, PlannedReply]]:
             mark, asked = kept
             done = self._prompt[mark] - len(appends)
             for at, (event_number, request_id) in enumerate(appends, 1):
@@ -88,7 +90,7 @@ class PendingRequests:
                 seen = msgspec.structs.replace(
                     asked.seen, number=asked.seen.number + behind, event_number=event_number, request_id=request_id
                 )
-                yield mark if at == len(appends) else 0, Asked(seen, NO_PLAN)
+                yield mark if at == len(appends) else 0, PlannedReply(seen, NO_PLAN)
 
         self._requests.separate(each_of)
 
@@ -101,7 +103,7 @@ class PendingRequests:
         """Whether the limit of pending requests, without reads, is reached: no more should be executed for now."""
         return self._prompt_count >= _MANY
 
-    def answered_by(self, reply: Command) -> list[Asked]:
+    def answered_by(self, reply: Command) -> list[PlannedReply]:
         """Removes and returns the requests that a reply answers, oldest first; of a run, the first."""
         return self._answered(self._requests.answered(reply))
 
@@ -109,7 +111,7 @@ class PendingRequests:
         """Removes a writer's appends up to an event number."""
         self._answered(self._requests.acknowledged(writer, number))
 
-    def _answered(self, found: list[tuple[int, Asked]]) -> list[Asked]:
+    def _answered(self, found: list[tuple[int, PlannedReply]]) -> list[PlannedReply]:
         for mark, asked in found:
             self._prompt_count -= self._prompt.pop(mark, 0)
             if asked.plan is not NO_PLAN:

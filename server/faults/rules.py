@@ -1,4 +1,4 @@
-"""Fault rules: which requests or replies they match, at which matches they fire, and what they do.
+"""Fault rules: which requests or replies they match, at which matches they fire, and their actions.
 
     Rule(match='type = APPEND_BLOCK_END and segment ~ "scope/*"', nth=3, do="close after")
     Rule(match="type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
@@ -7,7 +7,7 @@ Data only, validated on construction: the filter parses, an error names an exist
 action is an object with the action's key or, for common actions, a word. A list of actions is a stack: the rule applies
 the next action each time it fires, and is disabled when the stack is used up.
 
-An append is one request, whichever frames it arrives in: its type is CONDITIONAL_APPEND if it has a condition, else
+An append is one request, regardless of its frames: its type is CONDITIONAL_APPEND if it has a condition, else
 APPEND_BLOCK_END.
 """
 
@@ -39,34 +39,28 @@ from pydantic.json_schema import SkipJsonSchema
 
 from segstore.server.config import PlainName
 from segstore.server.faults.near import What
-from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
+from segstore.server.toxics import Milliseconds, Toxic, check_names
 from segstore.wire import COMMANDS, WireError, encode
 from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.trace import Filter, FilterError, check_possible, parse_filter, possible, with_fields
 
 if TYPE_CHECKING:
     from segstore.wire import Command
 
-_MOST_RULES: Final = 1_000
-_MOST_TERMS: Final = 10_000
-_MOST_LISTED: Final = 1_000
-_MOST_NAME: Final = 255
-_MOST_SHOWN: Final = 100
-"""Maximum number of characters that an error shows of a name or word."""
 
 At = Literal["before", "after"]
 
 
 def _near(name: str, known: Iterable[str]) -> str:
     """The known name that is closest to an unknown one, for a message."""
-    near = difflib.get_close_matches(name[:_MOST_SHOWN], sorted(known), 1)
+    near = difflib.get_close_matches(name[:SHOWN], sorted(known), 1)
     return f" ({near[0]}?)" if near else ""
 
 
 def _shown(text: str) -> str:
-    return repr(printable(text, _MOST_SHOWN))
+    return repr(printable(text, SHOWN))
 
 
 class _Action(BaseModel):
@@ -253,7 +247,7 @@ class Answer(_Action):
         return self
 
     def check(self, rpcs: Sequence[str]) -> None:
-        """Raises ValueError if the answer of none of these methods can have the fields."""
+        """Raises ValueError if no method's answer can have the fields."""
         problems: list[str] = []
         for rpc in self._with_fields(rpcs, f" of {rpcs[0]}" if len(rpcs) == 1 else " of a method that `match` selects"):
             try:
@@ -404,7 +398,8 @@ Action = Annotated[
     ),
     BeforeValidator(_from_word),
 ]
-"""One of the actions above, an object with its key, a word (`close after`, `drop reply`, `WrongHost`), a function."""
+"""An action of a class above, an object with its key, a word (`close after`, `drop reply`, `WrongHost`), or a
+function."""
 
 
 class RuleOptions(TypedDict, total=False):
@@ -426,14 +421,14 @@ _parsed: Final = lru_cache(maxsize=1)(parse_filter)
 
 
 class Rule(BaseModel):
-    """A fault rule: when it fires, and what it does.
+    """A fault rule: when it fires, and its actions.
 
-    name: used by `release`, `clear` and reports; at most 255 characters, as part of a path:
-        without slashes, backslashes and control characters, and not `.` or `..`. Default: a number.
+    name: used by `release`, `clear` and reports; as part of a path: without slashes, backslashes and control
+        characters, and not `.` or `..`. Default: a number.
     match: a filter (`segstore.wire.trace.filters`); "" matches everything.
     on: "request" matches requests and acts on them or their replies; "reply" matches replies only.
-    store: the number of the store in its cluster, from 0; calls of the controller count as those of store 0. Default:
-        all stores.
+    store: the number of the store in its cluster, from 0; controller calls count as requests of store 0. Default: all
+    stores.
     each: the scope of the counts below. Default: one count for all matches.
     nth: fires only at these matches, from 1. skip: ignores the first N matches. every: then fires at every Nth match.
     probability: the fraction of firings that happen, chosen by the seed.
@@ -443,17 +438,17 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    name: PlainName = Field(default="", max_length=_MOST_NAME, strict=True)
+    name: PlainName = Field(default="", strict=True)
     on: What = "request"
     match: str = Field(default="", strict=True)
     store: int | None = Field(default=None, ge=0, le=MAX_INT64, strict=True)
     each: Literal["connection", "segment", "writer", "flow"] | None = None
-    nth: tuple[Annotated[int, Field(ge=1, le=MAX_INT64, strict=True)], ...] = Field(default=(), max_length=_MOST_LISTED)
+    nth: tuple[Annotated[int, Field(ge=1, le=MAX_INT64, strict=True)], ...] = ()
     skip: int = Field(default=0, ge=0, le=MAX_INT64, strict=True)
     every: int = Field(default=1, ge=1, le=MAX_INT64, strict=True)
     probability: float = Field(default=1.0, ge=0, le=1, strict=True)
     times: int | None = Field(default=None, ge=1, le=MAX_INT64, strict=True)
-    do: tuple[Action, ...] = Field(min_length=1, max_length=_MOST_LISTED)
+    do: tuple[Action, ...] = Field(min_length=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -519,19 +514,6 @@ class Rule(BaseModel):
         """Whether it matches controller calls only; else it matches frames only."""
         return self.filter is not None and self.filter.about_calls
 
-    @property
-    def terms(self) -> int:
-        """The number of terms of its filter."""
-        return 0 if self.filter is None else self.filter.terms
-
-
-def check_size(rules: int, terms: int) -> None:
-    """Raises ValueError for more rules, or terms of their filters, than may be evaluated for each request."""
-    if rules > _MOST_RULES:
-        raise ValueError(f"{rules} rules exceed the limit of {_MOST_RULES}")
-    if terms > _MOST_TERMS:
-        raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
-
 
 def _store_number(given: Any) -> Any:
     """A key, which is text in JSON: one text for each number, so that no store is given twice."""
@@ -553,21 +535,19 @@ class FaultSettings(BaseModel):
 
     seed: seeds all random choices.
     round_trip_ms: minimum delay of every reply; one number, or a mapping from store number to delay.
-    rules: in evaluation order; at most 1,000.
-    toxics: in the order in which they follow each other; at most 100.
+    rules: in evaluation order. toxics: in the order in which they follow each other.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = Field(default=0, ge=-MAX_INT64, le=MAX_INT64, strict=True)
     round_trip_ms: RoundTrip = 0.0
-    rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
-    toxics: tuple[Toxic, ...] = Field(default=(), max_length=MOST_TOXICS)
+    rules: tuple[Rule, ...] = ()
+    toxics: tuple[Toxic, ...] = ()
 
     @field_validator("rules")
     @classmethod
     def _check_consistency(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        check_size(len(given), sum(each.terms for each in given))
         names = Counter(each.name for each in given if each.name)
         twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:

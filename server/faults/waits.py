@@ -26,7 +26,7 @@ class FaultWaits:
         return self._cleared
 
     def add(self, wait: Wait, resume: Callable[[], object], task: asyncio.Task[None] | None = None) -> Waiting | None:
-        """Calls `resume` when the wait ends, possibly at once; never after `clear`, for which None is returned.
+        """Calls `resume` when the wait ends, possibly at once. After `clear`, returns None and never calls it.
 
         task: the function that a hold waits for; it is cancelled with the wait.
         """

@@ -17,7 +17,6 @@ from segstore.server.accepting import Listening
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.connection import Connection, ConnectionHub, StoreService
-from segstore.server.descriptors import Limit, shares
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, WithFaults
 from segstore.server.net import listening_on
@@ -44,7 +43,7 @@ _AT_ONCE = 256
 class SegmentStoreServer:
     """One segment store with its data port and, where set, its admin port.
 
-    `address` and `admin_address` are set by `start`; None before, and for an admin port that is not served.
+    `start` sets `address` and `admin_address`; `admin_address` stays None without an admin port.
     """
 
     def __init__(
@@ -114,12 +113,7 @@ class SegmentStoreServer:
                 "ssl_handshake_timeout": limits.first_frame_timeout_s,
                 "ssl_shutdown_timeout": limits.linger_s,
             }
-        listening = Listening(
-            lambda: Connection(self.hub, admin=admin),
-            self.hub.limit,
-            handshakes=Limit("TLS handshakes with the segment store", shares(self.settings.containers).handshakes),
-            tls=tls,
-        )
+        listening = Listening(lambda: Connection(self.hub, admin=admin), tls=tls)
         with listening_on(host, port, *(("admin commands", "--admin-port") if admin else ())):
             await listening.start(host, port, _BACKLOG)
         self._listening.append(listening)
@@ -198,12 +192,12 @@ class MockSegmentStore(WithFaults, WithSnapshots):
             await mock.wait_for("type = APPEND_BLOCK_END", count=3, stage="applied")
             assert mock.store.segment_info("scope/stream/0.#epoch.0").length == 12
 
-    Keyword arguments are those of `StoreSettings`, and
+    Keyword arguments are the fields of `StoreSettings`, and
         faults: the faults from the start: the path of a fault file, or FaultSettings.
         clock: the clock of the store and its faults.
-        watched: False disables faults and request recording, so that connections are those of a bare `serve`.
+        watched: False disables faults and request recording, so that connections are as in a bare `serve`.
         http_port: port of the control API; 0 picks a free port, None disables it.
-        http_token_file: file with the token that its requests must carry; None, on loopback only, for no token.
+        http_token_file: file with the token that its requests must carry; None (on loopback only): no token.
     """
 
     def __init__(

@@ -4,15 +4,15 @@
     ...
     await mock.restore("two streams")
 
-A snapshot has the segments with their attributes and tables, the names that are used up, and the controller's state. To
-restore one is like a restart of the server with that state: all connections to the stores are cut, controller calls in
-flight get UNAVAILABLE, fault rules and toxics are removed, and their decisions, recorded requests and the counts of
-writers are discarded. The seed and the round-trip time are those of the snapshot. Ports stay. To reset is to restore an
-empty state, with the seed and the round-trip time that the server was started with.
+A snapshot has the segments with their attributes and tables, the used-up names, and the controller's state. Restoring
+it is like restarting the server with that state: all connections to the stores are cut, controller calls in flight get
+UNAVAILABLE, fault rules and toxics are removed, and their decisions, recorded requests and the counts of writers are
+discarded. The seed and the round-trip time come from the snapshot; ports stay. A reset restores an empty state, with
+the seed and the round-trip time from the server's start.
 
 Invariants: a snapshot is taken, and restored, between two steps of the server, so no request sees a half-restored
 state; its bytes are charged to the server's memory. Refused: servers with a data directory, whose journal such a change
-would contradict; a container that none of the stores owns at the moment.
+would contradict; a container that currently has no owner.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 NO_SNAPSHOTS: Final = "snapshots and reset are for servers in memory, and this one has a data directory"
 MOST_SNAPSHOTS: Final = 100
-_LONGEST_NAME: Final = 100
 _CLOSING_S: Final = 10.0
 _LOOK_S: Final = 0.001
 
@@ -43,11 +42,11 @@ class SnapshotRefused(RuntimeError):
 
 
 class NoSuchSnapshot(LookupError):
-    """Attributes: name, names (those that exist)."""
+    """Attributes: name, names (of the existing snapshots)."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         there = names_there(name, names, "snapshots")
-        super().__init__(f"there is no snapshot {name[:_LONGEST_NAME]!r}; {there}")
+        super().__init__(f"there is no snapshot {name!r}; {there}")
         self.name = name
         self.names = names
 
@@ -105,8 +104,8 @@ class Snapshots:
 
     async def take(self, name: str) -> SnapshotInfo:
         """Takes a snapshot, and replaces one of this name. Raises SnapshotRefused; StoreFull if memory is full."""
-        if not 1 <= len(name) <= _LONGEST_NAME:
-            raise SnapshotRefused(f"the name of a snapshot has 1 to {_LONGEST_NAME} characters, not {len(name)}")
+        if not name:
+            raise SnapshotRefused("the name of a snapshot is not empty")
         async with self._one_at_a_time:
             if name not in self._snapshots and len(self._snapshots) == MOST_SNAPSHOTS:
                 raise SnapshotRefused(f"there are {MOST_SNAPSHOTS} snapshots, as many as are allowed: delete one")
@@ -175,7 +174,7 @@ class Snapshots:
             return cut
 
     def _containers(self) -> list[Container]:
-        """All containers of the cluster. Raises SnapshotRefused if one has no owner."""
+        """Returns all containers of the cluster. Raises SnapshotRefused if a container has no owner."""
         found = {number: each for store in self._stores for number, each in store.store.containers.items()}
         settings = self._stores[0].settings
         wanted = range(settings.containers) if len(self._stores) > 1 or settings.own is None else settings.own
@@ -219,7 +218,7 @@ class WithSnapshots:
         return self.snapshots
 
     async def snapshot(self, name: str) -> None:
-        """Takes a snapshot of all data, and replaces one of this name. Raises SnapshotRefused, StoreFull."""
+        """Takes a snapshot of all data, and replaces a snapshot of this name. Raises SnapshotRefused, StoreFull."""
         await self._snapshots.take(name)
 
     async def restore(self, name: str) -> None:

@@ -47,9 +47,9 @@ class _Run:
     """The remaining appends of one writer to one segment, and the progress in the first append.
 
     steps: the remaining appends. lost: appends that were not stored because the connection was cut. undecided: cut
-    appends, until the next set-up says whether they were stored. done_bytes, done_number: bytes of the first append
-    that are matched, and the number of the last event in them; None if there are none. number: the last event that the
-    client has sent, or that a set-up reported to it. offset: the end of that event in the segment.
+    appends, until the next set-up says whether they were stored. done_bytes, done_number: number of matched bytes of
+    the first append, and of the last event in them, or None. number: the last event that the client sent, or that a
+    set-up reported to it. offset: the end of that event in the segment.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Run:
         self.offset = 0
 
     def settle(self, known: int) -> None:
-        """Sorts the undecided appends into stored and lost ones. known: number of the last stored event."""
+        """Sorts the undecided appends into stored and lost appends. known: number of the last stored event."""
         for step in self.undecided:
             (self.steps if _append(step).event_number <= known else self.lost).append(step)
         self.undecided.clear()

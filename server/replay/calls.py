@@ -1,19 +1,19 @@
-"""Maps each controller call of a client to the answer that a trace has for it.
+"""Maps each controller call of a client to its answer in a trace.
 
-A call matches one of the trace if method and fields are equal except for those that differ from run to run: times, and
-ids that the client chose, which are paired (`segstore.wire.trace.call_fields`). Metadata is not compared. In the mode
-"strict" a call may come once all calls have come that were answered before it was made in the trace; so calls that were
-in flight together may come in any order, as gRPC shares connections between callers. In the mode "match" each call is
-answered wherever it is in the trace, and those that clients repeat any number of times.
+A call matches a call of the trace if method and fields are equal. Fields that differ from run to run are not compared:
+times, and ids that the client chose, which are paired (`segstore.wire.trace.call_fields`); neither is metadata. In the
+mode "strict", a call must follow all calls that the trace answers before this call starts; calls in flight together may
+come in any order, because callers share gRPC connections. In the mode "match", a call is answered wherever it is in the
+trace; calls that clients repeat match any number of times.
 
-Clients ping transactions by the clock. So in both modes a ping may come at any time, and any number of times; one that
-the trace lacks is answered with OK, unless other calls that it lacks are forwarded.
+Clients ping transactions by the clock. So in both modes a ping may come at any time, any number of times. A ping that
+the trace lacks is answered with OK, unless missing calls are forwarded.
 
-In answers the client's ids, and this replay's addresses, take the place of those of the trace, and delegation tokens
-are empty: a recording has none, or expired ones.
+In answers, the client's ids and this replay's addresses replace the ids and addresses of the trace. Delegation tokens
+are empty, because recorded tokens are absent or expired.
 
-Pure. Invariants: a call of the trace is used once, except pings, and the repeatable ones in the mode "match"; records
-that are no call, or cannot be answered, are in `left_out`, with the reason.
+Pure. Invariants: a call of the trace is used once, except pings, and repeatable calls in the mode "match"; records that
+are not calls, or cannot be answered, are in `left_out`, with the reason.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class LeftOut(NamedTuple):
 class CallStep:
     """A call of the trace.
 
-    number: from 1, among the calls; 0 for one that is answered without the trace. made, answered: places of its records
-    in the trace. answer: None if the trace has none. delay_ns: time to the answer. used: how often it was matched.
+    number: from 1, among the calls; 0 for a call answered without the trace. made, answered: places of its records in
+    the trace. answer: None if the trace has no answer. delay_ns: time to the answer. used: number of matches.
     """
 
     def __init__(self, number: int, made: int, ts_ns: int, request: Call) -> None:
@@ -96,7 +96,7 @@ class CallStep:
 
 
 def read_calls(records: Iterable[Record], left_out: list[LeftOut]) -> list[CallStep]:
-    """The calls of a trace, in the order in which they were made. left_out: receives what is no call or no answer."""
+    """Returns the calls of a trace in order. left_out: receives records that are neither a call nor its answer."""
     found: dict[int, CallStep] = {}  # by the place of the request
     pending: dict[int, CallStep] = {}
     count = 0
@@ -184,7 +184,7 @@ class CallReplay:
         return self._ordered[self._next] if self.mode == "strict" and self._next < len(self._ordered) else None
 
     def answer(self, call: Call) -> CallStep | None:
-        """The call of the trace that has the answer to one; None if there is none, or it comes elsewhere."""
+        """Returns the traced call whose answer is due for `call`; None if there is none at this point."""
         key, ids = key_of_call(call.rpc, fields_of(call))
         step = first_unused(each for each in self._by_key.get(key, ()) if self._fits(each, ids))
         if step is None:
@@ -238,18 +238,18 @@ class CallReplay:
         return answer.outcome if answer.outcome.endswith(_NOT_FOUND) and self._has_answered(call) else ""
 
     def _has_answered(self, call: Call) -> bool:
-        """Whether the trace has answered a call about the scope of this one."""
+        """Whether the trace has answered a call about this call's scope."""
         scopes = {scope for scope, _ in call.streams}
         used = (step.request.streams for step in self.steps if step.used)
         return any(scope in scopes for streams in used for scope, _ in streams)
 
     def differing(self, call: Call, step: CallStep) -> tuple[FieldDifference, ...]:
-        """The fields in which a call differs from one of the trace; ids that are paired are left out."""
+        """Returns the fields in which a call differs from a traced call, without paired ids."""
         found = differing_fields(fields_of(step.request), fields_of(call), self._ids.fits)
         return tuple(each._replace(left=each.right, right=each.left) for each in found)
 
     def near(self, call: Call) -> tuple[NearMiss, ...]:
-        """The calls of the trace that are nearest to one that it does not answer: the same one, else at most three."""
+        """Returns the traced calls nearest to an unanswered call: an identical call, else at most three."""
         fields = fields_of(call)
         key, ids = key_of_call(call.rpc, fields)
         steps = self._by_rpc.get(call.rpc, ())
@@ -273,14 +273,14 @@ class CallReplay:
         return Counter(step.request.rpc for step in self._ordered if not step.used)
 
     def missed(self) -> Iterable[str]:
-        """These calls, one line each, with their places in the trace and their fields."""
+        """Yields a line per unused call, with its place in the trace and its fields."""
         return (
             f"call {each.number}: {printable(str(each.request), _SHOWN)}" for each in self._ordered if not each.used
         )
 
 
 def trailing_of_answer(answer: Call) -> tuple[tuple[str, str | bytes], ...]:
-    """The trailing metadata of an answer, as gRPC takes it; without what it does not take."""
+    """Returns the trailing metadata of an answer, without entries that gRPC refuses."""
     found: list[tuple[str, str | bytes]] = []
     for key, value in answer.metadata.items():
         if not _METADATA_KEY.fullmatch(key):

@@ -1,17 +1,16 @@
-"""Maps each request of a client to the replies that a trace has for it.
+"""Maps each request of a client to its replies in a trace.
 
-A request of the client matches one of the trace if all fields are equal except those that differ from run to run:
-request ids and delegation tokens, and, after translation, writer ids and names of transient segments. In the mode
-"match" the batching of events does not matter either (`segstore.server.replay.batches`). Replies are translated back.
+A request matches a request of the trace if their fields are equal. Request ids and delegation tokens, which differ from
+run to run, are not compared; writer ids and names of transient segments are translated first. In the mode "match" the
+batching of events does not matter either (`segstore.server.replay.batches`). Replies are translated back.
 
-In this mode a client may connect again at other moments than in the trace: a set-up of a known writer is answered again
-with the last of its events that the trace holds at that point, and a recorded cut happens once, at the first request
-that was lost in it.
+In this mode a client may reconnect at other times than in the trace: a set-up of a known writer is answered with its
+last event in the trace up to that point, and a recorded cut happens once, at the first request that was lost in it.
 
 Pure: frames in, replies out. Invariants: a request of the trace is used once, except Hello, KeepAlive and SetupAppend
-in the mode "match"; writers of the client and of the trace are paired one to one; replies without anything to translate
-are the bytes of the trace. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered
-as a current store does.
+in the mode "match"; client's writers and traced writers are paired one to one; replies without anything to translate
+keep their bytes. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered as a
+current store does.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _REPEATABLE: Final = (Hello, KeepAlive, SetupAppend)
 _NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sources", "source_segment_ids"})
 
 
-class Answer(NamedTuple):
+class TraceAnswer(NamedTuple):
     """The answer to a request. replies: frames, each with its delay (ns) in the trace."""
 
     step: Step
@@ -68,23 +67,23 @@ class Ids:
         self.names = self._segments.left
 
     def fits(self, traced: UUID | None, live: UUID | None) -> bool:
-        """Whether a writer of the trace matches one of the client: they are paired, or neither is."""
+        """Whether a traced writer and a client's writer are paired with each other, or both unpaired."""
         if traced is None or live is None:
             return traced is live
         return self._writers.fits(traced.bytes, live.bytes)
 
     def traced(self, live: UUID) -> UUID:
-        """The writer of the trace paired with one of the client; itself if there is none."""
+        """Returns the traced writer paired with the client's writer `live`, or `live`."""
         return UUID(bytes=self._writers.left.get(live.bytes, live.bytes))
 
     def pair(self, traced: UUID | None, live: UUID | None) -> None:
-        """Pairs a writer of the trace with one of the client."""
+        """Pairs a traced writer with a client's writer."""
         if traced is not None and live is not None:
             self._writers.pair(traced.bytes, live.bytes)
 
     def translate(self, frame: bytes, request: Any, live: Any, known: int | None = None) -> bytes:
-        """Translates a reply of the trace for the client. request: that of the trace; live: the client's. known: the
-        number of the last stored event, for the answer to a set-up.
+        """Translates a reply of the trace for the client. request: the traced request; live: the client's request.
+        known: the number of the last stored event, for the answer to a set-up.
 
         A reply that does not decode is returned unchanged.
         """
@@ -122,11 +121,11 @@ class Ids:
 
 
 class Replay:
-    """A replay of a trace: which requests were used, and which ids are paired.
+    """A replay of a trace: its used requests and its paired ids.
 
-    mode: "strict": each connection of the client is one of the trace, in the order of their first requests, and its
-    requests come in the order of the trace. "match": a request may be anywhere in the trace.
-    left_out: records of the trace's clients that make no request, see `read_script`.
+    mode: "strict": the client's connections correspond to the traced connections, in the order of their first requests,
+    and the requests come in the order of the trace. "match": a request may be anywhere in the trace.
+    left_out: client records without a request, see `read_script`.
     """
 
     def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
@@ -155,24 +154,24 @@ class Replay:
         return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
 
     def greeting(self, item: Command | Append, expected: deque[Step] | None) -> ScriptedReply | None:
-        """The answer to a Hello that the trace lacks; None for another request, or if the trace has a Hello.
+        """Returns the answer to a Hello that the trace lacks; None for another request, or if the trace has a Hello.
 
-        expected: as for `answer`; None while the client's connection is not yet one of the trace.
+        expected: as for `answer`; None until the client's connection is matched to a traced connection.
         """
         if not isinstance(item, Hello):
             return None
         lacking = not self._with_hello or (expected and expected[0].connection not in self._with_hello)
         return ScriptedReply(encode(HELLO), 0) if lacking else None
 
-    def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
-        """The answer to a request; None if it is not the expected one, or is not in the trace."""
+    def answer(self, item: Command | Append, expected: deque[Step]) -> TraceAnswer | None:
+        """Returns the answer to a request; None if the request is unexpected, or not in the trace."""
         if self.mode == "match":
             return self._matched(item)
         step = next(iter(self._fitting(item, islice(expected, 1))), None)
         if step is None:
             return None
         expected.popleft()
-        return Answer(step, self._replies(step, item), step.closes)
+        return TraceAnswer(step, self._replies(step, item), step.closes)
 
     def _fitting(self, item: Command | Append, steps: Iterable[Step]) -> list[Step]:
         """The steps that a request matches."""
@@ -188,7 +187,7 @@ class Replay:
         translated = partial(self.ids.translate, request=step.item, live=item, known=known)
         return tuple(ScriptedReply(translated(each.frame), each.delay_ns) for each in step.replies)
 
-    def _matched(self, item: Command | Append) -> Answer | None:
+    def _matched(self, item: Command | Append) -> TraceAnswer | None:
         """The answer in the mode "match", whatever has come before."""
         if isinstance(item, Append):
             writer_id, segment = self.ids.traced(item.writer_id), self.ids.names.get(item.segment, item.segment)
@@ -208,14 +207,14 @@ class Replay:
         self._batches.used(step)
         replies = self._replies(step, item, self._batches.known(step))
         if step.cut is None:
-            return Answer(step, replies, step.closes and step.used == 1)
+            return TraceAnswer(step, replies, step.closes and step.used == 1)
         if not step.cut.done and (step.closes or (step.is_lost and not isinstance(item, ReadSegment))):
             return self._cut([step], replies)
         if step.is_lost and isinstance(item, Append):
             return self._stored(item, step)
-        return Answer(step, replies, False)
+        return TraceAnswer(step, replies, False)
 
-    def _batched(self, item: Append, writer_id: UUID, segment: str) -> Answer | None:
+    def _batched(self, item: Append, writer_id: UUID, segment: str) -> TraceAnswer | None:
         """The answer to an append whose events are batched differently in the trace. writer_id, segment: its."""
         batch = self._batches.take(item, writer_id, segment)
         if batch is None:
@@ -230,14 +229,14 @@ class Replay:
             return self._stored(item, batch.last)
         frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
         closes = any(each.closes and each.cut is None for each in batch.finished)
-        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), closes)
+        return TraceAnswer(batch.last, tuple(ScriptedReply(*each) for each in frames), closes)
 
-    def _stored(self, item: Append, step: Step) -> Answer:
+    def _stored(self, item: Append, step: Step) -> TraceAnswer:
         """Acknowledges events that the trace has stored, if their connection was cut before."""
-        return Answer(step, (ScriptedReply(self._batches.acknowledgement(item, step), 0),), False)
+        return TraceAnswer(step, (ScriptedReply(self._batches.acknowledgement(item, step), 0),), False)
 
-    def _cut(self, steps: list[Step], replies: tuple[ScriptedReply, ...] = ()) -> Answer:
-        """Closes a client's connection in place of those of the trace with which these requests were lost."""
+    def _cut(self, steps: list[Step], replies: tuple[ScriptedReply, ...] = ()) -> TraceAnswer:
+        """Closes a client's connection: replays the cuts in which these requests were lost."""
         for cut in {step.cut for step in steps}:
             assert cut is not None
             cut.done = True
@@ -246,10 +245,10 @@ class Replay:
                     each.used = each.used or 1
                     if not isinstance(each.item, _REPEATABLE) and each in self._by_key[each.key]:
                         self._by_key[each.key].remove(each)
-        return Answer(steps[0], replies, True)
+        return TraceAnswer(steps[0], replies, True)
 
     def near(self, item: Command | Append) -> tuple[NearMiss, ...]:
-        """The requests of the trace that are nearest to one that it does not answer."""
+        """Returns the traced requests nearest to an unanswered request."""
         return near_misses(item, self._by_type.get(type_of(item), ()), self.ids)
 
     def unused(self) -> Counter[str]:
@@ -257,6 +256,6 @@ class Replay:
         return Counter(step.type_name for step in self.steps if not step.used)
 
     def missed(self, most: int) -> list[str]:
-        """The first of these requests, one line each, with its place in the trace and its fields."""
+        """Returns a line for each of the first unused requests, with its place in the trace and its fields."""
         steps = islice((step for step in self.steps if not step.used), most)
         return [f"request {each.number} (connection {each.connection}): {described(each.item)}" for each in steps]

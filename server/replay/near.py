@@ -1,7 +1,8 @@
-"""Near misses: the requests of a trace that resemble one that it does not answer, and the fields in which they differ.
+"""Near misses: the traced requests that resemble an unanswered request, and the differing fields.
 
-Pure. Invariants: delegation tokens are never shown; at most `_MOST_COMPARED` requests are compared with one. Appends of
-one writer are compared event by event, by event number, so it does not matter how events are batched.
+Pure. Invariants: delegation tokens are never shown; an unanswered request is compared with at most `_MOST_COMPARED`
+requests. Appends of one writer are compared event by event, by event number, so it does not matter how events are
+batched.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _EVENT_HEADER_BYTES: Final = 8
 
 
 class NearMiss(NamedTuple):
-    """A request of the trace like one that it does not answer.
+    """A traced request that resembles an unanswered request.
 
     number: its place in the trace, from 1; of a controller call, its place among the calls. connection: from 1, in the
-    order of their first requests; `CONTROLLER` for a call. used: whether it was answered. fields: the differing fields;
-    none if the requests are the same. text: the differences in words.
+    order of their first requests; `CONTROLLER` for a call. used: whether it was answered. fields: the differing fields,
+    empty if the requests are equal. text: the differences in words.
     """
 
     number: int
@@ -66,7 +67,7 @@ S = TypeVar("S", bound=_Used)
 
 
 def nearest(steps: Iterable[S], score: Callable[[S], float]) -> list[S]:
-    """At most three of the steps, best first, without those that are much less alike than the best."""
+    """Returns at most three steps, best first, without steps that are much worse than the best."""
     compared = islice(sorted(steps, key=lambda each: each.used > 0), _MOST_COMPARED)
     scored = [(score(each), each) for each in compared]
     best = heapq.nsmallest(_MOST_NEAR, scored, key=lambda each: (-each[0], each[1].used, each[1].number))
@@ -74,9 +75,9 @@ def nearest(steps: Iterable[S], score: Callable[[S], float]) -> list[S]:
 
 
 def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tuple[NearMiss, ...]:
-    """The requests of a trace that are nearest to one: the same one if it is there, else at most three.
+    """Returns the traced requests nearest to `item`: an equal request if there is one, else at most three.
 
-    steps: those of its type.
+    steps: the traced requests of its type.
     """
     live = getattr(item, "writer_id", None)
     kin = [each for each in steps if ids.fits(getattr(each.item, "writer_id", None), live)]
@@ -96,7 +97,7 @@ def _near(step: Step, fields: tuple[FieldDifference, ...]) -> NearMiss:
 
 
 def likeness(mine: Iterable[Any], its: Iterable[Any]) -> float:
-    """How alike two requests of one type are: the sum over their fields, from 0 to 1 each."""
+    """Returns the likeness of two requests of one type: the sum over their fields, 0 to 1 per field."""
     return sum(map(_alike, mine, its))
 
 
@@ -135,7 +136,7 @@ def _events(item: Append) -> dict[int, bytes]:
 
 
 def _near_appends(item: Append, steps: Iterable[Step], names: dict[str, str]) -> tuple[NearMiss, ...]:
-    """The appends of the trace that have the same event numbers of the same writer; none if there are none."""
+    """Returns the traced appends with the same event numbers of the same writer."""
     mine, segment = _events(item), names.get(item.segment, item.segment)
     its: dict[int, tuple[bytes, Step]] = {}
     last: tuple[Step, int] | None = None
@@ -179,7 +180,7 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDifference, ...]:
-    """The fields in which a request differs from one of the trace. names: of transient segments, translated."""
+    """Returns the fields in which a request differs from a traced request. names: of transient segments, translated."""
     found = compare_frames(frames_of(item), frames_of(wanted))
     if isinstance(item, Append):  # fields outside the block
         known = {each.field for each in found}

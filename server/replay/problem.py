@@ -1,7 +1,6 @@
-"""Requests that a trace does not answer, in words: the request, the expected or the nearest ones, differing fields.
+"""Describes requests that a trace does not answer: the request, the expected or nearest requests, the differing fields.
 
-Invariants: delegation tokens are never shown; neither are fields translated from run to run, such as request ids, which
-are never compared.
+Invariant: delegation tokens are never shown, nor fields that differ from run to run, such as request ids.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class Problem(NamedTuple):
     """A request that the trace does not answer.
 
     connection: number of the client's connection, from 1; `CONTROLLER` for a controller call. request: its type, or the
-    method of a call. expected: that of the next request there, in the mode "strict". fields: the differing fields,
-    translated ones left out. frame, expected_frame: the frames of both, or the messages of calls. hint: a possible
-    remedy. near: requests of the trace that resemble it, nearest first; the same one, if it was answered before or has
-    another place. refusal: how the store to which requests are forwarded refused it. violation: how the client broke
-    the protocol, after which its connection is closed.
+    method of a call. expected: in the mode "strict", the type of the next traced request. fields: the differing fields,
+    without translated fields. frame, expected_frame: the frames of both requests, or the messages of both calls. hint:
+    a possible remedy. near: traced requests that resemble it, nearest first; an equal request is here if it was
+    answered before or has another place. refusal: the refusal by the store to which requests are forwarded. violation:
+    the client's violation of the protocol, after which its connection is closed.
     """
 
     connection: int
@@ -94,7 +93,7 @@ def broken(connection: int, error: WireError) -> Problem:
 
 
 def call_problem(call: Call, calls: CallReplay, *, compare: bool) -> Problem:
-    """Describes a controller call that the trace does not answer. compare: whether to look for the nearest ones."""
+    """Describes a controller call that the trace does not answer. compare: whether to look for similar calls."""
     near = calls.near(call) if compare else ()
     step = calls.expected
     if step is None:

@@ -1,15 +1,14 @@
-"""The controller beside a trace that has controller calls: a gRPC server that answers from them.
+"""A controller that answers from the controller calls of a trace, over gRPC.
 
-Statuses, details and trailing metadata are those of the trace. A call that the trace leaves without an answer, because
-its client gave up or the trace ends, is not answered here either: it ends with its caller's deadline, or with the
-server.
+Statuses, details and trailing metadata come from the trace. A call without an answer in the trace, because its client
+gave up or the trace ends, gets no answer: it ends with its caller's deadline, or with the server.
 
-A call that the trace does not have is refused with INVALID_ARGUMENT, after which clients do not retry, or with
-UNAVAILABLE, as on a lost connection, if the server closes connections then. If the server forwards requests and has the
-address of another controller, the call is forwarded to it, with its metadata and its deadline; in the answer, which is
-otherwise unchanged, the addresses of this replay replace those of stores and controllers. A failed server refuses all
-calls, except that every segment is at this replay's store, where it is gone, and that none has successors; so clients
-end. Some ask for the address again, without a pause, until they get one.
+A call that the trace lacks is refused with INVALID_ARGUMENT, after which clients do not retry, or, if the server closes
+connections on missing requests, with UNAVAILABLE, as on a lost connection. If the server forwards requests and knows
+another controller, the call is forwarded to it with metadata and deadline; in the answer, this replay's addresses
+replace the addresses of stores and controllers. A failed server refuses all calls but two, so that clients end: it says
+that every segment is at this replay's store, where it is gone, and that it has no successors. (Clients may ask for the
+address again, without a pause, until they get an answer.)
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ import grpc
 
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import (
+    CallsInFlight,
     Handler,
-    InFlight,
     UpstreamController,
     bounds,
     listen,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 _SUCCESSORS: Final = ("getSegmentsImmediatelyFollowing", "getSegmentsImmediatlyFollowing")
 _LONGEST_DETAILS: Final = 1_000
-_MOST_METHOD: Final = 200
 
 
 class RecordedController(Handler):
@@ -52,7 +50,7 @@ class RecordedController(Handler):
     def __init__(self, server: TraceServer, calls: CallReplay, listener: grpc.aio.Server, host: str) -> None:
         self._server = server
         self._calls = calls
-        self._in_flight = InFlight(listener, self)
+        self._in_flight = CallsInFlight(listener, self)
         self._number = 0
         self.endpoint = Endpoint(host, 0)
         upstream = server.upstream_controller
@@ -60,15 +58,15 @@ class RecordedController(Handler):
 
     @classmethod
     async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:
-        """Listens; port 0 picks a free one. Raises CannotListen."""
+        """Listens; port 0 picks a free port. Raises CannotListen."""
         listener = new_server(*bounds(ControllerConfig()))
         self = cls(server, calls, listener, host)
         self.endpoint = Endpoint(host, await listen(listener, host, port, None))
-        await self._in_flight.begin(self.endpoint.port)
+        await self._in_flight.begin()
         return self
 
     async def aclose(self, grace_s: float = 0.0) -> None:
-        """Accepts no more calls, and ends those in flight after `grace_s` seconds."""
+        """Accepts no more calls, and ends calls in flight after `grace_s` seconds."""
         await self._in_flight.stop(grace_s)
         if self._upstream is not None:
             await self._upstream.aclose()
@@ -76,7 +74,7 @@ class RecordedController(Handler):
     def service(self, handler_call_details: Any) -> Any:
         """Returns the handler of a call; None for another service, which gRPC answers with UNIMPLEMENTED."""
         service, _, rpc = handler_call_details.method[1:].partition("/")
-        if service != SERVICE or len(rpc) > _MOST_METHOD:
+        if service != SERVICE:
             return None
         return grpc.unary_unary_rpc_method_handler(self._behaviour(rpc))
 

@@ -1,7 +1,7 @@
-"""A trace as a script: the requests of its clients, each with its replies.
+"""A trace as a script: the requests of its clients with their replies.
 
 Appends are reassembled as in a store, so it does not matter how a client splits them into frames. A reply belongs to
-the last request that it answers; one that answers none, or does not decode, belongs to the request before it.
+the last request that it answers; a reply that answers no request, or does not decode, belongs to the request before it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from segstore.wire.trace import Direction, Exchange, Record, RecordKind, unpack_
 
 
 class ScriptedReply(NamedTuple):
-    """A reply of the trace: a frame, or bytes that are not one. delay_ns: time from its request to it."""
+    """A reply of the trace: a frame, or bytes that are not a frame. delay_ns: time since its request."""
 
     frame: bytes
     delay_ns: int
 
 
-class Cut:
+class ConnectionCut:
     """The end of a connection that the store closed while requests had no reply. lost: these requests, in order.
 
     done: whether a client's connection was closed in its place.
@@ -51,7 +51,7 @@ class Step:
         self.replies: list[ScriptedReply] = []
         self.closes = False
         self.used = 0
-        self.cut: Cut | None = None
+        self.cut: ConnectionCut | None = None
 
     @property
     def type_name(self) -> str:
@@ -76,7 +76,7 @@ S = TypeVar("S", bound=_Used)
 
 
 def first_unused(steps: Iterable[S]) -> S | None:
-    """Returns the first step that was not matched yet, else the last one; None if there are none."""
+    """Returns the first unmatched step, else the last step; None without steps."""
     last = None
     for last in steps:
         if not last.used:
@@ -108,9 +108,9 @@ def key_of(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
 
 
 class OfClients:
-    """Whether a record is one of clients, for the records of a trace in order.
+    """Predicate over the records of a trace, in order: whether a record comes from a client.
 
-    Those of connections whose opening record marks them as a controller's are not.
+    A connection is a controller's, not a client's, if its opening record says so.
     """
 
     def __init__(self) -> None:
@@ -127,15 +127,15 @@ class OfClients:
 
 
 def of_clients(records: Iterable[Record]) -> Iterator[Record]:
-    """The records of clients: those of which `OfClients` is true."""
+    """Yields the records of clients, as `OfClients` decides."""
     return filter(OfClients(), records)
 
 
 def read_script(records: Iterable[Record], left_out: list[str] | None = None) -> list[Step]:
-    """The requests of a trace, in order, each with its replies.
+    """Returns the requests of a trace, in order, with their replies.
 
-    left_out: receives, for each record of clients that makes no request, its connection and why: partial frames, frames
-    that do not decode, and appends that break the rules of blocks, such as those of a writer that was not set up.
+    left_out: receives connection and reason for each client record without a request: partial frames, frames that do
+    not decode, and appends that break the rules of blocks, such as appends of a writer that was not set up.
     """
     return _Script([] if left_out is None else left_out).read(records)
 
@@ -167,7 +167,7 @@ class _Script:
                 if ended is not None and ended.last is not None and by_store:
                     ended.last.closes = True
                     if lost := list(ended.requests):
-                        cut = ended.last.cut = Cut(lost)
+                        cut = ended.last.cut = ConnectionCut(lost)
                         for each in lost:
                             each.cut = cut
                 continue

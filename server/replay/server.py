@@ -4,22 +4,21 @@
         connect(server.host, server.port)
     assert not server.problems and not server.unused()
 
-A request that is not in the trace, or in the mode "strict" not the next one, is a `Problem`: it is answered with an
+A request that is not in the trace, or in the mode "strict" not the next request, is a `Problem`: it is answered with an
 error, closes the connection, or is forwarded to another store, such as a mock, whose replies are returned unchanged. A
 Hello that the trace lacks is not a problem, because no client continues without an answer to it. Bytes that break the
-protocol are one, and close the connection.
+protocol are a problem, and close the connection.
 
-`start_controller` starts a controller beside it, which answers the calls of the trace by the same rules. If the trace
-has none, and calls are not forwarded, the controller knows the streams that the trace names.
+`start_controller` starts a controller, which answers the calls of the trace by the same rules. If the trace has no
+calls, and calls are not forwarded, the controller knows the streams that the trace names.
 
-Clients retry after most errors, and after a closed connection, some for minutes. NoSuchSegment ends those that ask a
-controller for successors and get none. So a failed server, after the first problem with missing="fail" or after its
-deadline, answers everything with it except set-ups, which clients would repeat.
+Clients may retry for minutes after an error or a closed connection. NoSuchSegment stops a client that asks the
+controller for successors and gets none. So a failed server, after the first problem with missing="fail" or after its
+deadline, answers every request with NoSuchSegment, except set-ups, which clients would repeat.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
 scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, neither it nor the
-other store is read. Data queued for forwarding, delayed replies and incomplete frames are bounded, too. Clients are
-served fairly, in slices.
+other store is read. Data queued for forwarding, delayed replies and incomplete frames are bounded, too.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ import msgspec
 
 from segstore.server.accepting import stop_accepting
 from segstore.server.config import check_choice
-from segstore.server.fair_queue import FairQueue
 from segstore.server.net import listening_on
 from segstore.server.replay.matching import Mode, Replay
 from segstore.server.replay.problem import Problem, broken, call_problem, problem
@@ -82,7 +80,7 @@ _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 _MOST_DELAYED: Final = 4096
 """While this many replies to a client are delayed, the client is not read."""
 _STEP: Final = 64
-"""Number of frames that are decoded at a time."""
+"""Frames of a client that are decoded, or requests that are answered, before other clients have their turn."""
 _RECENT: Final = 20
 _NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
@@ -140,7 +138,6 @@ class TraceServer:
     requests: number of requests so far. recent: the last of them. failure: why the server has failed; "" if it has not.
     calls: the controller calls of the trace; None without a controller, or if the trace has none. left_out_calls: its
     records that are no calls or cannot be answered, once a controller was started.
-    queue: clients that have sent more than a slice allows.
     held_bytes: size of incomplete frames and open blocks.
     """
 
@@ -190,7 +187,6 @@ class TraceServer:
         self._deadline: asyncio.TimerHandle | None = None
         self.connections = self.requests = 0
         self.recent: deque[Taken] = deque(maxlen=_RECENT)
-        self.queue = FairQueue()
         self.held_bytes = 0
         self._where = (host, port)
         self._server: asyncio.Server | None = None
@@ -231,7 +227,7 @@ class TraceServer:
         self.recent.append(Taken(self.requests, *facts))
 
     def call(self, call: Call) -> CallStep | str:
-        """Takes a controller call; returns the one of the trace that has its answer, or why it is refused."""
+        """Returns the traced call that answers a controller call, or the reason for its refusal."""
         assert self.calls is not None
         found = None if self.failure else self.calls.answer(call)
         if self.failure:
@@ -286,7 +282,7 @@ class TraceServer:
     async def start_controller(self, records: Sequence[Record], host: str = "127.0.0.1", port: int = 0) -> Endpoint:
         """Starts a controller for clients, and returns its address. Call it once, after `start`.
 
-        records: those of the whole trace, with those of its controller. port: 0 picks a free one. Raises CannotListen.
+        records: the whole trace, with its controller records. port: 0 picks a free port. Raises CannotListen.
         """
         from segstore.server.controller.api import ControllerServer  # imports gRPC
         from segstore.server.replay.calls import CallReplay
@@ -342,7 +338,7 @@ class _Conversation(asyncio.Protocol):
         self._data, self._at = b"", 0
         self._items: deque[Command | Append] = deque()
         self._broken: WireError | None = None
-        self._has_ended = False
+        self._has_ended = self._scheduled = False
         self._held_bytes = 0
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
@@ -359,7 +355,6 @@ class _Conversation(asyncio.Protocol):
             timer.cancel()
         self._timers.clear()
         self._transport = None
-        self._server.queue.discard(self)
         self._items.clear()
         self._data = b""
         self._hold(0)
@@ -376,7 +371,7 @@ class _Conversation(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-        self._server.queue.add(self)
+        self._advance_soon()
 
     def abort(self) -> None:
         """Breaks the connection."""
@@ -392,14 +387,7 @@ class _Conversation(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data, self._at = (self._data[self._at :] + data if self._is_behind() else data), 0
-        queue = self._server.queue
-        queue.begin()
-        try:
-            left = self.advance()
-        finally:
-            queue.end()
-        if left:
-            queue.add(self, heavy=True)
+        self._advance()
 
     def eof_received(self) -> bool:
         self._has_ended = True
@@ -408,18 +396,25 @@ class _Conversation(asyncio.Protocol):
     def _is_behind(self) -> bool:
         return bool(self._items) or self._at < len(self._data) or self._broken is not None
 
-    def advance(self) -> bool:
-        """Answers requests for one slice, and resumes reading after the last. Returns whether more remain."""
-        is_over = self._server.queue.is_over
-        while (transport := self._transport) is not None and not transport.is_closing():
+    def _advance_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._advance)
+
+    def _advance(self) -> None:
+        """Answers one step of the requests, and resumes reading after the last."""
+        self._scheduled = False
+        for _ in range(_STEP):
+            if (transport := self._transport) is None or transport.is_closing():
+                return
             if not self._writable.is_set() or len(self._timers) >= _MOST_DELAYED:
                 transport.pause_reading()
-                return False
+                return
             if self._items:
                 self._take(owned(self._items.popleft())[0])
             elif self._broken is not None or (self._has_ended and not self._is_behind()):
                 if self._timers:
-                    return False  # each delayed reply comes here again
+                    return  # each delayed reply comes here again
                 if self._broken is not None and not self._server.failure:
                     self._server.add(broken(self.number, self._broken))
                 self._close()
@@ -429,11 +424,10 @@ class _Conversation(asyncio.Protocol):
                 self._data, self._at = b"", 0
                 self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
                 transport.resume_reading()
-                return False
-            if is_over():
-                transport.pause_reading()
-                return True
-        return False
+                return
+        if transport is not None:
+            transport.pause_reading()
+            self._advance_soon()
 
     def _decode(self) -> None:
         """Decodes the next `_STEP` frames."""
@@ -539,7 +533,7 @@ class _Conversation(asyncio.Protocol):
     def _due(self, frame: bytes) -> None:
         self._timers.popleft()
         self._write(frame)
-        self._server.queue.add(self)
+        self._advance_soon()
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -565,8 +559,8 @@ class _Passing:
 
     writable: set while the client reads its replies; otherwise the store is not read. refused: called with a request
     that the store refused although the trace had answered it, or that could not be sent, and why.
-    set_ups: SetupAppends that the trace answered; each is sent to the other store before its writer's first append,
-    which waits for the answer. If that is a refusal, it is the answer to the writer's appends.
+    set_ups: SetupAppends that the trace answered; a set-up is sent to the other store before its writer's first append,
+    which waits for the answer. If the store refuses the set-up, the refusal answers the writer's appends.
     """
 
     def __init__(

@@ -1,14 +1,24 @@
 """The controller's REST API: Pravega's paths, bodies and status codes, over the operations of its gRPC API.
 
-`RestApi` is the listener; `answered` answers a request with the controller of this process, `answered_by_leader` with
-that of a cluster. Importing this package imports the web library, so a server does that only if the API is enabled.
+`RestApi` is the listener; `answered` answers requests with the controller of this process, `answered_by_leader` with
+the leading controller of a cluster. This package imports the web library, so a server imports it only if the API is
+enabled.
 """
 
 from segstore.server.rest.app import Answering, make_app
-from segstore.server.rest.asking import Answer, Asked
+from segstore.server.rest.asking import RestRequest, RestResponse
 from segstore.server.rest.forwarding import answered_by_leader
-from segstore.server.rest.health import Status
+from segstore.server.rest.health import HealthStatus
 from segstore.server.rest.operations import answered
 from segstore.server.rest.serving import RestApi
 
-__all__ = ["Answer", "Answering", "Asked", "RestApi", "Status", "answered", "answered_by_leader", "make_app"]
+__all__ = [
+    "Answering",
+    "HealthStatus",
+    "RestApi",
+    "RestRequest",
+    "RestResponse",
+    "answered",
+    "answered_by_leader",
+    "make_app",
+]

@@ -1,7 +1,7 @@
-"""The web application of the REST API: routes, health, and responses without bodies for what is refused.
+"""The web application of the REST API: routes, health, and refusals.
 
-A path may end in a slash, as in the reference. The answer to a refused request has no body, and the
-reason in the header `segstore-error`.
+A path may end in a slash, as in the reference. The answer to a refused request has no body; the header `segstore-error`
+has the reason.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from starlette.routing import Route
 from segstore.server.control_api import ApiProblem
 from segstore.server.controller import ControllerError
 from segstore.server.controller.api import SCOPES, Authority, Permission
-from segstore.server.rest.asking import Answer, Asked, refusal
-from segstore.server.rest.health import HealthResult, Status, health_of
+from segstore.server.rest.asking import RestRequest, RestResponse, refusal
+from segstore.server.rest.health import HealthResult, HealthStatus, health_of
 from segstore.server.rest.operations import OPERATIONS
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _PARTS: Final[Mapping[str, Callable[[HealthResult], Any]]] = {
     "/liveness": lambda result: result.liveness,
     "/details": lambda result: result.details,
 }
-"""What is answered about a part's health, by the end of the path."""
+"""Answer about a part's health, by the end of the path."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,12 +46,12 @@ class Answering(NamedTuple):
     each part. authority: checks access to the details of health.
     """
 
-    ask: Callable[[Asked, str | None, str], Awaitable[Answer]]
-    health: Callable[[], Mapping[str, Status]]
+    ask: Callable[[RestRequest, str | None, str], Awaitable[RestResponse]]
+    health: Callable[[], Mapping[str, HealthStatus]]
     authority: Authority
 
 
-def response(answer: Answer) -> Response:
+def response(answer: RestResponse) -> Response:
     headers = {"content-type": "application/json"} if answer.body else {}
     if answer.why:
         headers["segstore-error"] = "".join(each if " " <= each <= "~" else "?" for each in answer.why)
@@ -60,7 +60,7 @@ def response(answer: Answer) -> Response:
 
 def refused(problem: ApiProblem) -> Response:
     """The response of a request that the guard refuses."""
-    return response(Answer(problem.status, why=problem.detail))
+    return response(RestResponse(problem.status, why=problem.detail))
 
 
 def make_app(answering: Answering) -> Starlette:
@@ -98,7 +98,7 @@ def _resource(answering: Answering, verbs: Mapping[str, str]) -> Callable[[Reque
     async def handle(request: Request) -> Response:
         name = verbs[request.method]
         parameters = {key: request.query_params.getlist(key)[0] for key in request.query_params}
-        asked = Asked(name, {**parameters, **request.path_params}, await request.body())
+        asked = RestRequest(name, {**parameters, **request.path_params}, await request.body())
         client = request.client
         peer = "http" if client is None else f"http:{client.host}:{client.port}"
         return response(await answering.ask(asked, _credentials(request), peer))
@@ -119,8 +119,8 @@ def _health(
         name = request.path_params.get("id", "")
         result = health_of(answering.health(), name)
         if result is None:
-            return response(Answer(HTTPStatus.NOT_FOUND, why=f"there is no part {name[:80]!r}"))
-        return response(Answer(HTTPStatus.OK, _encode(shown(result))))
+            return response(RestResponse(HTTPStatus.NOT_FOUND, why=f"there is no part {name[:80]!r}"))
+        return response(RestResponse(HTTPStatus.OK, _encode(shown(result))))
 
     return handle
 
@@ -130,11 +130,11 @@ async def _http(request: Request, error: Exception) -> Response:
     why = f"{request.method[:20]} {request.url.path[:200]}: {error.detail}"
     if error.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         why += " in Pravega's REST API; segstore's own HTTP API has another port: --http-port"
-    found = response(Answer(error.status_code, why=why))
+    found = response(RestResponse(error.status_code, why=why))
     found.headers.update(error.headers or {})
     return found
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
-    return response(Answer(HTTPStatus.INTERNAL_SERVER_ERROR, why="unexpected error; the server's log says more"))
+    return response(RestResponse(HTTPStatus.INTERNAL_SERVER_ERROR, why="unexpected error; the server's log says more"))

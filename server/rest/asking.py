@@ -23,7 +23,7 @@ _OF_VALUES: Final = {
     "SCOPE_NOT_EMPTY": HTTPStatus.PRECONDITION_FAILED,
     "STREAM_NOT_SEALED": HTTPStatus.PRECONDITION_FAILED,
 }
-"""The status for a value of a gRPC method's enum; others are 500, as in `StreamMetadataResourceImpl`."""
+"""HTTP status by value of a gRPC method's enum; 500 for other values, as in `StreamMetadataResourceImpl`."""
 
 _OF_CODES: Final = {
     StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -31,19 +31,19 @@ _OF_CODES: Final = {
     StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
     StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""The status for a gRPC status code; others are 500."""
+"""HTTP status by gRPC status code; 500 for other codes."""
 
 
-class Asked(msgspec.Struct):
-    """A request. operation: a key of `OPERATIONS`. parameters: those of the path and the query, by name."""
+class RestRequest(msgspec.Struct):
+    """A request. operation: a key of `OPERATIONS`. parameters: from the path and the query, by name."""
 
     operation: str
     parameters: dict[str, str]
     body: bytes
 
 
-class Answer(msgspec.Struct):
-    """A response. body: JSON, or nothing. why: one sentence about what was wrong, if anything was."""
+class RestResponse(msgspec.Struct):
+    """A response. body: JSON, or empty. why: one sentence about the error, if any."""
 
     status: int
     body: bytes = b""
@@ -59,9 +59,9 @@ class Refused(Exception):
         self.why = why
 
 
-def refusal(method: str, error: ControllerError) -> Answer:
+def refusal(method: str, error: ControllerError) -> RestResponse:
     """The answer to a request that failed in the controller as a call of a gRPC method fails."""
-    return Answer(status_of(*answer(method, error)), why=error.message)
+    return RestResponse(status_of(*answer(method, error)), why=error.message)
 
 
 def status_of(value: str | None, code: StatusCode) -> HTTPStatus:

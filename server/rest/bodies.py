@@ -1,9 +1,9 @@
 """The JSON bodies of the REST API, and their conversion from and to the controller's messages.
 
-Refused with 400: a body that is not JSON, or has a value of another type. Refused as `Malformed`, which is answered
-with 500 as in the reference: one that lacks a required value, or whose policy is impossible. Unknown keys are ignored.
-Follows `ModelHelper`. Deliberate differences: an unknown type of a policy is refused, where the reference scales by
-kilobytes; an update may set the maximum of a retention policy, which is ignored there.
+Refused with 400: a body that is not JSON, or has a value of another type. Refused as `Malformed`, with 500 as in the
+reference: a body that lacks a required value, or has an impossible policy. Unknown keys are ignored. Follows
+`ModelHelper`. Deliberate differences: an unknown type of a policy is refused, where the reference scales by kilobytes;
+an update may set the maximum of a retention policy, which is ignored there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RetentionConfig(_Body):
 
 
 class StreamRequest(_Body):
-    """What creates or updates a stream; for an update the name is in the path."""
+    """Creates or updates a stream; for an update, the name is in the path."""
 
     stream_name: str | None = None
     scaling_policy: ScalingConfig | None = None
@@ -85,7 +85,7 @@ class StreamState(_Body):
     stream_state: Literal["SEALED"] | None = None
 
 
-class Segment(_Body):
+class ScaleSegment(_Body):
     """A segment of an epoch; start is its creation time in milliseconds since 1970."""
 
     number: int
@@ -99,7 +99,7 @@ class ScaleMetadata(_Body):
     """An epoch: its beginning in milliseconds since 1970, its segments, and how many were split and merged for it."""
 
     timestamp: int
-    segments: list[Segment]
+    segments: list[ScaleSegment]
     splits: int
     merges: int
 

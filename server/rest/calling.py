@@ -22,7 +22,9 @@ _OK: Final = "OK"
 
 
 class Calling:
-    """Calls methods for one request. caller: who makes it. peer: its address. calls: sees the calls; None for none."""
+    """Calls methods for one request. caller: the caller's identity. peer: its address. calls: observes the calls, or
+    None.
+    """
 
     def __init__(self, executor: Executor, caller: Caller, peer: str, calls: Calls | None) -> None:
         self.caller = caller
@@ -75,9 +77,10 @@ class Calling:
 
 
 class _Context:
-    """What a gRPC server gives with a call, for one that has no connection.
+    """A gRPC context for a call that has no connection.
 
-    refused: the status that ended the call; UNAVAILABLE before, as only a stop or reset of the server cancels it.
+    refused: the status that ended the call; at first UNAVAILABLE, because only a stop or reset of the server cancels a
+    call.
     """
 
     def __init__(self, peer: str) -> None:

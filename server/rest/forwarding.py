@@ -15,23 +15,23 @@ import grpc
 import msgspec
 
 from segstore.server.controller.api import Executor, ForwardingServer, NotForwarded, sent_metadata
-from segstore.server.rest.asking import Answer, Asked
+from segstore.server.rest.asking import RestRequest, RestResponse
 from segstore.server.rest.operations import OPERATIONS, answered
 
 _METHOD: Final = "/segstore.rest.Operations/ask"
 _CREDENTIALS: Final = "authorization"
 
 _encode = msgspec.msgpack.Encoder().encode
-_ASKED: Final = msgspec.msgpack.Decoder(Asked)
-_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
+_ASKED: Final = msgspec.msgpack.Decoder(RestRequest)
+_ANSWER: Final = msgspec.msgpack.Decoder(RestResponse)
 
 
 def answered_by_leader(
     front: ForwardingServer, executor: Callable[[], Executor | None], timeout_s: float
-) -> Callable[[Asked, str | None, str], Awaitable[Answer]]:
-    """Returns what answers the requests of this process, and serves those of others on `front`.
+) -> Callable[[RestRequest, str | None, str], Awaitable[RestResponse]]:
+    """Returns a function that answers this process's requests, and serves forwarded requests on `front`.
 
-    executor: returns that of the controller while this process leads, else None. timeout_s: deadline for the leader.
+    executor: returns the controller's executor while this process leads, else None. timeout_s: deadline for the leader.
     """
 
     async def serve(request: bytes, context: Any) -> bytes:
@@ -49,7 +49,7 @@ def answered_by_leader(
         authorization = next((str(value) for key, value in sent_metadata(context) if key == _CREDENTIALS), None)
         return _encode(await answered(leading, asked, authorization, context.peer(), calls=front.calls))
 
-    async def ask(asked: Asked, authorization: str | None, peer: str) -> Answer:
+    async def ask(asked: RestRequest, authorization: str | None, peer: str) -> RestResponse:
         leading = executor()
         if leading is not None:
             return await answered(leading, asked, authorization, peer, calls=front.calls)
@@ -62,13 +62,13 @@ def answered_by_leader(
             unavailable = late or error.code is grpc.StatusCode.UNAVAILABLE
             status = HTTPStatus.SERVICE_UNAVAILABLE if unavailable else HTTPStatus.INTERNAL_SERVER_ERROR
             why = f"the leader of the controller did not answer within {timeout_s:g} s" if late else error.why
-            return Answer(status, why=why)
+            return RestResponse(status, why=why)
         return _ANSWER.decode(data)
 
     front.offer(_METHOD, serve)
     return ask
 
 
-def _is_complete(asked: Asked) -> bool:
+def _is_complete(asked: RestRequest) -> bool:
     operation = OPERATIONS.get(asked.operation)
     return operation is not None and asked.parameters.keys() >= operation.names

@@ -1,7 +1,7 @@
-"""Health of a controller's parts, as in Pravega: a status of each, and the least healthy of all as the whole.
+"""Health of a controller's parts, as in Pravega: a status per part; the whole is as healthy as its least healthy part.
 
-Invariant: a status is computed when it is asked for. Follows `HealthEndpointImpl` and `StatusAggregator`; there a
-status may be as old as the interval of its updates.
+Invariant: a status is computed per request. Follows `HealthEndpointImpl` and `StatusAggregator`, which instead update
+statuses at intervals.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from enum import IntEnum
 import msgspec
 
 
-class Status(IntEnum):
-    """Health of a part; the names are those in JSON. From NEW on the part is alive, UP is ready."""
+class HealthStatus(IntEnum):
+    """Health of a part; the names are as in JSON. From NEW on, the part is alive; UP is ready."""
 
     FAILED = -2
     DOWN = -1
@@ -34,13 +34,15 @@ class HealthResult(msgspec.Struct):
     children: dict[str, HealthResult]
 
 
-def health_of(parts: Mapping[str, Status], name: str = "") -> HealthResult | None:
+def health_of(parts: Mapping[str, HealthStatus], name: str = "") -> HealthResult | None:
     """Returns the health of a part, or of the whole; None if there is no such part."""
     if name:
         return None if name not in parts else _result(name, parts[name], {})
-    alive = all(each >= Status.NEW for each in parts.values())
-    return _result("", Status.UP if alive else Status.DOWN, {each: _result(each, parts[each], {}) for each in parts})
+    alive = all(each >= HealthStatus.NEW for each in parts.values())
+    return _result(
+        "", HealthStatus.UP if alive else HealthStatus.DOWN, {each: _result(each, parts[each], {}) for each in parts}
+    )
 
 
-def _result(name: str, status: Status, children: dict[str, HealthResult]) -> HealthResult:
-    return HealthResult(name, status.name, status >= Status.UP, status >= Status.NEW, {}, children)
+def _result(name: str, status: HealthStatus, children: dict[str, HealthResult]) -> HealthResult:
+    return HealthResult(name, status.name, status >= HealthStatus.UP, status >= HealthStatus.NEW, {}, children)

@@ -1,11 +1,12 @@
 """The operations of the REST API: each checks the caller, calls the controller, and returns JSON.
 
-Where the gRPC API has a method for it, an operation calls that method, with its checks and conversions, and as
-recordings and fault rules see it (`Calling`). Permissions are those of Pravega's `StreamMetadataResourceImpl`.
+If the gRPC API has a corresponding method, an operation calls it (`Calling`): checks, conversions, recordings and fault
+rules apply. Permissions are as in Pravega's `StreamMetadataResourceImpl`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -26,7 +27,7 @@ from segstore.server.controller.api import (
 from segstore.server.controller.state import READER_GROUP_PREFIX, Epoch
 from segstore.server.durable import JournalFailed
 from segstore.server.rest import bodies
-from segstore.server.rest.asking import Answer, Asked, Refused, refusal
+from segstore.server.rest.asking import Refused, RestRequest, RestResponse, refusal
 from segstore.server.rest.calling import Calling
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import MAX_INT64, is_stream_name, is_user_stream_name
@@ -34,13 +35,13 @@ from segstore.wire.names import MAX_INT64, is_stream_name, is_user_stream_name
 _INTERNAL: Final = "_"
 
 
-class Operation(NamedTuple):
+class RestOperation(NamedTuple):
     """An operation. verb: of HTTP. like: the gRPC method that has its errors and its limits."""
 
     verb: str
     path: str
     like: str
-    perform: Callable[[Calling, Asked], Awaitable[Answer]]
+    perform: Callable[[Calling, RestRequest], Awaitable[RestResponse]]
 
     @property
     def names(self) -> set[str]:
@@ -49,29 +50,28 @@ class Operation(NamedTuple):
 
 
 async def answered(
-    executor: Executor, asked: Asked, authorization: str | None, peer: str, *, calls: Calls | None = None
-) -> Answer:
+    executor: Executor, asked: RestRequest, authorization: str | None, peer: str, *, calls: Calls | None = None
+) -> RestResponse:
     """Answers a request.
 
-    authorization: its credentials, if any. peer: whose share of the controller it uses. calls: sees
+    authorization: its credentials, if any. peer: its address. calls: sees
     the gRPC methods that it calls.
     """
     operation = OPERATIONS[asked.operation]
 
-    async def perform(caller: Caller) -> Answer:
+    async def perform(caller: Caller) -> RestResponse:
         try:
             answer = await operation.perform(Calling(executor, caller, peer, calls), asked)
         except Refused as error:
-            return Answer(error.status, why=error.why)
-        executor.charge(len(answer.body))
+            return RestResponse(error.status, why=error.why)
         return answer
 
     try:
         return await executor.execute(
-            operation.like, peer, asked.body, authorization, lambda _, caller: partial(perform, caller)
+            operation.like, asked.body, authorization, lambda _, caller: partial(perform, caller)
         )
     except JournalFailed as error:
-        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, why=str(error))
+        return RestResponse(HTTPStatus.SERVICE_UNAVAILABLE, why=str(error))
     except ControllerError as error:
         return refusal(operation.like, error)
 
@@ -80,7 +80,7 @@ def _bad(why: str) -> Refused:
     return Refused(HTTPStatus.BAD_REQUEST, why)
 
 
-def _named(asked: Asked) -> tuple[str, str]:
+def _named(asked: RestRequest) -> tuple[str, str]:
     return asked.parameters["scopeName"], asked.parameters["streamName"]
 
 
@@ -99,30 +99,30 @@ async def _listed(calling: Calling, method: str, request: Any, field: str) -> li
 # Scopes ----------------------------------------------------------------------------------------------------------
 
 
-async def _create_scope(calling: Calling, asked: Asked) -> Answer:
+async def _create_scope(calling: Calling, asked: RestRequest) -> RestResponse:
     scope = bodies.read(asked.body, bodies.SCOPE).scope_name or ""
     if not is_stream_name(scope) or scope.startswith(_INTERNAL):
         raise _bad(f"{scope[:80]!r} cannot be the name of a scope: give letters, digits, dots and hyphens")
     await calling.call("createScope", m.ScopeInfo(scope=scope))
-    return Answer(HTTPStatus.CREATED, bodies.encode(bodies.ScopeProperty(scope)))
+    return RestResponse(HTTPStatus.CREATED, bodies.encode(bodies.ScopeProperty(scope)))
 
 
-async def _get_scope(calling: Calling, asked: Asked) -> Answer:
+async def _get_scope(calling: Calling, asked: RestRequest) -> RestResponse:
     scope = asked.parameters["scopeName"]
     if not (await calling.call("checkScopeExists", m.ScopeInfo(scope=scope))).exists:
         raise NotFound("scope", scope)
-    return Answer(HTTPStatus.OK, bodies.encode(bodies.ScopeProperty(scope)))
+    return RestResponse(HTTPStatus.OK, bodies.encode(bodies.ScopeProperty(scope)))
 
 
-async def _delete_scope(calling: Calling, asked: Asked) -> Answer:
+async def _delete_scope(calling: Calling, asked: RestRequest) -> RestResponse:
     await calling.call("deleteScope", m.ScopeInfo(scope=asked.parameters["scopeName"]))
-    return Answer(HTTPStatus.NO_CONTENT)
+    return RestResponse(HTTPStatus.NO_CONTENT)
 
 
-async def _list_scopes(calling: Calling, asked: Asked) -> Answer:
+async def _list_scopes(calling: Calling, asked: RestRequest) -> RestResponse:
     found = await _listed(calling, "listScopes", m.ScopesRequest(), "scopes")
-    items = [bodies.encode(bodies.ScopeProperty(each)) async for each in calling.controller.pace.over(found)]
-    return Answer(HTTPStatus.OK, _array("scopes", items))
+    items = [bodies.encode(bodies.ScopeProperty(each)) for each in found]
+    return RestResponse(HTTPStatus.OK, _array("scopes", items))
 
 
 def _array(name: str, items: list[bytes]) -> bytes:
@@ -133,7 +133,7 @@ def _array(name: str, items: list[bytes]) -> bytes:
 # Streams ---------------------------------------------------------------------------------------------------------
 
 
-async def _create_stream(calling: Calling, asked: Asked) -> Answer:
+async def _create_stream(calling: Calling, asked: RestRequest) -> RestResponse:
     given = bodies.read(asked.body, bodies.STREAM)
     stream = given.stream_name or ""
     if not is_user_stream_name(stream):
@@ -142,25 +142,25 @@ async def _create_stream(calling: Calling, asked: Asked) -> Answer:
     calling.caller.needs(scope_resource(scope), Permission.READ_UPDATE)
     message = bodies.to_stream_config(scope, stream, given)
     await calling.call("createStream", message)
-    return Answer(HTTPStatus.CREATED, bodies.encode(bodies.from_stream_config(message)))
+    return RestResponse(HTTPStatus.CREATED, bodies.encode(bodies.from_stream_config(message)))
 
 
-async def _update_stream(calling: Calling, asked: Asked) -> Answer:
+async def _update_stream(calling: Calling, asked: RestRequest) -> RestResponse:
     given, (scope, stream) = bodies.read(asked.body, bodies.STREAM), _named(asked)
     calling.caller.needs(stream_resource(scope, stream), Permission.READ_UPDATE)
     message = bodies.to_stream_config(scope, stream, given)
     await calling.call("updateStream", message)
-    return Answer(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(message)))
+    return RestResponse(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(message)))
 
 
-async def _get_stream(calling: Calling, asked: Asked) -> Answer:
+async def _get_stream(calling: Calling, asked: RestRequest) -> RestResponse:
     scope, stream = _named(asked)
     found = await calling.call("getStreamConfiguration", m.StreamInfo(scope=scope, stream=stream))
-    return Answer(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(found)))
+    return RestResponse(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(found)))
 
 
-async def _list_streams(calling: Calling, asked: Asked) -> Answer:
-    """Returns a scope's streams: those with a tag, or the internal ones, or all others."""
+async def _list_streams(calling: Calling, asked: RestRequest) -> RestResponse:
+    """Returns a scope's streams: all user streams, the internal streams, or the streams with a tag."""
     scope = m.ScopeInfo(scope=asked.parameters["scopeName"])
     kind, tag = asked.parameters.get("filter_type"), asked.parameters.get("filter_value")
     if kind == "tag" and tag is not None:
@@ -171,33 +171,33 @@ async def _list_streams(calling: Calling, asked: Asked) -> Answer:
         listed = await _listed(calling, "listStreamsInScope", m.StreamsInScopeRequest(scope=scope), "streams")
         found = [each for each in listed if each.stream.startswith(_INTERNAL) is internal]
     items = []
-    async for each in calling.controller.pace.over(found):
+    for each in found:
         try:
             config = await calling.unseen("getStreamConfiguration", each)
         except NotFound:  # deleted since it was listed
             continue
         items.append(bodies.encode(bodies.from_stream_config(config)))
-    return Answer(HTTPStatus.OK, b'{"streams":[%s]}' % b",".join(items))
+    return RestResponse(HTTPStatus.OK, b'{"streams":[%s]}' % b",".join(items))
 
 
-async def _update_stream_state(calling: Calling, asked: Asked) -> Answer:
+async def _update_stream_state(calling: Calling, asked: RestRequest) -> RestResponse:
     state = bodies.read(asked.body, bodies.STATE)
     scope, stream = _named(asked)
     calling.caller.needs(stream_resource(scope, stream), Permission.READ_UPDATE)
     if state.stream_state is None:
         raise _bad("a stream can only become SEALED")
     await calling.call("sealStream", m.StreamInfo(scope=scope, stream=stream))
-    return Answer(HTTPStatus.OK, bodies.encode(state))
+    return RestResponse(HTTPStatus.OK, bodies.encode(state))
 
 
-async def _delete_stream(calling: Calling, asked: Asked) -> Answer:
+async def _delete_stream(calling: Calling, asked: RestRequest) -> RestResponse:
     scope, stream = _named(asked)
     await calling.call("deleteStream", m.StreamInfo(scope=scope, stream=stream))
-    return Answer(HTTPStatus.NO_CONTENT)
+    return RestResponse(HTTPStatus.NO_CONTENT)
 
 
-async def _get_scaling_events(calling: Calling, asked: Asked) -> Answer:
-    """Returns the epochs that began in a time, and before them the one that was current at its start."""
+async def _get_scaling_events(calling: Calling, asked: RestRequest) -> RestResponse:
+    """Returns the epoch current at the start of a time range, and the epochs that began in it."""
     given = [_time_ms(asked, name) for name in ("from", "to")]
     if None in given:
         raise _bad("scaling events need the parameters from and to, in milliseconds since 1970")
@@ -206,18 +206,18 @@ async def _get_scaling_events(calling: Calling, asked: Asked) -> Answer:
     start_ms, end_ms = (each or 0 for each in given)
     if not 0 <= start_ms <= end_ms:
         raise _bad(f"the time from {start_ms} to {end_ms} is negative")
-    pace, epochs = calling.controller.pace, tuple(calling.controller.streams.get(scope, stream).epochs)
+    epochs = tuple(calling.controller.streams.get(scope, stream).epochs)
     first = max(bisect_right(epochs, start_ms, key=_begun_ms) - 1, 0)
     items, before = [], None
     for epoch in epochs[first : bisect_right(epochs, end_ms, key=_begun_ms)]:
-        await pace.take(len(epoch.segments))
+        await asyncio.sleep(0)
         items.append(bodies.encode(_scale(before, epoch)))
         before = epoch
-    return Answer(HTTPStatus.OK, b"[%s]" % b",".join(items))
+    return RestResponse(HTTPStatus.OK, b"[%s]" % b",".join(items))
 
 
-def _time_ms(asked: Asked, name: str) -> int | None:
-    """Returns a parameter. One that is not a number is as if the path did not exist, as in JAX-RS."""
+def _time_ms(asked: RestRequest, name: str) -> int | None:
+    """Returns a parameter. A value that is not a number is answered like a missing path, as in JAX-RS."""
     text = asked.parameters.get(name)
     if text is None:
         return None
@@ -235,13 +235,15 @@ def _begun_ms(epoch: Epoch) -> int:
 
 
 def _scale(before: Epoch | None, epoch: Epoch) -> bodies.ScaleMetadata:
-    """Returns an epoch. A segment of one epoch that overlaps several of the other was split, or was merged of them."""
+    """Returns an epoch. A segment that overlaps several segments of the next epoch was split, of the last epoch,
+    merged.
+    """
     splits = merges = 0
     if before is not None:
         splits = sum(len(epoch.overlapping(each.start, each.end)) > 1 for each in before.segments)
         merges = sum(len(before.overlapping(each.start, each.end)) > 1 for each in epoch.segments)
     segments = [
-        bodies.Segment(each.number, each.epoch, each.created_ms, each.start, each.end) for each in epoch.segments
+        bodies.ScaleSegment(each.number, each.epoch, each.created_ms, each.start, each.end) for each in epoch.segments
     ]
     return bodies.ScaleMetadata(epoch.created_ms, segments, splits, merges)
 
@@ -249,11 +251,11 @@ def _scale(before: Epoch | None, epoch: Epoch) -> bodies.ScaleMetadata:
 # Reader groups ---------------------------------------------------------------------------------------------------
 
 
-def _group(asked: Asked) -> tuple[str, str]:
+def _group(asked: RestRequest) -> tuple[str, str]:
     return asked.parameters["scopeName"], asked.parameters["readerGroupName"]
 
 
-async def _list_reader_groups(calling: Calling, asked: Asked) -> Answer:
+async def _list_reader_groups(calling: Calling, asked: RestRequest) -> RestResponse:
     """Returns the groups that have a stream; READ on the scope is enough, as in the reference."""
     scope, token = asked.parameters["scopeName"], ""
     calling.caller.needs(scope_resource(scope), Permission.READ)
@@ -261,7 +263,7 @@ async def _list_reader_groups(calling: Calling, asked: Asked) -> Answer:
     while True:
         names, token = await calling.controller.streams.names(scope, token)
         if not names:
-            return Answer(HTTPStatus.OK, _array("readerGroups", items))
+            return RestResponse(HTTPStatus.OK, _array("readerGroups", items))
         items += [
             bodies.encode(bodies.ReaderGroupName(each.removeprefix(READER_GROUP_PREFIX)))
             for each in names
@@ -269,18 +271,18 @@ async def _list_reader_groups(calling: Calling, asked: Asked) -> Answer:
         ]
 
 
-async def _get_reader_group(calling: Calling, asked: Asked) -> Answer:
+async def _get_reader_group(calling: Calling, asked: RestRequest) -> RestResponse:
     scope, name = _group(asked)
     calling.caller.needs(user_resource(scope, READER_GROUP_PREFIX + name), Permission.READ)
     groups = calling.controller.reader_groups
     config = groups.get(scope, name)
     readers = (await groups.shared_state(scope, name)).readers
     found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), sorted(readers))
-    return Answer(HTTPStatus.OK, bodies.encode(found))
+    return RestResponse(HTTPStatus.OK, bodies.encode(found))
 
 
-async def _delete_reader_group(calling: Calling, asked: Asked) -> Answer:
-    """Deletes a group; of one that an older client made only its stream, as the reference does."""
+async def _delete_reader_group(calling: Calling, asked: RestRequest) -> RestResponse:
+    """Deletes a group; for a group made by an older client, only its stream, as in the reference."""
     scope, name = _group(asked)
     stream = READER_GROUP_PREFIX + name
     calling.caller.needs(user_resource(scope, stream), Permission.READ_UPDATE)
@@ -292,7 +294,7 @@ async def _delete_reader_group(calling: Calling, asked: Asked) -> Answer:
             raise
         await streams.seal(scope, stream)
         await streams.delete(scope, stream)
-    return Answer(HTTPStatus.NO_CONTENT)
+    return RestResponse(HTTPStatus.NO_CONTENT)
 
 
 _SCOPES: Final = "/v1/scopes"
@@ -302,20 +304,20 @@ _STREAM: Final = f"{_STREAMS}/{{streamName}}"
 _GROUPS: Final = f"{_SCOPE}/readergroups"
 _GROUP: Final = f"{_GROUPS}/{{readerGroupName}}"
 
-OPERATIONS: Final[Mapping[str, Operation]] = {
-    "listScopes": Operation("GET", _SCOPES, "listScopes", _list_scopes),
-    "createScope": Operation("POST", _SCOPES, "createScope", _create_scope),
-    "getScope": Operation("GET", _SCOPE, "checkScopeExists", _get_scope),
-    "deleteScope": Operation("DELETE", _SCOPE, "deleteScope", _delete_scope),
-    "listStreams": Operation("GET", _STREAMS, "listStreamsInScope", _list_streams),
-    "createStream": Operation("POST", _STREAMS, "createStream", _create_stream),
-    "getStream": Operation("GET", _STREAM, "getStreamConfiguration", _get_stream),
-    "updateStream": Operation("PUT", _STREAM, "updateStream", _update_stream),
-    "deleteStream": Operation("DELETE", _STREAM, "deleteStream", _delete_stream),
-    "updateStreamState": Operation("PUT", f"{_STREAM}/state", "sealStream", _update_stream_state),
-    "getScalingEvents": Operation("GET", f"{_STREAM}/scaling-events", "getEpochSegments", _get_scaling_events),
-    "listReaderGroups": Operation("GET", _GROUPS, "listStreamsInScope", _list_reader_groups),
-    "getReaderGroup": Operation("GET", _GROUP, "getReaderGroupConfig", _get_reader_group),
-    "deleteReaderGroup": Operation("DELETE", _GROUP, "deleteReaderGroup", _delete_reader_group),
+OPERATIONS: Final[Mapping[str, RestOperation]] = {
+    "listScopes": RestOperation("GET", _SCOPES, "listScopes", _list_scopes),
+    "createScope": RestOperation("POST", _SCOPES, "createScope", _create_scope),
+    "getScope": RestOperation("GET", _SCOPE, "checkScopeExists", _get_scope),
+    "deleteScope": RestOperation("DELETE", _SCOPE, "deleteScope", _delete_scope),
+    "listStreams": RestOperation("GET", _STREAMS, "listStreamsInScope", _list_streams),
+    "createStream": RestOperation("POST", _STREAMS, "createStream", _create_stream),
+    "getStream": RestOperation("GET", _STREAM, "getStreamConfiguration", _get_stream),
+    "updateStream": RestOperation("PUT", _STREAM, "updateStream", _update_stream),
+    "deleteStream": RestOperation("DELETE", _STREAM, "deleteStream", _delete_stream),
+    "updateStreamState": RestOperation("PUT", f"{_STREAM}/state", "sealStream", _update_stream_state),
+    "getScalingEvents": RestOperation("GET", f"{_STREAM}/scaling-events", "getEpochSegments", _get_scaling_events),
+    "listReaderGroups": RestOperation("GET", _GROUPS, "listStreamsInScope", _list_reader_groups),
+    "getReaderGroup": RestOperation("GET", _GROUP, "getReaderGroupConfig", _get_reader_group),
+    "deleteReaderGroup": RestOperation("DELETE", _GROUP, "deleteReaderGroup", _delete_reader_group),
 }
 """The operations by their names in the reference's description of its API."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from starlette.types import Scope
-
 from segstore.server.control_api import Guard, HttpListener
 from segstore.server.net import TlsFiles
 from segstore.server.rest.app import Answering, make_app, refused
 
 
 class RestApi(HttpListener):
-    """Serves the REST API at a host and port; port 0 picks a free one.
+    """Serves the REST API at a host and port; port 0 picks a free port.
 
     names: other allowed host names in requests. tls: the files for HTTPS; None for HTTP.
     """
@@ -27,11 +25,4 @@ class RestApi(HttpListener):
     async def start(self) -> None:
         """Starts listening. Raises AddressInUse, CannotListen."""
         app = make_app(self._answering)
-        await self.listen(
-            Guard(app, bound=self._host, names=self._names, refusal=refused, may_abandon=_completed_by_controller)
-        )
-
-
-def _completed_by_controller(_: Scope) -> bool:
-    """Whether a request may be abandoned: the controller completes work that it has started."""
-    return True
+        await self.listen(Guard(app, bound=self._host, names=self._names, refusal=refused))

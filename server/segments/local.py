@@ -1,7 +1,7 @@
 """SegmentAdmin for stores in this process: a session of the owning store, without a socket.
 
-Invariant: waiting reads that a change wakes are answered before the call returns. Refused: a segment that none of the
-stores owns; with several stores, the request may be retried.
+Invariant: waiting reads that a change wakes are answered before the call returns. Refused: a segment that no store
+owns; with several stores, the request may be retried.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _LocalSession(Session):
         super().__init__(self._requests, "the controller", admin=False, on_reply=lambda: None, blocks=self._appends)
 
     def ask(self, request: Command) -> Command | None:
-        """The reply; None if the session ends without one."""
+        """Returns the reply; None if the session ends without a reply."""
         self._replied = None
         if isinstance(request, SetupAppend | AppendBlockEnd):
             self.receive_all(self._appends.feed_all((request,)))

@@ -45,7 +45,7 @@ _QUERIES: Final = (
 
 
 class RecordedSegments(SegmentAdmin):
-    """A recording `SegmentAdmin` in front of another. recorder: returns the current recorder, or None."""
+    """Wraps a `SegmentAdmin` and records its calls. recorder: returns the current recorder, or None."""
 
     def __init__(self, segments: SegmentAdmin, recorder: Callable[[], Recorder | None]) -> None:
         self._segments = segments

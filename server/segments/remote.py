@@ -100,8 +100,9 @@ class RemoteSegments(SegmentAdmin):
         patience_s: float = _PATIENCE_S,
         refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """token: returns a token for a stream (scope/stream) and its segments. wire_version: that of the stores.
-        patience_s: timeout of a request. refused: the containers that cannot be opened, and why."""
+        """token: returns a token for a stream (scope/stream) and its segments. wire_version: the stores' version.
+        patience_s: timeout of a request. refused: the containers that cannot be opened, with the reasons.
+        """
         self._owners = owners
         self._containers = containers
         self._token = token

@@ -1,12 +1,12 @@
-"""The identity of a cluster's folder, checked against the one in ZooKeeper.
+"""The identity of a cluster's folder, checked against the identity in ZooKeeper.
 
 The folder stores it in the file CLUSTER, the coordination service in the node /segstore/cluster. The first process
-writes both, the file before the node, and neither ever changes. A coordination service without the node gets the
-folder's identity, because it stores only who owns the data, not the data.
+writes the file, then the node; neither ever changes. A coordination service without the node gets the folder's
+identity, because it stores only the ownership of the data.
 
-Refused, in one sentence and without any change: a folder of another cluster, or an empty one if the cluster exists;
-another number of containers; a folder of a single process, or of something else; a node of a container or the
-controller that belongs to no session.
+Refused, in one sentence and without any change: a folder of another cluster, or an empty folder if the cluster exists;
+another number of containers; a folder of a single process, or with other contents; a container's or the controller's
+node that belongs to no session.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Leader election: one of several processes holds a node and acts for all.
+"""Leader election: one process at a time holds a node and acts for all processes.
 
-The node's data is the leader's address. A process is notified when it becomes the leader and when it no longer is: when
-its session ends, or when another process has taken over, as shown by its epoch (as for containers).
+The node's data is the leader's address. A process is notified when it becomes the leader, and when it loses the lead:
+its session ends, or another process takes over with a later epoch (as for containers).
 
-Invariant: `lead` and `resign` are called alternately, each after the other has returned.
+Invariant: `lead` and `resign` are called alternately and never overlap.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DECODER: Final = msgspec.json.Decoder(_Leader)
 
 
 class Candidate:
-    """One process in the election. leads: whether it is the leader. leader: the address of another one, if known."""
+    """One process in the election. leads: whether it is the leader. leader: the address of another leader, if known."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Candidate:
         self._wake_up.set()
 
     async def run(self, session: CoordinationSession) -> None:
-        """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable ones."""
+        """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable errors."""
         try:
             await follow(partial(self._look, session), "the leader is unknown", self._random)
         finally:
@@ -129,7 +129,9 @@ class Candidate:
 
 
 class Present:
-    """The running processes: each has a node named by its controller's address. all: these addresses, in order."""
+    """The running processes: the node of a process is named by its controller's address. all: these addresses, in
+    order.
+    """
 
     def __init__(self, where: Endpoint) -> None:
         self.all: list[Endpoint] = [where]
@@ -137,7 +139,7 @@ class Present:
         self._random = Random()
 
     async def run(self, session: CoordinationSession) -> None:
-        """Registers this process and watches the others, until the session ends."""
+        """Registers this process and watches the other processes, until the session ends."""
         await follow(partial(self._look, session), "the other controllers are unknown", self._random)
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:

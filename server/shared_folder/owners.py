@@ -2,8 +2,8 @@
 
 A container's node names its owner; the owner's load report has its address.
 
-Invariant: answers reflect the last read from the service, and every change is read at once; after a session ends
-nothing is known until the next one has read the nodes. A client that is sent to a former owner gets WrongHost there.
+Invariant: answers reflect the last read from the service, and every change is read at once; after the end of a session,
+no owner is known until the next session has read the nodes. A client sent to a former owner gets WrongHost.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ from segstore.server.durable import (
     MEMORY_BYTES,
     MIN_MEMORY_BYTES,
     Committers,
+    ContainerEpoch,
     DirectoryDamaged,
     DirectoryForeign,
     DirectoryUnusable,
     Durability,
-    Epoch,
     Fenced,
     FencedDirectory,
     Files,
@@ -80,7 +80,7 @@ class SharedFolder(NamedTuple):
         return self.path / "containers" / str(container_id)
 
     def make(self) -> None:
-        """Creates the folders. They must exist from then on: a missing one was lost. Raises `OSError`."""
+        """Creates the folders. A folder missing later was lost. Raises `OSError`."""
         for each in (self.controller, *map(self.container, range(self.containers))):
             Files().make_folder(each)
 
@@ -91,22 +91,22 @@ class SharedFolder(NamedTuple):
     def check(self, folder: Path) -> None:
         """Checks the folders of the containers and the controller.
 
-        Raises `DirectoryDamaged` if one is missing, or if it or its content is neither a folder nor a regular file;
-        `OSError`.
+        Raises `DirectoryDamaged` if a folder is missing, or if it or its content is neither a folder nor a regular
+        file; `OSError`.
         """
         if not folder.is_dir():
             raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
         for each in (self.path, folder.parent, folder):
             check_entries(each)
 
-    def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[Epoch, Durability]:
+    def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[ContainerEpoch, Durability]:
         """Claims the next epoch of a folder and opens its directory; the caller recovers and starts it.
 
         Blocks. Raises `DataError`, `Fenced`, `OSError`.
         """
         try:
             self.check(folder)
-            epoch = Epoch.claim(folder)
+            epoch = ContainerEpoch.claim(folder)
         except OSError as error:
             raise DirectoryUnusable(folder, error) from error
         durability = Durability(
@@ -128,7 +128,7 @@ class SharedFolder(NamedTuple):
             raise
         return epoch, durability
 
-    def recover(self, epoch: Epoch, durability: Durability, containers: Mapping[int, Container]) -> None:
+    def recover(self, epoch: ContainerEpoch, durability: Durability, containers: Mapping[int, Container]) -> None:
         """Recovers containers from an opening, which is closed if that fails.
 
         Blocks. Raises `DataError`, `Fenced`, `OSError`.
@@ -142,7 +142,7 @@ class SharedFolder(NamedTuple):
                 raise self._located(error, epoch) from error
             raise
 
-    def _located(self, error: DirectoryDamaged, epoch: Epoch) -> DirectoryDamaged:
+    def _located(self, error: DirectoryDamaged, epoch: ContainerEpoch) -> DirectoryDamaged:
         """Returns the error with the file's path in the previous epoch, from which the file was taken over."""
         file, before = error.file, current(epoch.older())
         if before is not None and file.parent == epoch.path:
@@ -177,7 +177,7 @@ async def result_of(opening: asyncio.Task[T], dropped: Callable[[T], None]) -> T
 
 
 class _Open(NamedTuple):
-    epoch: Epoch
+    epoch: ContainerEpoch
     durability: Durability
     fenced: Callable[[], Container | None]
 
@@ -196,10 +196,10 @@ class FolderStorage:
     ) -> None:
         """make: creates an empty container that writes to a journal. memory_bytes: for all containers; None: 512 MiB.
         on_failure: called with one sentence when a container that this store owns can no longer be written to.
-        before_loss: called before the `fenced` of a container that another store has opened: replies to all executed
-        requests must be handed to the gate.
+        before_loss: called before the `fenced` of a container that another store has opened: it must hand the replies
+        to all executed requests to the gate.
 
-        Raises ValueError for less memory than each container needs.
+        Raises ValueError if `memory_bytes` is less than the containers' minimum.
         """
         least = MIN_MEMORY_BYTES * folder.containers
         total = max(MEMORY_BYTES, least) if memory_bytes is None else memory_bytes
@@ -275,7 +275,7 @@ class FolderStorage:
         task.add_done_callback(ended)
         return task
 
-    def _recover(self, container_id: int) -> tuple[Epoch, Durability, Container]:
+    def _recover(self, container_id: int) -> tuple[ContainerEpoch, Durability, Container]:
         folder = self._folder
         epoch, durability = folder.open(folder.container(container_id), (container_id,), self._memory_bytes)
         container = self._make(container_id, durability)
@@ -294,7 +294,7 @@ class FolderStorage:
         folder = self._folder.container(container_id)
         try:
             epochs = epochs_of(folder)
-            before = current([Epoch(folder, each) for each in epochs])
+            before = current([ContainerEpoch(folder, each) for each in epochs])
             if before is None:  # only what claims do not change, or two stores would retry endlessly
                 return ((str(folder), folder.stat().st_ino, bool(epochs), 0),)
             stats = [(str(each), each.stat()) for each in (before.path, *sorted(before.path.iterdir()))]

@@ -1,10 +1,9 @@
 """`segstore verify` for a cluster's folder: every epoch of every container and of the controller.
 
-One of a container's epochs is current: the latest that was ever in force, which the next opening takes over. A later
-epoch was never in force. An earlier one was left by an interrupted takeover; problems in it are notes and not faults,
-because it is never read.
+A container's current epoch is the latest epoch that was ever in force; the next opening takes it over. Earlier epochs
+are leftovers of interrupted takeovers; problems in them are notes, not faults, because they are never read.
 
-Invariant: nothing is changed. Refused with `DataError`: a folder that is in use, in a newer format, or not a cluster's.
+Invariant: no file is changed. Refused with `DataError`: a folder that is in use, in a newer format, or not a cluster's.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from segstore.server.durable import (
+    ContainerEpoch,
     DirectoryDamaged,
     DirectoryForeign,
     DirectoryInUse,
-    Epoch,
     current,
     epochs_of,
     lost,
@@ -27,7 +26,7 @@ from segstore.server.shared_folder.storage import SharedFolder
 
 
 class VerifiedCluster(NamedTuple):
-    """Result of a verification. faults: what is wrong, one sentence each. notes: other findings, one sentence each."""
+    """Result of a verification. faults: a sentence per fault. notes: a sentence per other finding."""
 
     faults: list[str]
     notes: list[str]
@@ -53,7 +52,7 @@ def verify_cluster(path: Path) -> VerifiedCluster:
 
 
 def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: VerifiedCluster) -> None:
-    epochs = [Epoch(folder, each) for each in epochs_of(folder)]
+    epochs = [ContainerEpoch(folder, each) for each in epochs_of(folder)]
     present = current(epochs)
     if present is None:
         if (missing := lost(epochs)) is not None:
@@ -76,7 +75,7 @@ def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: V
             found.notes.append(f"{folder}: epoch {each.number} is older and was not removed; {_of_older(each)}")
 
 
-def _of_older(epoch: Epoch) -> str:
+def _of_older(epoch: ContainerEpoch) -> str:
     try:
         faults = verify(epoch.path).faults
     except DirectoryInUse:

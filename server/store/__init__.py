@@ -1,7 +1,7 @@
 """The state of a segment store: segments, attributes, tables, indexes. Synchronous; its only I/O reads chunk files."""
 
 from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeUpdate
-from segstore.server.store.chunks import Buffer, ChunkPool, FileChunk, Piece
+from segstore.server.store.chunks import Buffer, ChunkExtent, ChunkPool, FileChunk
 from segstore.server.store.container import MAX_ATTRIBUTES, Container
 from segstore.server.store.errors import (
     BadAttribute,
@@ -49,6 +49,7 @@ __all__ = [
     "BadAttribute",
     "BadOffset",
     "Buffer",
+    "ChunkExtent",
     "ChunkPool",
     "Container",
     "DataDamaged",
@@ -59,7 +60,6 @@ __all__ = [
     "NoSuchSegment",
     "NotOwner",
     "Operation",
-    "Piece",
     "ReadResult",
     "Segment",
     "SegmentDeleted",

@@ -85,7 +85,7 @@ class MissingValue(BadAttribute):
 def evaluate(
     segment: str, current: Callable[[UUID], int | None], updates: Iterable[AttributeUpdate]
 ) -> list[tuple[UUID, int]]:
-    """Returns the values after the updates, in order; of several for one id, the last wins.
+    """Returns the values after the updates, in order; the last update of an id wins.
 
     ``current`` returns an attribute's value or None. Raises ``MissingValue`` or another ``BadAttribute`` for the first
     update whose condition fails.

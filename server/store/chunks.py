@@ -7,8 +7,8 @@ of it is left (``has_views``). A chunk with views stays idle, or is freed by the
 
 Chunks of 64 KiB and more are mapped, so that their pages take memory only once they are written to: many segments that
 grow at the same pace also get their next chunks at the same time. The first write to such a page costs several times
-the copy itself. That is why these chunks are recycled, and why those that consist of huge pages, such as those of
-4 MiB, are mapped in them if the system supports it.
+the copy itself. Therefore these chunks are recycled, and chunks large enough for huge pages (4 MiB) use them where the
+system supports it.
 
 Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
@@ -54,7 +54,7 @@ class FileChunk:
 Chunk = Memory | FileChunk
 
 
-class Piece(NamedTuple):
+class ChunkExtent(NamedTuple):
     """The part of a segment in one chunk: ``size`` bytes from offset ``start``, at the beginning of ``chunk``."""
 
     start: int
@@ -71,14 +71,14 @@ _NO_IDLE: Final[deque[Memory]] = deque()
 
 
 class ChunkPool:
-    """Keeps up to ``max_idle_bytes`` of chunks for reuse; those below 64 KiB are left to the allocator.
+    """Keeps up to ``max_idle_bytes`` of chunks for reuse; the allocator handles chunks below 64 KiB.
 
-    Chunks of the size that was released least recently are freed first, so that the pool follows what segments need.
+    The pool first frees chunks of the size released least recently, so that it follows the needs of the segments.
 
     ``counted``: chunks are charged to ``memory``, and writes are refused while that is full.
 
     Attributes:
-        idle_bytes: bytes in idle chunks, including those with views.
+        idle_bytes: bytes in idle chunks, including chunks with views.
         recycled: number of times a chunk was reused.
         busy: number of times an idle chunk was skipped because a view of it was held.
     """
@@ -271,11 +271,11 @@ class SegmentData:
     def in_files(self) -> bool:
         return any(isinstance(chunk, FileChunk) for chunk in self._chunks)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[ChunkExtent]:
         """Returns the segment's pieces, one for each chunk. The first may begin before ``start_offset``."""
         ends = [*self._starts[1:], self.length]
         return [
-            Piece(start, end - start, chunk)
+            ChunkExtent(start, end - start, chunk)
             for start, end, chunk in zip(self._starts, ends, self._chunks, strict=False)  # no chunk: no start, an end
         ]
 
@@ -283,12 +283,12 @@ class SegmentData:
         """Starts a new chunk with the next write, so that existing chunks never change again."""
         self._tail, self._tail_used, self._tail_size = _NO_TAIL, 0, 0
 
-    def replace(self, stored: Mapping[int, tuple[Piece, FileChunk]]) -> None:
+    def replace(self, stored: Mapping[int, tuple[ChunkExtent, FileChunk]]) -> None:
         """Replaces chunks with file chunks. ``stored``: ``id`` of a chunk → the saved piece and its file chunk.
 
         The tail must not be among them. Adjacent pieces in one file become one chunk.
         """
-        pieces: list[Piece] = []
+        pieces: list[ChunkExtent] = []
         for piece in self.pieces():
             found = stored.get(id(piece.chunk))
             if found is None or found[0].chunk is not piece.chunk:
@@ -296,20 +296,20 @@ class SegmentData:
                 continue
             saved, chunk = found
             # The saved piece may lack a truncated part at the beginning.
-            pieces.append(Piece(piece.start + piece.size - saved.size, saved.size, chunk))
+            pieces.append(ChunkExtent(piece.start + piece.size - saved.size, saved.size, chunk))
             self._pool.give(piece.chunk)
         self._starts, self._chunks = [], []
         self._take_pieces(pieces)
 
-    def restore(self, start_offset: int, length: int, pieces: Iterable[Piece]) -> None:
-        """Fills an empty segment with these pieces, none of which is written to."""
+    def restore(self, start_offset: int, length: int, pieces: Iterable[ChunkExtent]) -> None:
+        """Fills an empty segment with pieces, which are read-only."""
         self._forget()
         self._starts, self._chunks = [], []
         self._take_pieces(pieces)
         self.start_offset = start_offset
         self.length = length
 
-    def _take_pieces(self, pieces: Iterable[Piece]) -> None:
+    def _take_pieces(self, pieces: Iterable[ChunkExtent]) -> None:
         for start, _, chunk in pieces:
             before = self._chunks[-1] if self._chunks else None
             if (
@@ -365,7 +365,7 @@ class SegmentData:
 
 
 def _next_size(previous: int, missing: int) -> int:
-    """Returns the size of the chunk after one of ``previous`` bytes (0 for the first) if ``missing`` bytes follow."""
+    """Returns the size of the next chunk. previous: size of the last chunk, or 0. missing: bytes yet to be written."""
     if missing >= CHUNK_BYTES:
         return CHUNK_BYTES
     grown = max(FIRST_CHUNK_BYTES, previous * _GROWTH)

@@ -1,13 +1,13 @@
 """One segment container: its segments, and every change that they undergo.
 
 A request is first decided against the state (errors are raised here and nothing has changed), then expressed as
-operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, which is what
-a container does all day, goes without an operation: its effect is ``Segment.append``, in recovery, too.
+operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, the most
+frequent request, needs no operation: live or recovered, its effect is ``Segment.append``.
 
 Invariant: nothing here waits or reads a clock; the time comes with the request. The only I/O is in reads: with a data
-directory, bytes that are no longer in memory are read from chunk files, synchronously. What a request raises leaves the
-state as it was, with the two exceptions that the reference makes: a merge seals its source first, and a conditional
-update on an attribute that was never looked up notes it as absent.
+directory, bytes that are no longer in memory are read from chunk files, synchronously. A request that raises leaves the
+state unchanged, with the reference's two exceptions: a merge seals its source first, and a conditional update on an
+attribute that was never looked up notes it as absent.
 
 Follows ``StreamSegmentContainer``, ``SegmentMetadataUpdateTransaction``, ``MetadataStore`` and
 ``StreamSegmentReadIndex``. Deliberate differences: a merged or deleted segment is gone at once for every request;
@@ -55,8 +55,8 @@ from segstore.server.store.errors import (
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
 from segstore.server.store.operations import AppendItem, OperationJournal
-from segstore.server.store.results import ChunkInfo, ReadResult
-from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, has_field
+from segstore.server.store.results import ReadResult, StoredChunk
+from segstore.server.store.segment import AppendCheck, Kind, Segment, SegmentInfo, has_field
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
     TableSegment,
@@ -76,7 +76,7 @@ _FIRST_EPOCH: Final = 1
 
 
 def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
-    """The first appends that have ``size`` bytes together: those before the one that did not fit."""
+    """Returns the first appends, which have ``size`` bytes together: all before the append that did not fit."""
     ends = accumulate(len(row[2]) for row in rows)
     return [row for row, end in zip(rows, ends, strict=True) if end <= size]
 
@@ -162,9 +162,7 @@ class Container(ContainerState):
         return tuple(self._transients)
 
     def has_expired(self, name: str, now_ms: int, idle_ms: int) -> bool:
-        """Whether a transient segment was not set up or written to for ``idle_ms``, or is from before a recovery; False
-        for one that is gone.
-        """
+        """Whether a transient segment was unused for ``idle_ms`` or predates a recovery; False if it is gone."""
         if name not in self._transients:
             return False
         used_ms = self._transients[name]
@@ -184,16 +182,17 @@ class Container(ContainerState):
         return self.segment(name).info()
 
     def get_attribute(self, name: str, attribute_id: UUID) -> int:
-        """An attribute's value, -2^63 if it has none. Raises ``NoSuchSegment``."""
+        """Returns an attribute's value, or -2^63 if it is absent. Raises ``NoSuchSegment``."""
         value = self.segment(name).attribute(attribute_id)
         return NULL_VALUE if value is None else value
 
     def read(self, name: str, offset: int, max_length: int, *, woken: bool = False) -> ReadResult | None:
-        """At most ``max_length`` bytes from ``offset``; None: there are none yet, ``wait`` for them.
+        """Returns at most ``max_length`` bytes from ``offset``, or None at the tail: ``wait`` for more.
 
-        ``woken``: the read waited and was woken for data, so it reached the tail, which the answer must report.
-        Raises ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset, or
-        ``IllegalArgument`` if this is the first request that works on it; ``Unmapped`` beyond the end of a sealed one.
+        ``woken``: the read waited and was woken for data, so it reached the tail, which the answer must report. Raises
+        ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset, or
+        ``IllegalArgument`` if this is the first request that works on it; ``Unmapped`` beyond the end of a sealed
+        segment.
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -221,11 +220,11 @@ class Container(ContainerState):
         """
         self.waiters.add(self.segment(name), offset, token)
 
-    def list_chunks(self, name: str) -> list[ChunkInfo]:
+    def list_chunks(self, name: str) -> list[StoredChunk]:
         """The segment's data as one chunk of storage; none if it holds no data. Raises ``NoSuchSegment``."""
         segment = self.segment(name)
         size = segment.length - segment.start_offset
-        return [ChunkInfo(name, segment.start_offset, size)] if size else []
+        return [StoredChunk(name, segment.start_offset, size)] if size else []
 
     # Changing
 
@@ -238,7 +237,7 @@ class Container(ContainerState):
         self._commit(op.Sealed(name, now_ms))
 
     def truncate_segment(self, name: str, offset: int) -> None:
-        """Forget what lies before ``offset``, also of a sealed segment.
+        """Discards the bytes before ``offset``; works on sealed segments, too.
 
         Raises ``NoSuchSegment``; ``Unmapped`` for a negative offset, or ``IllegalArgument`` if this is the first
         request that works on the segment; ``SegmentTruncated`` below the start or beyond the end.
@@ -268,7 +267,7 @@ class Container(ContainerState):
         self.update_attributes(name, (update,), now_ms=now_ms)
 
     def update_attributes(self, name: str, updates: Iterable[AttributeUpdate], *, now_ms: int) -> None:
-        """Apply all updates or none; raises as ``update_attribute``."""
+        """Applies all updates or, if it raises, no update. Raises the errors of ``update_attribute``."""
         segment = self.segment(name)
         segment.mapped = True
         if segment.sealed:
@@ -285,7 +284,7 @@ class Container(ContainerState):
         if name in self._transients:
             self._transients[name] = now_ms
         if has_field(writer_id):
-            segment.gate |= Gate.CORE_WRITER.value
+            segment.gate |= AppendCheck.CORE_WRITER.value
         self._check_attribute_ids(segment, writer_id)
         value = segment.attribute(writer_id)
         if value is None and not segment.sealed and not is_core(writer_id):
@@ -302,14 +301,15 @@ class Container(ContainerState):
         now_ms: int,
         expected_offset: int = -1,
     ) -> int:
-        """Write one or several appends of a writer at the end and return the length before. The buffers are copied.
+        """Writes appends of one writer at the end and returns the length before. The buffers are copied.
 
-        What cannot change between them is checked once. ``writer``: the bytes of its id. ``last_event_number`` is what
-        its connection believes to be its last one; ``expected_offset`` is for a single append, below 0 no condition.
+        Conditions that cannot change between the appends are checked once. ``writer``: the bytes of its id.
+        ``last_event_number``: the writer's last event as its connection knows it. ``expected_offset``: condition for a
+        single append; below 0: unconditional.
 
         Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``, ``BadAttribute`` (another
-        connection wrote as this writer), ``BadOffset``: nothing is written then. On ``StoreFull`` the appends before
-        the one that exceeds the memory are written (``stored_appends``).
+        connection wrote as this writer), ``BadOffset``; then nothing is written. On ``StoreFull``, only the appends
+        that fit are written (``stored_appends``).
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -358,12 +358,12 @@ class Container(ContainerState):
     ) -> int:
         """Move all bytes of the source to the end of the target and return the target's new length.
 
-        The source is sealed first, also if the merge is refused after that. An empty source is only deleted, and the
-        updates are made. The target's event count grows by the source's, or by one for a transient source.
+        The source is sealed first, even if the merge is refused later. An empty source is only deleted; the updates are
+        still applied. The target's event count grows by the source's, or by one for a transient source.
 
         Raises, in this order: ``NoSuchSegment`` for the source (unless its name is transient), for the target, for the
-        source; ``Unmapped`` for a truncated source; ``SegmentSealed`` for the target; ``BadAttribute``; and when all is
-        done ``NoSuchSegment`` for an empty transient source: the reference looks for it where no transient one is.
+        source; ``Unmapped`` for a truncated source; ``SegmentSealed`` for the target; ``BadAttribute``; and, after the
+        merge, ``NoSuchSegment`` for an empty transient source, because the reference looks it up in the wrong place.
         """
         home = self if source_container is None else source_container
         events = 1
@@ -442,11 +442,11 @@ class Container(ContainerState):
     # The index
 
     def settle_index(self, name: str | None = None, now_ms: int | None = None, most: int | None = None) -> int:
-        """Write the index entries that are due for one segment or for all; how many were.
+        """Writes the index entries that are due for one segment or for all; returns their number.
 
-        Without a time all are due. Of all segments, at most ``most`` that changed first are looked at. A caller with a
-        timer calls this to wake readers that wait at an index's tail; all others are served by the calls that
-        ``SegmentStore`` makes before it looks at an index.
+        Without a time, all entries are due. At most ``most`` segments are visited, in the order in which they changed.
+        A timer calls this to wake readers at the tail of an index; other requests do not need the timer, because
+        ``SegmentStore`` settles an index before it reads it.
         """
         pending = list(islice(self._unindexed.values(), most)) if name is None else [self._unindexed.get(name)]
         written = 0
@@ -459,7 +459,7 @@ class Container(ContainerState):
         return written
 
     def update_index(self, segment: Segment, now_ms: int) -> None:
-        """Write the index entry that is due, if one is. Call before an append, ``index_due_ms`` or later."""
+        """Writes the index entry if it is due. Call before an append, at ``index_due_ms`` or later."""
         self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
 
     # Inside
@@ -513,9 +513,9 @@ class Container(ContainerState):
             return tuple(evaluate(segment.name, segment.attribute, updates))
 
     def _check_attribute_count(self, segment: Segment, *attribute_ids: UUID) -> None:
-        """Raises ``AttributeLimit`` or ``StoreFull`` if there is no room for those that the segment does not have.
+        """Raises ``AttributeLimit`` or ``StoreFull`` if the segment has no room for its new attributes.
 
-        The reference bounds only those of transient segments, and writes all others to its storage.
+        The reference limits only transient segments; attributes of other segments go to its storage.
         """
         self._check_transient(segment, *attribute_ids)
         held = segment.attributes
@@ -537,7 +537,7 @@ class Container(ContainerState):
 
     @staticmethod
     def _check_attribute_ids(segment: Segment, *attribute_ids: UUID) -> None:
-        """A fixed-key table keeps its keys as attributes, and takes no others but core ones."""
+        """Refuses attributes of a fixed-key table other than core attributes: its attributes are its keys."""
         table = segment.table
         if table is not None and table.is_fixed_key and not all(map(is_core, attribute_ids)):
             raise Unmapped(f"the attributes of {segment.name!r} are its keys", segment=segment.name)
@@ -558,10 +558,10 @@ class Container(ContainerState):
             raise BadAttribute(segment.name, attribute_id=writer_id, previous=previous)
 
     def _write_index_entry(self, segment: Segment, next_due_ms: int) -> None:
-        """Write the entry that is due, if one is, else remember that the segment changes. Call before its length does.
+        """Writes the index entry if it is due, else marks the segment as changed. Call before its length changes.
 
-        next_due_ms: when the next one is due, 0 if nothing changes. No entry is written if the index is missing,
-        sealed, not made for entries, or knows of as many events.
+        next_due_ms: when the next entry is due; 0 if nothing changes. No entry is written if the index is missing,
+        sealed, not made for entries, or already has this event count.
         """
         due_ms, segment.index_due_ms = segment.index_due_ms, next_due_ms
         if not due_ms:

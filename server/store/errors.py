@@ -7,17 +7,17 @@ The errors are sorted by the reply to the peer:
     ├── NoSuchSegment        no such segment here
     ├── SegmentSealed        the segment is sealed: no changes, no more data
     ├── SegmentTruncated     the offset lies before the segment's start, or beyond its end for a truncation
-    ├── IndexTruncated       an entry of the index that is needed was truncated away
+    ├── IndexTruncated       a required index entry was truncated away
     ├── BadOffset            a conditional append or table update expected another length
-    ├── BadAttribute         an attribute's value is not the one that the update expected
+    ├── BadAttribute         an attribute has another value than the update expected
     ├── NotOwner             another store owns the container
     ├── IllegalArgument      answered with the text, the connection stays
     ├── Unsupported          the operation does not exist for this kind of segment
     ├── TableNotEmpty        the table still has entries
     ├── KeyMissing           a conditional table update named a key that is absent
     ├── KeyBadVersion        a conditional table update named another version
-    ├── Unanswered           has no reply, and the connection stays
-    └── Unmapped             has no reply: the connection closes without one
+    ├── Unanswered           has no reply; the connection stays
+    └── Unmapped             has no reply; the connection closes
         ├── AttributeLimit   a segment has the maximum number of attributes
         ├── StoreFull        the store has used up its memory
         └── DataDamaged      a file of the data directory is corrupt
@@ -36,7 +36,7 @@ class StoreError(Exception):
     """Root of the store's errors.
 
     Attributes:
-        segment: the segment that the error is about; "" if it is about none.
+        segment: the segment that the error is about, or "".
         message: one sentence with the facts.
         stored_appends: number of appends of a run that were stored before the failing one.
         run_offset: length of the segment before the run; only set if `stored_appends` is above 0.
@@ -73,7 +73,7 @@ class SegmentSealed(_OfSegment):
 
 
 class SegmentTruncated(StoreError):
-    """The segment does not have the requested ``offset``; its first one is ``start_offset``."""
+    """The requested ``offset`` is outside the segment, which starts at ``start_offset``."""
 
     def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
         super().__init__(f"segment {segment!r} starts at {start_offset} and has no offset {offset}", segment=segment)
@@ -91,7 +91,7 @@ class IndexTruncated(_OfSegment):
 
 
 class BadOffset(StoreError):
-    """The segment's ``actual`` length is not the one that a conditional append or table update ``expected``."""
+    """The segment's ``actual`` length differs from the length that a conditional request ``expected``."""
 
     def __init__(self, segment: str, *, expected: int, actual: int) -> None:
         super().__init__(f"segment {segment!r} is {actual} bytes long, not {expected}", segment=segment)
@@ -100,7 +100,7 @@ class BadOffset(StoreError):
 
 
 class BadAttribute(StoreError):
-    """An attribute has ``previous``, -2^63 if none, and not the value that an update is conditional on."""
+    """An attribute has the value ``previous`` (-2^63: absent), not the value that a conditional update expects."""
 
     def __init__(self, segment: str, *, attribute_id: UUID, previous: int) -> None:
         super().__init__(f"attribute {attribute_id} of segment {segment!r} is {previous}", segment=segment)
@@ -151,7 +151,7 @@ class Unanswered(StoreError):
 
 
 class Unmapped(StoreError):
-    """The protocol has no reply for this error: the connection is closed without one."""
+    """The protocol has no reply for this error: the connection is closed without a reply."""
 
 
 class AttributeLimit(Unmapped):

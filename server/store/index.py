@@ -4,8 +4,8 @@ An entry consists of three int64: length of the segment, count of its events, Un
 order, so lengths never decrease; bytes that a client appends to an index are read as entries, too.
 
 Follows ``IndexEntry``, ``IndexAppendProcessor`` and ``IndexRequestProcessor``. Deliberate difference: the search is a
-bisection, while the reference interpolates; among entries of equal length, which only empty appends produce, it may
-find a different one.
+bisection, while the reference interpolates; it may find a different entry among entries of equal length, which only
+empty appends produce.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Lengths:
 
 
 def locate(segment: str, index: Segment, target: int) -> int | None:
-    """Returns the smallest indexed length of ``segment`` that is at least ``target``, or None if there is none.
+    """Returns the smallest indexed length of ``segment`` that is at least ``target``, or None.
 
     Raises ``IndexTruncated`` if the first entry is incomplete.
     """

@@ -59,7 +59,7 @@ class MemoryAccount:
         whole.used += self.used
 
     def leave(self) -> None:
-        """Leaves the joined account; no-op if there is none."""
+        """Leaves the joined account; no-op without an account."""
         whole, self._whole = self._whole, None
         if whole is not None:
             whole.used -= self.used

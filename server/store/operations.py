@@ -4,8 +4,8 @@ An operation records an effect, not a request: conditions are checked and result
 applying it never fails on the state that earlier operations produced. ``encode`` and ``decode`` convert an operation to
 and from msgpack; tags and field order are the journal's format.
 
-``record_of_rows`` encodes an append, the most frequent operation, without creating an object. Its bytes differ from
-those of ``encode`` only in the width of numbers, which is fixed.
+``record_of_rows`` encodes an append, the most frequent operation, without creating an object. Its output differs from
+``encode`` only in the width of numbers, which is fixed.
 
 Ownership of buffers: ``data`` is the operation's own bytes, or a view of the buffer given to ``decode``.
 """
@@ -94,7 +94,7 @@ class TableKeysForgotten(_Operation, frozen=True, array_like=True, tag="forgotte
 
 
 class IndexAppended(_Operation, frozen=True, array_like=True, tag="indexed"):
-    """An entry was appended to an index segment, whose event count is that of the indexed segment."""
+    """An entry was appended to an index segment, which takes over the indexed segment's event count."""
 
     data: bytes
     event_count: int
@@ -158,7 +158,7 @@ _TAIL: Final = Struct(">BqBq2s16sBq")
 
 @lru_cache(maxsize=4096)
 def begin_of_appended(segment: str) -> bytes:
-    """What an ``Appended`` of a segment begins with, for `record_of_rows`."""
+    """Returns the first bytes of every encoded ``Appended`` of a segment, for `record_of_rows`."""
     return _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))
 
 

@@ -31,7 +31,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     end_of_segment: bool
 
 
-class ChunkInfo(msgspec.Struct, frozen=True):
+class StoredChunk(msgspec.Struct, frozen=True):
     """A piece of a segment as a unit of storage."""
 
     segment: str

@@ -43,7 +43,7 @@ NEVER: Final = (1 << 63) - 1
 
 
 class Kind(IntFlag):
-    """What a segment is, as stored in core attribute 9."""
+    """Kind of a segment, as stored in core attribute 9."""
 
     STREAM = 0
     TABLE = 0b0000_0001
@@ -51,7 +51,7 @@ class Kind(IntFlag):
     TRANSIENT = 0b1000_0000
 
 
-class Gate(IntFlag):
+class AppendCheck(IntFlag):
     """Why an append must look closer."""
 
     SEALED = 1
@@ -59,7 +59,7 @@ class Gate(IntFlag):
     WAITERS = 4
     TABLE = 8
     CORE_WRITER = 16
-    """A writer was set up whose id is that of a core attribute that has a field."""
+    """A writer was set up whose id is also the id of a core attribute with a field."""
     DISCARDED = 32
     """It is in no container any more."""
 
@@ -86,7 +86,7 @@ _CORE_FIELDS: Final[dict[UUID, str]] = {
 
 
 def has_field(attribute_id: UUID) -> bool:
-    """Whether the attribute is one that ``Segment`` keeps in a field of its own."""
+    """Whether ``Segment`` keeps this attribute in a field."""
     return attribute_id in _CORE_FIELDS
 
 
@@ -96,21 +96,22 @@ class Segment(SegmentData):
     Attributes:
         name: its full name.
         last_modified_ms: time of the last change, Unix milliseconds.
-        sealed: takes no more changes but truncation and deletion.
+        sealed: allows only truncation and deletion.
         charged: bytes charged to the pool's account for it, without its chunks.
-        gate: reasons for an append to look closer, see ``Gate``.
-        attributes: all attributes that are not one of the fields below, including each writer's last event number under
-            the writer's id. Keys are the bytes of the ids, because peers cannot predict their hashes. A value of -2^63:
-            looked up and found absent.
+        gate: reasons for an append to look closer, see ``AppendCheck``.
+        attributes: all attributes without a field below, including each writer's last event number under the writer's
+            id. Keys are the bytes of the ids, because peers cannot predict their hashes. The value -2^63 means: looked
+            up and found absent.
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
         index: its index segment, if it was last found in the same container, else None. It may be deleted by now.
         index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
-        waiters: readers that wait for data, or None where there are none.
-        table: the table that lies in this segment, None where there is none; its log is this segment.
-        mapped: whether a request worked on it since it was created. Those that look at its state alone do not count.
-            Its name is used up then, and a negative offset is no longer an argument that is answered.
+        waiters: readers that wait for data, or None.
+        table: the table whose log is this segment, or None.
+        mapped: whether a request worked on the segment since its creation; requests that only query its state do not
+            count. The name of a mapped segment is used up, and a negative offset closes the connection instead of being
+            answered.
     """
 
     __slots__ = (
@@ -145,7 +146,9 @@ class Segment(SegmentData):
         self.last_modified_ms = now_ms
         self.mapped = False
         self.sealed = False
-        self.gate = (Gate.TRANSIENT.value if self.is_transient else 0) | (Gate.TABLE.value if self.is_table else 0)
+        self.gate = (AppendCheck.TRANSIENT.value if self.is_transient else 0) | (
+            AppendCheck.TABLE.value if self.is_table else 0
+        )
         self.attributes: dict[bytes, int] = {}
         self.creation_time: int | None = None
         self.event_count: int | None = None
@@ -168,11 +171,11 @@ class Segment(SegmentData):
     @property
     def is_discarded(self) -> bool:
         """Whether it is in no container any more."""
-        return bool(self.gate & Gate.DISCARDED.value)
+        return bool(self.gate & AppendCheck.DISCARDED.value)
 
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""
-        self.gate |= Gate.DISCARDED.value
+        self.gate |= AppendCheck.DISCARDED.value
         self.attributes, self.table, self.index, self.waiters = {}, None, None, None  # a writer may still refer to it
         self.clear()
         self.charge(-self.charged)
@@ -183,9 +186,9 @@ class Segment(SegmentData):
         return self.index_due_ms != NEVER
 
     def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
-        """Makes all changes of a writer's appends. If one fails, those before it stay written.
+        """Makes all changes of a writer's appends. If an append fails, the earlier appends stay written.
 
-        writer: the bytes of its id; none for entries of a table or an index. decided: as in ``write``. Live appends,
+        writer: the bytes of its id; empty for entries of a table or an index. decided: as in ``write``. Live appends,
         table writes and recovery all end here.
         """
         number, events, data, _ = rows[-1]
@@ -207,14 +210,14 @@ class Segment(SegmentData):
             self.event_count = (self.event_count or 0) + events
 
     def watch(self, readers: TailReaders | None) -> None:
-        """Set the readers that wait for data; None if there are none."""
+        """Sets the readers that wait for data, or None."""
         self.waiters = readers
-        self.gate = self.gate & ~Gate.WAITERS.value if readers is None else self.gate | Gate.WAITERS.value
+        self.gate = self.gate & ~AppendCheck.WAITERS.value if readers is None else self.gate | AppendCheck.WAITERS.value
 
     def seal(self) -> None:
         """Take no more changes."""
         self.sealed = True
-        self.gate |= Gate.SEALED.value
+        self.gate |= AppendCheck.SEALED.value
 
     def attribute(self, attribute_id: UUID) -> int | None:
         """An attribute's value, or None if it has never been set or looked up."""
@@ -244,7 +247,7 @@ class Segment(SegmentData):
             yield UUID(bytes=key), value
 
     def attribute_count(self) -> int:
-        """How many attributes there are, those with the value -2^63 included, as the reference counts them."""
+        """Returns the number of attributes as the reference counts them: attributes with the value -2^63 count, too."""
         return len(self.attributes) + sum(getattr(self, field) is not None for field in _CORE_FIELDS.values())
 
     def info(self) -> SegmentInfo:

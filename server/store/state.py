@@ -19,14 +19,14 @@ from segstore.server.store.chunks import Buffer, ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.memory import ATTRIBUTE_BYTES, name_bytes
 from segstore.server.store.operations import Operation, OperationJournal
-from segstore.server.store.segment import Gate, Segment, has_field
+from segstore.server.store.segment import AppendCheck, Segment, has_field
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_segment
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
-deleted ones included, and evicts those that are not used for a while (``ContainerConfig``, ``MetadataCleaner``)."""
+deleted segments included, and evicts unused segments after a while (``ContainerConfig``, ``MetadataCleaner``)."""
 
 
 class ContainerState:
@@ -179,7 +179,7 @@ class ContainerState:
     def _apply_append(self, operation: op.Appended) -> None:
         segment, writer_id = self.segments[operation.segment], operation.writer_id
         if writer_id is not None and has_field(writer_id):
-            segment.gate |= Gate.CORE_WRITER.value
+            segment.gate |= AppendCheck.CORE_WRITER.value
         start, writer = segment.length, b"" if writer_id is None else writer_id.bytes
         rows = [(operation.event_number, operation.events, operation.data, 0)]
         segment.append(writer, rows, operation.now_ms, True)
@@ -187,12 +187,12 @@ class ContainerState:
             self._pass_gate(segment, start, writer)
 
     def _pass_gate(self, segment: Segment, start: int, writer: bytes) -> None:
-        """What one append from ``start`` on does beside its ``Segment.append``."""
+        """Applies an append's side effects on table, readers and core attributes."""
         if segment.table is not None:
             self._update_table(segment, start, segment.read_bytes(start, segment.length - start))
-        if segment.gate & Gate.WAITERS:
+        if segment.gate & AppendCheck.WAITERS:
             self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
-        if segment.gate & Gate.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
+        if segment.gate & AppendCheck.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
             # The number is in the wrong place. The event count was updated after it, so it stands where both are one.
             number = segment.attributes.pop(writer)
             segment.charge(-ATTRIBUTE_BYTES)
@@ -220,7 +220,7 @@ class ContainerState:
 
     @staticmethod
     def _update_table(segment: Segment, offset: int, data: Buffer) -> None:
-        """Update the table in a segment, if it has one, after bytes were written at ``offset``."""
+        """Updates the segment's table, if any, after bytes were written at ``offset``."""
         if (table := segment.table) is not None:
             before = table.index_bytes
             table.appended(offset, data)

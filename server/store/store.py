@@ -1,10 +1,10 @@
 """All containers of one store, and the requests that touch more than one segment.
 
 Each segment belongs to the container that its name maps to; a request for a segment whose container is not owned here
-raises ``NotOwner``. What the reference does around a request happens here: a user's stream segment has an index segment
-beside it, created, truncated and deleted with it, which may lie in another container.
+raises ``NotOwner``. This module also maintains index segments: each segment of a user's stream has an index, which is
+created, truncated and deleted with it and may lie in another container.
 
-Invariant: container numbers are 0 to ``containers`` - 1, and ``owned`` are those that answer.
+Invariant: container numbers are 0 to ``containers`` - 1; only the ``owned`` containers answer.
 
 Follows ``PravegaRequestProcessor``, ``AppendProcessor``, ``IndexRequestProcessor`` and ``StreamSegmentService``.
 Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
@@ -31,7 +31,7 @@ from segstore.server.store.errors import (
 )
 from segstore.server.store.index import locate, truncation_point
 from segstore.server.store.operations import OperationJournal
-from segstore.server.store.results import ChunkInfo, ReadResult
+from segstore.server.store.results import ReadResult, StoredChunk
 from segstore.server.store.segment import Segment, SegmentInfo
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters
@@ -44,15 +44,15 @@ IS_INDEX = "segmentName is already an index segment name"
 class SegmentStore:
     """The state of one segment store.
 
-    ``owned`` are the containers that it starts with, all if None. ``journal`` gives the journal of each container.
+    ``owned``: the containers owned at the start; None for all. ``journal``: returns a container's journal.
 
     Attributes:
-        container_count: how many containers there are in the cluster.
-        containers: those owned here, by number; for reading only.
-        unopened: those owned here whose state is loaded on first use: number → function that loads it.
+        container_count: number of containers in the cluster.
+        containers: the containers owned here, by number; for reading only.
+        unopened: owned containers whose state is loaded on first use: number → function that loads it.
         pool: the chunks of all segments.
         waiters: readers that wait at a tail, in all containers.
-        separate_journals: nothing can change two containers at once, so segments merge within one only.
+        separate_journals: no operation can change two containers at once, so segments merge only within a container.
     """
 
     def __init__(
@@ -85,9 +85,7 @@ class SegmentStore:
     # Ownership
 
     def own(self, container_id: int, container: Container | None = None) -> Container:
-        """Answer for a container from now on: ``container`` as ``release`` returned it, here or of another store, or
-        an empty one.
-        """
+        """Takes over a container: ``container`` as returned by ``release`` of any store, or an empty container."""
         if not 0 <= container_id < self.container_count:
             raise ValueError(f"container {container_id} is not one of 0 to {self.container_count - 1}")
         if container_id in self.containers:
@@ -220,8 +218,8 @@ class SegmentStore:
         located = None if segment is None else locate(name, segment, target)
         return self.segment_info(name).length if located is None else located
 
-    def list_chunks(self, name: str) -> list[ChunkInfo]:
-        """What storage would hold of a segment. Raises ``Unmapped`` for one that does not exist here."""
+    def list_chunks(self, name: str) -> list[StoredChunk]:
+        """Returns a segment's chunks as in the reference's storage. Raises ``Unmapped`` if the segment is absent."""
         try:
             return self.container_for(name).list_chunks(name)
         except (NoSuchSegment, NotOwner) as error:
@@ -259,8 +257,9 @@ class SegmentStore:
                 raise SegmentTruncated(name, start_offset=error.start_offset, offset=offset) from error
 
     def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
-        """The number of the writer's last event, -2^63 if it never wrote; a user's segment gets its index if it has
-        none. Works on sealed segments too.
+        """Returns the number of the writer's last event, or -2^63 if it never wrote.
+
+        Creates a missing index of a user's segment. Works on sealed segments, too.
 
         Raises ``NotOwner``, ``NoSuchSegment``, ``AttributeLimit``; for the index, by its own name, ``NotOwner`` and
         ``SegmentExists`` (its name is used up).
@@ -291,10 +290,11 @@ class SegmentStore:
         return length
 
     def merge_batch(self, target: str, sources: Sequence[str], *, now_ms: int) -> list[int]:
-        """Merge the sources in order; the target's length after each. One that does not exist counts as merged.
+        """Merges the sources in order; returns the target's length after each source.
 
-        All sources are tried. Raises the first error: ``NotOwner``, ``NoSuchSegment`` and ``SegmentSealed`` for the
-        target, ``Unmapped`` for a truncated source; ``IllegalArgument`` if the target is an index and all was done.
+        All sources are tried. A missing source counts as merged. Raises the first error: ``NotOwner``,
+        ``NoSuchSegment`` and ``SegmentSealed`` for the target, ``Unmapped`` for a truncated source; after all merges,
+        ``IllegalArgument`` if the target is an index.
         """
         home = self.container_for(target)
         lengths: list[int] = []

@@ -19,13 +19,13 @@ from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
 Token = Hashable
-"""What a waiting reader is known by; the caller's choice, unique among those that wait."""
+"""Identifies a waiting reader; chosen by the caller, unique among the waiting readers."""
 
 _SPARE: Final = 16
 
 
-class Watched(Protocol):
-    """A segment. waiters: the readers at its tail, None for none; `watch` sets them."""
+class WatchedSegment(Protocol):
+    """A segment. waiters: the readers at its tail, or None; `watch` sets them."""
 
     waiters: TailReaders | None
 
@@ -53,20 +53,20 @@ class Woken(NamedTuple):
 
 
 class TailReaders:
-    """The readers at the tail of one segment, in a heap by offset, so that an append visits only those that it wakes.
+    """The readers at the tail of one segment, in a heap by offset, so that an append visits only readers that it wakes.
 
     Attributes:
         segment: the segment; None once all were woken. New readers of the segment then get a new tail.
         offsets: token → offset and order of arrival, of readers that wait, or were woken and not taken yet.
-        below: readers that wait for an offset below this were woken; None if none were.
+        below: readers that wait for an offset below this were woken; None if no reader was woken.
 
-    Invariant: the heap holds all of ``offsets``, and at most as many removed ones.
+    Invariant: the heap holds all of ``offsets`` and at most as many removed readers.
     """
 
     __slots__ = ("_arrivals", "_heap", "below", "offsets", "segment")
 
-    def __init__(self, segment: Watched) -> None:
-        self.segment: Watched | None = segment
+    def __init__(self, segment: WatchedSegment) -> None:
+        self.segment: WatchedSegment | None = segment
         self.offsets: dict[Token, tuple[int, int]] = {}
         self.below: int | None = None
         self._heap: list[tuple[int, int, Token]] = []
@@ -84,7 +84,7 @@ class TailReaders:
             heapify(self._heap)
 
     def has(self, below: int | None) -> bool:
-        """Whether a reader waits for an offset below ``below``, or for any offset if that is None."""
+        """Whether a reader waits for an offset below ``below``, or for any offset if ``below`` is None."""
         heap, offsets = self._heap, self.offsets
         while heap and offsets.get(heap[0][2]) != heap[0][:2]:
             heappop(heap)
@@ -119,7 +119,7 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def add(self, segment: Watched, offset: int, token: Token) -> None:
+    def add(self, segment: WatchedSegment, offset: int, token: Token) -> None:
         """Registers ``token`` to wait for the byte at ``offset``. Raises ``ValueError`` if it waits already."""
         if token in self._readers:
             raise ValueError(f"{token!r} waits already")
@@ -155,7 +155,7 @@ class Waiters:
             self.woken.popleft()
         return taken
 
-    def wake(self, segment: Watched, reason: WakeReason, *, below: int | None = None) -> None:
+    def wake(self, segment: WatchedSegment, reason: WakeReason, *, below: int | None = None) -> None:
         """Wakes the readers that wait for an offset below ``below``, or all."""
         readers = segment.waiters
         if readers is None:

@@ -1,12 +1,12 @@
 """A proxy for a controller's gRPC port that forwards calls unchanged and replaces addresses in the answers.
 
 Calls of any service and method are forwarded as raw messages, with metadata, remaining time, initial and trailing
-metadata, status and details unchanged. Two answers contain addresses: `getURI` the address of a store,
-`getControllerServerList` those of the controllers. They are replaced with the tap's addresses. An answer to these
-methods that cannot be decoded, or that has no valid address, is forwarded unchanged and logged.
+metadata, status and details unchanged. Two answers contain addresses: `getURI` a store's address,
+`getControllerServerList` the controllers' addresses. They are replaced with the tap's addresses. An answer to these
+methods that cannot be decoded, or has no valid address, is forwarded unchanged and logged.
 
 Invariants: a message has at most 64 MiB; each call is made upstream once; a client that cancels a call cancels it
-upstream; after `aclose`, which can be called twice, no call and no channel is left. gRPC itself handles metadata whose
+upstream; after `aclose`, which can be called twice, no call and no channel remains. gRPC itself handles metadata whose
 names begin with "grpc-" and the compression of messages.
 """
 
@@ -25,8 +25,8 @@ from segstore.server.controller.api import (
     MOST_MESSAGE,
     RAW,
     Calls,
+    CallsInFlight,
     Handler,
-    InFlight,
     channel_to,
     listen,
     new_server,
@@ -67,7 +67,7 @@ class ControllerFront(Handler):
     ) -> None:
         self.port = 0
         self.controller = controller
-        self._in_flight = InFlight(server, self, calls)
+        self._in_flight = CallsInFlight(server, self, calls)
         self._channel = channel
         self._through = through
         self._published_host = published_host
@@ -98,7 +98,7 @@ class ControllerFront(Handler):
         bound = await listen(server, host, port, tls)
         self = cls(server, channel_to(controller, trust), controller, through, published_host, calls)
         self.port = bound
-        await self._in_flight.begin(bound)
+        await self._in_flight.begin()
         return self
 
     @property
@@ -107,7 +107,7 @@ class ControllerFront(Handler):
         return messages.NodeUri(endpoint=own.named_host, port=own.port)
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Accepts no more calls, gives those in flight `grace_s` seconds, then stops."""
+        """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
         await self._channel.close(None)
 
@@ -134,7 +134,7 @@ class ControllerFront(Handler):
     def service(self, handler_call_details: Any) -> Any:
         """Returns the handler of a call of any method.
 
-        The methods of the controller are unary. Those of other services may be, which on the wire is a stream of one
+        The controller's methods are unary. Methods of other services may stream; a unary call is a stream of one
         message.
         """
         method = handler_call_details.method
@@ -183,7 +183,7 @@ class ControllerFront(Handler):
         return handle
 
     async def _answer(self, method: str, call: Any, context: Any, take: Callable[[], Awaitable[None]]) -> None:
-        """Forwards what a call is answered; `take` forwards its messages."""
+        """Forwards the answer to a call; `take` forwards its messages."""
         try:
             initial = tuple(await call.initial_metadata())
             if initial:

@@ -27,7 +27,7 @@ FindRuns = Callable[[memoryview, int], tuple[list[Any], int]]
 """Returns the runs with which bytes begin at a position, and where they end."""
 
 
-class Piece(NamedTuple):
+class ReceivedBytes(NamedTuple):
     """Bytes as received, with their command, or the runs that they are; None if they are only forwarded.
 
     is_request: whether they are or complete a frame that is numbered as a request, also if it cannot be decoded.
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
     is_request: bool = False
 
 
-class Frames:
+class FrameSplitter:
     """Splits one direction of a connection into pieces.
 
     Attributes:
@@ -62,14 +62,15 @@ class Frames:
         """Number of bytes in memory: of an incomplete frame, or of a feed that stopped early."""
         return len(self._begun) + len(self._left)
 
-    def feed(self, data: bytes, most: float = inf, find_runs: FindRuns | None = None) -> list[Piece]:
+    def feed(self, data: bytes, most: float = inf, find_runs: FindRuns | None = None) -> list[ReceivedBytes]:
         """Takes the next bytes and returns the pieces that they complete, at most `most`.
 
-        With `find_runs` it also stops in front of an append block: what comes before may change what is a run.
+        With `find_runs` it also stops before an append block, because earlier pieces may decide whether the block is a
+        run.
         """
         self.has_more = False
         if self._lost:
-            return [Piece(data, None)]
+            return [ReceivedBytes(data, None)]
         if self._begun:
             self._begun += data
             if len(self._begun) < self._need:
@@ -79,12 +80,12 @@ class Frames:
         at, self._at = self._at, 0
         if at:
             data, self._left = self._left + data, b""
-        pieces: list[Piece] = []
+        pieces: list[ReceivedBytes] = []
         end = len(data)
         if find_runs is not None and not self._passing:
             runs, stop = find_runs(memoryview(data), at)
             if runs:
-                pieces.append(Piece(data[at:stop], runs))
+                pieces.append(ReceivedBytes(data[at:stop], runs))
                 at = stop
         while at < end:
             self.has_more = len(pieces) >= most
@@ -105,14 +106,14 @@ class Frames:
                     stop = at + self._need
                     if self.has_more or stop > end:
                         break
-                    pieces.append(Piece(data[at:stop], self._decoded(data[at:stop]), is_request(code)))
+                    pieces.append(ReceivedBytes(data[at:stop], self._decoded(data[at:stop]), is_request(code)))
                     at = stop
                     continue
                 else:
                     self._set_problem(f"no command has the type code {code}")
                     self._passing, self._passes_request = HEADER_BYTES + length, is_request(code)
             stop = min(end, at + self._passing)
-            pieces.append(Piece(data[at:stop], None, self._passes_request and self._passing == stop - at))
+            pieces.append(ReceivedBytes(data[at:stop], None, self._passes_request and self._passing == stop - at))
             self._passing -= stop - at
             at = stop
         if self.has_more:
@@ -128,7 +129,7 @@ class Frames:
         return rest
 
     def clear(self) -> None:
-        """Drops what is buffered."""
+        """Discards the buffered bytes."""
         self._begun.clear()
         self._left, self._at = b"", 0
         self.has_more = False

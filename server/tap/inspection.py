@@ -24,7 +24,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from segstore.server.faults import End, Execute, Finish, Lane, Send
-from segstore.server.tap.frames import FindRuns, Frames
+from segstore.server.tap.frames import FindRuns, FrameSplitter
 from segstore.server.tap.states import LinkState
 from segstore.wire import AppendBlock, AppendBlockEnd, WireError, encode
 from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter
@@ -34,7 +34,6 @@ from segstore.wire.trace import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.server.fair_queue import FairQueue
     from segstore.server.faults import Effect, Faults, Seen
     from segstore.server.recording import RecordedConnection
     from segstore.server.tap.side import Side
@@ -47,8 +46,8 @@ _PASSED: Final = WHOLE_APPENDS._replace(row=("last_event_number", "request_id"))
 _Run = tuple[BlockWriter, list[tuple[int, int]]]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
-_STEP: Final = 64
-"""Number of pieces processed at a time."""
+_STEP: Final = 1024
+"""Pieces of a side that are processed before other links have their turn."""
 _LINGER_S: Final = 2.0
 """Time for the store to answer earlier requests when a rule closes the connection before a request."""
 _HELD: Final = "held by fault rules"
@@ -71,32 +70,26 @@ class Inspected(Protocol):
 
 
 class Inspection:
-    """The lane of one link, with the decoders that feed it.
+    """The lane of a link, with the decoders that feed it.
 
-    store: number of the store. queue: gives the links with rules their turns. recorded: as for `Lane`.
+    store: number of the store. recorded: as for `Lane`.
     """
 
     def __init__(
-        self,
-        link: Inspected,
-        faults: Faults,
-        *,
-        store: int,
-        queue: FairQueue,
-        recorded: RecordedConnection | None = None,
+        self, link: Inspected, faults: Faults, *, store: int, recorded: RecordedConnection | None = None
     ) -> None:
         self._link = link
-        self._queue = queue
+        self._scheduled: asyncio.Handle | None = None
         self._toxics = faults.toxics
         self._store = store
         self._lane = Lane(
             faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True, recorded=recorded
         )
-        self._requests, self._replies = Frames(), Frames()
+        self._requests, self._replies = FrameSplitter(), FrameSplitter()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
         self._backlog: deque[tuple[bytes, Command | Append | list[_Run] | bool]] = deque()
-        """What is to be forwarded. A bool instead of what was decoded: whether it counts as a request all the same."""
+        """Data to forward, with its decoded form; for undecoded data, a bool: whether it counts as a request."""
         self._to_store: list[bytes] = []
         self._to_client: list[bytes] = []
         self._answered: list[Seen] = []
@@ -124,25 +117,21 @@ class Inspection:
     # --- input ------------------------------------------------------------------------------------------------------
 
     def take(self, side: Side, data: bytes) -> None:
-        """Processes data received from a side, for one slice; the rest is processed in turn with other links."""
-        queue = self._queue
-        queue.begin()
+        """Processes one step of the data received from a side; the rest follows in the next loop iterations."""
         self._take_some(side, data)
-        left = self.advance()
-        queue.end()
-        if left:
-            queue.add(self, heavy=True)
+        self._take_rest_soon()
 
-    def advance(self) -> bool:
-        """Processes data from both sides, for one slice; returns whether there is more."""
-        link, is_over = self._link, self._queue.is_over
-        while self._requests.has_more or self._replies.has_more:
-            if is_over():
-                return True
-            for side, frames in ((link.client, self._requests), (link.store, self._replies)):
-                if frames.has_more:
-                    self._take_some(side, b"")
-        return False
+    def _take_rest_soon(self) -> None:
+        if self._scheduled is None and (self._requests.has_more or self._replies.has_more):
+            self._scheduled = asyncio.get_running_loop().call_soon(self._take_rest)
+
+    def _take_rest(self) -> None:
+        """Processes one step of the data of each side."""
+        self._scheduled = None
+        for side, frames in ((self._link.client, self._requests), (self._link.store, self._replies)):
+            if frames.has_more:
+                self._take_some(side, b"")
+        self._take_rest_soon()
 
     def _take_some(self, side: Side, data: bytes) -> None:
         """Adds bytes of a side, and processes one step of its pending bytes."""
@@ -222,7 +211,7 @@ class Inspection:
         self._backlog.append((raw, is_request if item is None else item))
 
     def _drain_backlog(self) -> None:
-        """Passes queued requests to the lane, in order, until it holds one; then pauses or resumes reading."""
+        """Passes queued requests to the lane, in order, until it holds a request; then pauses or resumes reading."""
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
             raw, item = self._backlog.popleft()
@@ -301,7 +290,7 @@ class Inspection:
                     self._close(why, reset=reset)
 
     def _finish(self, why: str) -> None:
-        """Sends EOF to the store, which answers what it has received and closes."""
+        """Sends EOF to the store, which answers the received requests and closes."""
         link = self._link
         if self._is_ending or link.state is LinkState.CLIENT_ENDED:
             return
@@ -326,7 +315,7 @@ class Inspection:
             self._when_drained.append(link.client.close)
 
     def _drained(self) -> None:
-        """Runs what was deferred until all replies were sent."""
+        """Runs the actions deferred until all replies were sent."""
         actions, self._when_drained = self._when_drained, []
         for each in actions:
             each()
@@ -385,13 +374,14 @@ class Inspection:
         self._requests.clear()
         self._replies.clear()
         self._link.hold(0)
-        self._queue.discard(self)
+        if self._scheduled is not None:
+            self._scheduled.cancel()
 
 
 def _one_by_one(raw: bytes, runs: list[_Run]) -> list[tuple[bytes, Append]]:
     """The appends of runs by themselves, each with its frames."""
     segments = (writer.segment for writer, rows in runs for _ in rows)
-    pieces = iter(Frames().feed(raw))
+    pieces = iter(FrameSplitter().feed(raw))
     found = []
     for segment, (head, block, _), (tail, end, _) in zip(segments, pieces, pieces, strict=True):
         assert isinstance(block, AppendBlock)

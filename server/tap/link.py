@@ -1,13 +1,13 @@
 """A link: one client connection through the tap and its connection to the store.
 
 Without rules or an observer, bytes are forwarded unchanged, undecoded, and then recorded. Otherwise `inspection`
-decodes them and applies the rules: what a client sent is recorded as it arrives, replies as they are forwarded. A
-half-close is forwarded as a half-close, a reset as a reset.
+decodes them and applies the rules; requests are recorded as they arrive, replies as they are forwarded. A half-close is
+forwarded as a half-close, a reset as a reset.
 
 Invariants: a side is read only while the other accepts data, so at most `HIGH_BYTES` and one read, decoded two frames,
 are buffered for a slow peer; a client is not read before its store is connected; no peer is disconnected for the data
 it sends, except by a fault rule or by the tap's limit on incomplete frames; when a link is closed, both sockets are
-closed, the recorder was notified once, and nothing that it held stays in memory.
+closed, the recorder was notified once, and the link's memory is released.
 
 TLS has no half-close: if one side uses TLS, the end of a direction closes the connection.
 """
@@ -29,7 +29,6 @@ from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import LASTING_BYTES, Direction
 
 if TYPE_CHECKING:
-    from segstore.server.fair_queue import FairQueue
     from segstore.server.faults import Faults
     from segstore.server.recording import Recorder
 
@@ -110,14 +109,13 @@ class Door:
         return totals, {"connections_open": len(self.connections), "outstanding_bytes": held}
 
 
-class Tap(Protocol):
+class LinkContext(Protocol):
     """Objects shared by all links of a tap; see `TapServer`."""
 
     connect_timeout_s: float
     upstream_context: ssl.SSLContext | None
     recorder: Recorder | None
     rules: Faults | None
-    queue: FairQueue
     links: set[Link]
     closing: bool
 
@@ -134,14 +132,14 @@ class Link:
         state: see `states`.
         client, store: the two sides.
         peer: the client's address.
-        number: the link's number in recordings and for fault rules; None without both.
-        held_bytes: number of bytes of frames that it holds, as last reported to the tap.
+        number: the link's number in recordings and for fault rules; None without either.
+        held_bytes: size of the buffered frames, as last reported to the tap.
     """
 
     admin = False
     writers = waiting_reads = None
 
-    def __init__(self, tap: Tap, door: Door) -> None:
+    def __init__(self, tap: LinkContext, door: Door) -> None:
         self._tap = tap
         self._door = door
         self.state = LinkState.CONNECTING
@@ -198,8 +196,7 @@ class Link:
             client.note = partial(_received, recorded)
             self.store.note = lambda data: recorded.sent((data,))
         if rules is not None:
-            door, queue = self._door, self._tap.queue
-            self._inspection = Inspection(self, rules, store=door.number, queue=queue, recorded=self._recorded)
+            self._inspection = Inspection(self, rules, store=self._door.number, recorded=self._recorded)
             self.number = self._inspection.number
             self._inspection.connect(client)
         client.hold(_NO_STORE)
@@ -259,7 +256,7 @@ class Link:
             self._inspection.ended(side)
 
     def pass_end(self, side: Side) -> None:
-        """Forwards EOF from a side; closes both when both have ended."""
+        """Forwards EOF from a side; closes both sides after the second EOF."""
         before = self.state
         self._move(LinkEvent.CLIENT_ENDED if side is self.client else LinkEvent.STORE_ENDED)
         if self.state is before:

@@ -7,7 +7,7 @@ later.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.wire import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, FrameDecoder, Hello, WireError, encode
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import ssl
 
     from segstore.wire.endpoint import Endpoint
-
-_MOST_BYTES: Final = 64 * 1024
 
 
 class Probed(NamedTuple):
@@ -57,8 +55,8 @@ async def _hello(store: Endpoint, context: ssl.SSLContext | None) -> Any:
     reader, writer = await asyncio.open_connection(*store, ssl=context)
     try:
         writer.write(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)))
-        decoder = FrameDecoder(max_frame_bytes=_MOST_BYTES)
-        while data := await reader.read(_MOST_BYTES):
+        decoder = FrameDecoder()
+        while data := await reader.read(64 * 1024):
             for frame in decoder.feed(data):
                 return frame
     finally:

@@ -1,13 +1,13 @@
 """A tap: a proxy between Pravega clients and servers that forwards, records and can disturb their traffic.
 
-It has one port for each store that it knows: the configured one, and each store that the controller names in a
-forwarded answer. The tap replaces the store's address in that answer with its own port for the store, so a client that
-uses the tap never sees another address.
+It has a port for each known store: the configured store, and the stores that the controller names in forwarded answers.
+The tap replaces the store's address in that answer with its own port for the store, so a client that uses the tap never
+sees another address.
 
 Invariants: bytes are forwarded unchanged (`segstore.server.tap.link`) unless fault rules change them
 (`segstore.server.tap.inspection`); a store keeps its port for the tap's lifetime; after `stop`, which can be called
-twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: more than `MOST_STORES`
-stores; a store that is the tap itself.
+twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: a store that
+is the tap itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.server.accepting import stop_accepting
-from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.net import TlsFiles, listening_on, public_host, trusting
 from segstore.server.recording import together
@@ -41,22 +40,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_STORES: Final = 1_000
 MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
 _PROBE_S: Final = 3.0
-_MOST_PROBED: Final = 10
 _LOOP_S: Final = 10.0
 """How long a store counts as the tap itself. After that its name may lead elsewhere, so a client tries again."""
-
-
-class TooManyStores(OSError):
-    """The controller has named more than `MOST_STORES` stores."""
-
-    def __init__(self, store: Endpoint) -> None:
-        super().__init__(f"{store} would be the store number {MOST_STORES + 1} that the controller names")
-        self.store = store
 
 
 class TapSettings(BaseModel):
@@ -65,11 +54,11 @@ class TapSettings(BaseModel):
     controller: the controller's address, (host, port); None for no controller.
     store: address of a store known from the start, (host, port).
     host: the address on which the tap listens.
-    port: port for the first store; further stores get the following ports. 0 picks free ones.
-    controller_port: port for calls to the controller; 0 picks a free one.
-    http_port: port of the live page and the control API (HTTP); 0 picks a free one; None for no such port.
+    port: port for the first store; further stores get the following ports. 0 picks free ports.
+    controller_port: port for calls to the controller; 0 picks a free port.
+    http_port: port of the live page and the control API (HTTP); 0 picks a free port; None disables it.
     http_token_file: file with the token that requests to the control API must carry; required beyond loopback.
-    history_bytes: with an HTTP port, bytes of the latest traffic to keep in memory; 0 for none.
+    history_bytes: with an HTTP port, bytes of the latest traffic to keep in memory; 0 keeps no traffic.
     published_host: the tap's host name in answers to clients. None means `host`, or "localhost" for TLS on a loopback
         address, because a certificate names hosts.
     tls: whether to connect to controller and stores with TLS.
@@ -122,7 +111,6 @@ class TapServer(WithFaults):
         traffic: the latest traffic, recorded too; None if it is not kept.
         rules: fault rules and request log; None to forward bytes without decoding.
         links: the open connections.
-        queue: links that have more pieces to process than a slice allows.
         closing: whether `stop` was called.
         upstream_context: TLS context for connections to stores; None without TLS.
         sockets: direction, addresses of both ends → door and side, for the sockets of all links.
@@ -140,7 +128,6 @@ class TapServer(WithFaults):
         if recorder is not None:
             self.record(recorder)
         self.links: set[Link] = set()
-        self.queue = FairQueue()
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
         self._trusted: bytes | None = None
@@ -155,7 +142,7 @@ class TapServer(WithFaults):
         self._control_api: ControlApi | None = None
 
     def record(self, recorder: Recorder) -> None:
-        """Records the traffic, before the start, beside what records it already."""
+        """Adds a recorder. Call before the start."""
         self.recorder = together(self.recorder, recorder)
 
     # --- addresses --------------------------------------------------------------------------------------------------
@@ -231,9 +218,9 @@ class TapServer(WithFaults):
         )
 
     async def probe(self) -> list[Probed]:
-        """Finds out whether the controller and the known stores answer now, also the store that the controller names.
+        """Checks whether the controller, the known stores and the store that the controller names answer.
 
-        Raises nothing for one that does not answer.
+        A server that does not answer raises no error.
         """
         stores, found = list(self._doors), []
         if self._front is not None:
@@ -241,7 +228,7 @@ class TapServer(WithFaults):
             found.append(asked)
             if named is not None and named not in stores:
                 stores.append(named)
-        asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores[:_MOST_PROBED]]
+        asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores]
         return [*found, *await asyncio.gather(*asking)]
 
     async def ask_for_store(self) -> None:
@@ -268,8 +255,6 @@ class TapServer(WithFaults):
         async with self._learning:
             door = self._doors.get(store)
             if door is None:
-                if len(self._doors) >= MOST_STORES:
-                    raise TooManyStores(store)
                 door = Door(store, len(self._doors))
                 await self._open(door)
                 self._doors[store] = door
@@ -297,10 +282,9 @@ class TapServer(WithFaults):
         return len(links)
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
-        """Stops listening and closes all connections; peers have `drain_s` seconds to read what is in flight.
+        """Stops listening and closes all connections; peers have `drain_s` seconds to read data in flight.
 
-        Can be called again, even while it runs: each call returns when everything is stopped. Raises
-        FaultFunctionError.
+        Can be called again, even while it runs: every call returns when the tap is stopped. Raises FaultFunctionError.
         """
         self.closing = True
         async with self._stopping:
@@ -372,7 +356,9 @@ class TapServer(WithFaults):
             del self.sockets[key]
 
     def hold(self, link: Link, size: int) -> None:
-        """Records how many bytes of frames a link holds. If all hold too many, those with the most are closed."""
+        """Updates the size of a link's buffered frames. If the links together exceed the limit, closes the largest
+        links.
+        """
         self.held_bytes += size - link.held_bytes
         link.held_bytes = size
         while self.held_bytes > MOST_HELD_BYTES:

@@ -1,6 +1,6 @@
-"""One of the two sockets of a link: pauses and resumes reading, keeps what is sent before the connection is made.
+"""One of the two sockets of a link: pauses and resumes reading, buffers data sent before the connection is made.
 
-Invariant: data is written in order, also across the making of the connection; nothing is written after EOF.
+Invariant: data is written in order, also data sent before the connection is made; nothing is written after EOF.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HIGH_BYTES: Final = 1024 * 1024
-"""A side is not read while more than this is buffered for the other one."""
+"""A side is not read while more bytes than this are buffered for the other side."""
 _FULL: Final = "the other side does not take it"
 _HELLO: Final = Hello.code.to_bytes(4, "big", signed=True)
 
@@ -40,11 +40,11 @@ class Side(asyncio.Protocol):
 
     Attributes:
         direction: direction of the data received: REQUEST from the client, REPLY from the store.
-        other: the side to which that data is forwarded.
+        other: the side to which the data is forwarded.
         transport: None before the connection is made and after it is lost.
         ended: whether EOF was received.
-        note: called with the data forwarded from this side, to record it.
-        ends: the addresses of both ends of the socket, first of the one that has connected; () if they are unknown.
+        note: records data forwarded from this side.
+        ends: the addresses of both ends of the socket, the connecting end first; () if unknown.
         bytes_in, bytes_out: number of bytes read and written.
     """
 
@@ -125,7 +125,7 @@ class Side(asyncio.Protocol):
         del self._link, self.other
 
     def warn(self, what: str) -> None:
-        """Logs what is wrong with the data of this side, which is forwarded all the same."""
+        """Logs an error in the data of this side, which is forwarded nevertheless."""
         log.warning("connection from %s: of the %s: %s", self._link.peer, self._peer, what)
 
     def forward(self, data: bytes) -> None:

@@ -28,7 +28,7 @@ class LinkState(Enum):
     DRAINING = auto()
     """Nothing more is taken from either side; replies that are queued still leave."""
     CLOSING = auto()
-    """Nothing more is forwarded; the sockets send what they have buffered, and close."""
+    """Nothing more is forwarded; the sockets send their buffers and close."""
     CLOSED = auto()
 
 
@@ -38,13 +38,13 @@ class LinkEvent(Enum):
     CONNECTED = auto()
     """The store is connected."""
     CLIENT_ENDED = auto()
-    """The client's EOF, or that of a fault rule, is due at the store."""
+    """EOF, from the client or a fault rule, is due at the store."""
     STORE_ENDED = auto()
     """The store's EOF is due at the client."""
     CUT = auto()
     """A fault rule closes the connection."""
     CLOSE = auto()
-    """A socket was lost, or both are to be closed."""
+    """A socket was lost, or both sockets must close."""
     GONE = auto()
     """Both sockets are closed, and no attempt to connect is pending."""
 
@@ -71,7 +71,7 @@ TRANSITIONS: Final = {
 
 
 def after(state: LinkState, event: LinkEvent) -> LinkState:
-    """The state that follows. Raises ValueError if there is none."""
+    """Returns the next state. Raises ValueError if the event is impossible in this state."""
     found = TRANSITIONS.get((state, event))
     if found is None:
         raise ValueError(f"a link in state {state.name} cannot take {event.name}")

@@ -1,10 +1,9 @@
 """Toxics: disturbances of the bytes between a client's socket and a server, named as in Toxiproxy."""
 
-from segstore.server.toxics.models import MOST_TOXICS, TOXIC_MODELS, Milliseconds, Toxic, ToxicOptions, check_names
+from segstore.server.toxics.models import TOXIC_MODELS, Milliseconds, Toxic, ToxicOptions, check_names
 from segstore.server.toxics.toxics import NoSuchToxic, Toxics, ToxicTally
 
 __all__ = [
-    "MOST_TOXICS",
     "TOXIC_MODELS",
     "Milliseconds",
     "NoSuchToxic",

@@ -2,10 +2,10 @@
 
     Latency(type="latency", stream="downstream", latency=100, jitter=20)
 
-Names, units and defaults are those of Toxiproxy. The attributes are beside the other fields, or in `attributes`, as in
-Toxiproxy's JSON. Deliberate differences: `down` is a toxic and not a state of a proxy; `half_open` and the
-distributions of `latency` are additions; `rate`, `bytes`, `average_size`, and the times of `slow_close` and `timeout`
-are required, whose default is 0 there.
+Names, units and defaults are Toxiproxy's. A toxic's attributes are beside the other fields, or in `attributes`, as in
+Toxiproxy's JSON. Deliberate differences: `down` is a toxic, not a state of a proxy; `half_open` and the distributions
+of `latency` are additions; `rate`, `bytes`, `average_size`, and the times of `slow_close` and `timeout` are required
+(Toxiproxy's default is 0).
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from segstore.server.config import PlainName, unknown_name
 from segstore.wire.names import MAX_INT64
 from segstore.wire.validation import first_error, message_of
 
-MOST_TOXICS: Final = 100
-_MOST_NAME: Final = 255
 _DAY_MS: Final = 86_400_000
 
 Stream = Literal["upstream", "downstream"]
@@ -39,7 +37,7 @@ def _of_stores(given: Any) -> Any:
 class _Toxic(BaseModel):
     """Fields of all toxics.
 
-    name: for `clear`. Default: the type, with the stream if there is one, such as `latency_downstream`.
+    name: for `clear`. Default: the type, followed by the stream, if any, such as `latency_downstream`.
     toxicity: the fraction of connections that have the toxic, chosen by the seed.
     store: the number of the store in its cluster, from 0. Default: all stores.
     """
@@ -47,7 +45,7 @@ class _Toxic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, strict=True)
 
     type: str
-    name: PlainName = Field(default="", max_length=_MOST_NAME)
+    name: PlainName = ""
     toxicity: float = Field(default=1.0, ge=0, le=1)
     store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=MAX_INT64, strict=True)
 
@@ -58,7 +56,7 @@ class _Toxic(BaseModel):
 
     @property
     def known_as(self) -> str:
-        """Its name, or the default one."""
+        """Its name, or the default name."""
         return self.name or self.type
 
 
@@ -212,7 +210,7 @@ Toxic = Annotated[
     ),
     BeforeValidator(_of_known_type),
 ]
-"""One of the toxics above, or an object with its type and fields."""
+"""A toxic of a class above, or an object with its type and fields."""
 
 
 class ToxicOptions(TypedDict, total=False):
@@ -242,7 +240,7 @@ def check_names(toxics: Iterable[Toxic]) -> None:
 
 
 def toxic_problem(error: ValidationError) -> str:
-    """Returns what is wrong with a toxic made in Python: the field, and a sentence."""
+    """Returns the error in a toxic made in Python: the field, and a sentence."""
     first = first_error(error)
     tag, field = next(iter(first["loc"]), ""), str(first["loc"][-1]) if len(first["loc"]) > 1 else ""
     if first["type"] == "extra_forbidden":

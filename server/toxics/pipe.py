@@ -1,9 +1,10 @@
 """One direction of a connection with toxics, sans I/O: bytes in, pieces out at their times.
 
-The stages of the toxics follow each other. Only the first piece is computed ahead, so a pipe holds what was put into it
-and no more, and a change of the toxics applies to everything that has not left.
+Bytes pass the toxics' stages in order. Only the first piece is computed ahead, so a pipe holds no more bytes than were
+put into it, and a change of the toxics applies to all bytes still in the pipe.
 
-Invariants: bytes leave in the order in which they came, none before its time; what no stage drops leaves.
+Invariants: bytes leave in the order of their arrival, never before their time; all bytes leave unless a stage drops
+them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from segstore.server.toxics.stages import Mark
+from segstore.server.toxics.stages import ToxicMark
 
 if TYPE_CHECKING:
-    from segstore.server.toxics.stages import Content, Item, Stage
+    from segstore.server.toxics.stages import Content, Item, ToxicStage
 
 
 class Pipe:
@@ -23,18 +24,18 @@ class Pipe:
 
     def __init__(self) -> None:
         self.size = 0
-        self._stages: Sequence[Stage] = ()
+        self._stages: Sequence[ToxicStage] = ()
         self._waiting: deque[Item] = deque()
         self._current: Iterator[Item] | None = None
         self._arrived: Item | None = None
         self._left = 0  # bytes of the current item that have neither left nor been dropped
         self._next: Item | None = None
 
-    def use(self, stages: Sequence[Stage]) -> None:
-        """Replaces the stages. Everything that has not left goes through the new ones, from when it came."""
+    def use(self, stages: Sequence[ToxicStage]) -> None:
+        """Replaces the stages. All bytes still in the pipe go through the new stages, with their times of arrival."""
         if self._current is not None and self._arrived is not None:
             when_s, content = self._arrived
-            if isinstance(content, Mark):
+            if isinstance(content, ToxicMark):
                 if self._next is not None:
                     self._waiting.appendleft(self._arrived)
             elif self._left:
@@ -46,7 +47,7 @@ class Pipe:
     def put(self, now_s: float, content: Content) -> None:
         """Adds bytes, which become the property of the pipe, or a mark."""
         self._waiting.append((now_s, content))
-        if not isinstance(content, Mark):
+        if not isinstance(content, ToxicMark):
             self.size += len(content)
 
     def put_back(self, rest: memoryview) -> None:
@@ -83,7 +84,7 @@ class Pipe:
             return None
         self._next = None
         content = found[1]
-        if not isinstance(content, Mark):
+        if not isinstance(content, ToxicMark):
             self._count_left(len(content))
         return content
 
@@ -101,7 +102,7 @@ class Pipe:
                 if not self._waiting:
                     break
                 self._arrived = self._waiting.popleft()
-                self._left = 0 if isinstance(self._arrived[1], Mark) else len(self._arrived[1])
+                self._left = 0 if isinstance(self._arrived[1], ToxicMark) else len(self._arrived[1])
                 self._current = _through(self._stages, self._arrived)
             self._next = next(self._current, None)
             if self._next is None:
@@ -111,13 +112,13 @@ class Pipe:
         return self._next
 
 
-def _through(stages: Sequence[Stage], item: Item) -> Iterator[Item]:
+def _through(stages: Sequence[ToxicStage], item: Item) -> Iterator[Item]:
     items: Iterator[Item] = iter((item,))
     for stage in stages:
         items = _each(stage, items)
     return items
 
 
-def _each(stage: Stage, items: Iterator[Item]) -> Iterator[Item]:
+def _each(stage: ToxicStage, items: Iterator[Item]) -> Iterator[Item]:
     for when_s, content in items:
         yield from stage(when_s, content)

@@ -1,13 +1,13 @@
-"""A relay between a socket's transport and the protocol that serves it: here toxics happen, for stores and taps alike.
+"""A relay between a socket's transport and its protocol, which applies toxics, for stores and taps alike.
 
-To the transport it is the protocol, to the protocol it is the transport, as TLS is. It is inserted into a connection
-when the connection is made or later, as soon as it has a toxic, and stays until the connection is lost. Connections
-without toxics have none, so they pay nothing; a proxy in front of the port would cost every connection two more
-sockets, hide the client's address, and could not be added to open connections. Under TLS it sees the plain bytes.
+Like TLS, it is a protocol to the transport and a transport to the protocol. It is inserted into a connection, new or
+open, with the connection's first toxic, and stays until the connection is lost. Connections without toxics have no
+relay, so they pay nothing; a proxy in front of the port would cost every connection two more sockets, hide the client's
+address, and could not be added to open connections. Under TLS it sees the plain bytes.
 
-Invariants: the protocol is called as by a transport: `connection_lost` once, nothing behind it, and nothing but
-`pause_writing` from within its own calls; the socket is not read while more than `HIGH_BYTES` are in flight upstream;
-downstream, the relay calls the protocol's `pause_writing` at the limit that it has set.
+Invariants: the relay calls the protocol as a transport does: `connection_lost` once and last, and only `pause_writing`
+during the protocol's own calls; the socket is not read while more than `HIGH_BYTES` are in flight upstream; downstream,
+the relay calls the protocol's `pause_writing` at the limit that it has set.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from segstore.server.net import end_by_reset
 from segstore.server.toxics.pipe import Pipe
-from segstore.server.toxics.stages import Mark
+from segstore.server.toxics.stages import ToxicMark
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock, TimerHandle
-    from segstore.server.toxics.stages import Content, Stage
+    from segstore.server.toxics.stages import Content, ToxicStage
 
 HIGH_BYTES: Final = 1024 * 1024
 """The socket is not read while more than this is in flight to the protocol."""
 
 
-class End(Protocol):
-    """The protocol of a connection, which a relay can be inserted before. It is an `asyncio.BaseProtocol`.
+class RelayedProtocol(Protocol):
+    """The protocol of a connection that accepts a relay. It is an `asyncio.BaseProtocol`.
 
     Attributes:
-        transport: as it was made, or the relay; None after it is lost.
-        is_full: whether `pause_writing` was called and `resume_writing` was not, since.
+        transport: the socket's transport, or the relay; None after it is lost.
+        is_full: whether writing is paused (`pause_writing`).
     """
 
     @property
@@ -70,7 +70,7 @@ class _Way:
             self._run()
 
     def _run(self) -> None:
-        """Delivers a piece if one is due: at most one in a loop iteration, so that pieces leave as such."""
+        """Delivers a piece if it is due, at most one piece per loop iteration, so that pieces leave separately."""
         self._cancel()
         self._runs = True
         try:
@@ -114,7 +114,7 @@ class _Way:
 class Relay(asyncio.Transport, asyncio.Protocol):
     """The relay of one connection. Insert it with `insert`."""
 
-    def __init__(self, end: End, clock: Clock, *, is_new: bool) -> None:
+    def __init__(self, end: RelayedProtocol, clock: Clock, *, is_new: bool) -> None:
         """is_new: whether it is inserted while the connection is made, when a transport may not read yet."""
         super().__init__()
         assert end.transport is not None
@@ -137,7 +137,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
         if self._near_waits:
             self._far.resume_reading()
 
-    def use(self, upstream: Sequence[Stage], downstream: Sequence[Stage]) -> None:
+    def use(self, upstream: Sequence[ToxicStage], downstream: Sequence[ToxicStage]) -> None:
         """Replaces the stages of both directions."""
         for way, stages in ((self._up, upstream), (self._down, downstream)):
             way.pipe.use(stages)
@@ -145,13 +145,13 @@ class Relay(asyncio.Transport, asyncio.Protocol):
         self._read_on()
         self._has_room()
 
-    def break_off(self, how: Mark) -> None:
+    def break_off(self, how: ToxicMark) -> None:
         """A toxic ends the connection."""
         if self._loss_reported:
             return
         if self._is_lost:
             asyncio.get_running_loop().call_soon(self._tell)
-        elif how is Mark.RESET:
+        elif how is ToxicMark.RESET:
             self._lost_by = ConnectionResetError(errno.ECONNRESET, "reset by a toxic")
             end_by_reset(self._far)
             self.abort()
@@ -171,7 +171,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
     def eof_received(self) -> bool:
         if not self._has_ended:  # it is reported again when reading is resumed
             self._has_ended = True
-            self._up.put(Mark.END)
+            self._up.put(ToxicMark.END)
         return self._far.get_extra_info("sslcontext") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -181,7 +181,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
         if self._is_closing:
             self._tell()
         else:
-            self._up.put(Mark.END)
+            self._up.put(ToxicMark.END)
 
     def pause_writing(self) -> None:
         self._far_is_full = True
@@ -195,13 +195,13 @@ class Relay(asyncio.Transport, asyncio.Protocol):
 
     def _to_near(self, content: Content) -> memoryview | None:
         near = self._near
-        if content is Mark.END:
+        if content is ToxicMark.END:
             if self._is_lost:
                 self._tell()
             elif not near.eof_received():
                 self.close()
             return None
-        if isinstance(content, Mark):
+        if isinstance(content, ToxicMark):
             self.break_off(content)
             return None
         if self._near_waits:
@@ -219,9 +219,9 @@ class Relay(asyncio.Transport, asyncio.Protocol):
         return None if self._is_closing else rest
 
     def _to_far(self, content: Content) -> memoryview | None:
-        if content is Mark.END:
+        if content is ToxicMark.END:
             self._end_writing()
-        elif isinstance(content, Mark):
+        elif isinstance(content, ToxicMark):
             self.break_off(content)
         elif not self._far.is_closing():
             self._far.write(content)
@@ -312,7 +312,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
 
     def write_eof(self) -> None:
         if not self._is_closing and not self._is_lost:
-            self._down.put(Mark.END)
+            self._down.put(ToxicMark.END)
 
     def close(self) -> None:
         if self._is_closing:
@@ -323,7 +323,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
         if self._is_lost:
             asyncio.get_running_loop().call_soon(self._tell)
         else:
-            self._down.put(Mark.END)
+            self._down.put(ToxicMark.END)
 
     def abort(self) -> None:
         self._is_closing = True

@@ -1,8 +1,8 @@
 """The effect of each toxic on one connection: bytes with their times in, pieces with their times out.
 
-A stage maps one item to any number of items: bytes, or a `Mark`. Invariants: bytes leave in order; times never
-decrease; no clock, no I/O; random numbers come from the generator given. The next item is asked for when the last one
-has left all stages, or was dropped.
+A stage maps one item to any number of items: bytes, or a `ToxicMark`. Invariants: bytes leave in order; times never
+decrease; no clock, no I/O; random numbers come from the given generator. The next item is requested when the last item
+has left all stages or was dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHAPE: Final = 3.0
 """Of the Pareto distribution: mean and variance are finite."""
 
 
-class Mark(Enum):
+class ToxicMark(Enum):
     """Events that travel among the bytes."""
 
     END = auto()
@@ -45,12 +45,12 @@ class Mark(Enum):
     """A toxic resets the connection."""
 
 
-Content = memoryview | Mark
+Content = memoryview | ToxicMark
 Item = tuple[float, Content]
-Deadline = tuple[float, Mark]
+Deadline = tuple[float, ToxicMark]
 
 
-class Stage:
+class ToxicStage:
     """One toxic on one connection; without change, as here.
 
     deadline: when it ends the connection, and how. at_removal: how the connection ends when the toxic is removed,
@@ -58,24 +58,24 @@ class Stage:
     """
 
     deadline: Deadline | None = None
-    at_removal: Mark | None = None
+    at_removal: ToxicMark | None = None
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        """Maps an item that arrives at a time to those that leave."""
+        """Maps an item and its time of arrival to the items that leave."""
         yield when_s, content
 
     def left(self, size: int) -> None:
         """Counts bytes that have left all stages; negative if they came back."""
 
 
-class _Latency(Stage):
+class _Latency(ToxicStage):
     def __init__(self, toxic: Latency, draws: random.Random) -> None:
         self._toxic = toxic
         self._draws = draws
         self._last_s = 0.0
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        if not isinstance(content, Mark):
+        if not isinstance(content, ToxicMark):
             when_s += max(0.0, self._delay_ms()) / 1000
         self._last_s = when_s = max(when_s, self._last_s)
         yield when_s, content
@@ -93,7 +93,7 @@ class _Latency(Stage):
                 assert_never(never)
 
 
-class _Bandwidth(Stage):
+class _Bandwidth(ToxicStage):
     def __init__(self, toxic: Bandwidth) -> None:
         self._bytes_per_s = toxic.rate * 1000
         self._piece = max(1, int(self._bytes_per_s * _PIECE_S))
@@ -101,7 +101,7 @@ class _Bandwidth(Stage):
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         self._free_s = max(self._free_s, when_s)
-        if isinstance(content, Mark):
+        if isinstance(content, ToxicMark):
             yield self._free_s, content
             return
         for start in range(0, len(content), self._piece):
@@ -110,38 +110,38 @@ class _Bandwidth(Stage):
             yield self._free_s, piece
 
 
-class _SlowClose(Stage):
+class _SlowClose(ToxicStage):
     def __init__(self, toxic: SlowClose) -> None:
         self._delay_s = toxic.delay / 1000
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        yield (when_s + self._delay_s if content is Mark.END else when_s), content
+        yield (when_s + self._delay_s if content is ToxicMark.END else when_s), content
 
 
-class _Timeout(Stage):
-    at_removal = Mark.CLOSE
+class _Timeout(ToxicStage):
+    at_removal = ToxicMark.CLOSE
 
     def __init__(self, toxic: Timeout, now_s: float) -> None:
         if toxic.timeout:
-            self.deadline = now_s + toxic.timeout / 1000, Mark.CLOSE
+            self.deadline = now_s + toxic.timeout / 1000, ToxicMark.CLOSE
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        if isinstance(content, Mark):
+        if isinstance(content, ToxicMark):
             yield when_s, content
 
 
-class _ResetPeer(Stage):
+class _ResetPeer(ToxicStage):
     def __init__(self, toxic: ResetPeer) -> None:
         self._timeout_s = toxic.timeout / 1000
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         if self.at_removal is None:
-            self.deadline = when_s + self._timeout_s, Mark.RESET
-            self.at_removal = Mark.RESET
+            self.deadline = when_s + self._timeout_s, ToxicMark.RESET
+            self.at_removal = ToxicMark.RESET
         yield from ()
 
 
-class _Slicer(Stage):
+class _Slicer(ToxicStage):
     def __init__(self, toxic: Slicer, draws: random.Random) -> None:
         self._toxic = toxic
         self._draws = draws
@@ -149,7 +149,7 @@ class _Slicer(Stage):
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         toxic = self._toxic
-        if isinstance(content, Mark):
+        if isinstance(content, ToxicMark):
             yield max(when_s, self._next_s), content
             return
         at = 0
@@ -161,37 +161,37 @@ class _Slicer(Stage):
             at += size
 
 
-class _LimitData(Stage):
+class _LimitData(ToxicStage):
     def __init__(self, toxic: LimitData) -> None:
         self._rest = toxic.bytes
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        if isinstance(content, Mark):
+        if isinstance(content, ToxicMark):
             yield when_s, content
             return
         if self._rest > 0:
             yield when_s, content[: self._rest]
         if self._rest <= 0:
-            yield when_s, Mark.CLOSE
+            yield when_s, ToxicMark.CLOSE
 
     def left(self, size: int) -> None:
         self._rest -= size
 
 
-class _Down(Stage):
+class _Down(ToxicStage):
     def __init__(self, now_s: float) -> None:
-        self.deadline = now_s, Mark.RESET
+        self.deadline = now_s, ToxicMark.RESET
 
 
-class _HalfOpen(Stage):
-    at_removal = Mark.RESET
+class _HalfOpen(ToxicStage):
+    at_removal = ToxicMark.RESET
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        if content is Mark.CLOSE or content is Mark.RESET:
+        if content is ToxicMark.CLOSE or content is ToxicMark.RESET:
             yield when_s, content
 
 
-def stage_of(toxic: Toxic, draws: random.Random, now_s: float) -> Stage:
+def stage_of(toxic: Toxic, draws: random.Random, now_s: float) -> ToxicStage:
     """Returns the stage of a toxic on a connection that has it from now on."""
     match toxic:
         case Latency():

@@ -3,11 +3,11 @@
     mock.faults.toxics.add("latency", latency=100, jitter=20, stream="upstream")
     mock.faults.toxics.clear("latency_upstream")
 
-A toxic applies to open connections, at once, and to later ones. Toxics of one direction follow each other in the order
-in which they were added.
+A toxic applies at once to open connections, and to later connections. Toxics of one direction apply in the order in
+which they were added.
 
 Invariants: the seed, the toxic's name and the connection's number decide which connections have a toxic, and the delays
-and sizes drawn for each; a connection without toxics from its start is as if there were none.
+and sizes drawn for it; a connection that never had a toxic behaves as without this module.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from segstore.server.config import names_there
-from segstore.server.toxics.models import MOST_TOXICS, Toxic, ToxicOptions, toxic_problem
+from segstore.server.toxics.models import Toxic, ToxicOptions, toxic_problem
 from segstore.server.toxics.relay import Relay
 from segstore.server.toxics.stages import stage_of
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock
-    from segstore.server.toxics.relay import End
-    from segstore.server.toxics.stages import Stage
+    from segstore.server.toxics.relay import RelayedProtocol
+    from segstore.server.toxics.stages import ToxicStage
 
 _TOXIC: TypeAdapter[Toxic] = TypeAdapter(Toxic)
 
@@ -53,12 +53,12 @@ class ToxicTally(msgspec.Struct, frozen=True):
 
 
 class _Wire:
-    """An open connection, the stages of its toxics by name, and its relay, if it ever had one."""
+    """An open connection, the stages of its toxics by name, and its relay, once it had a toxic."""
 
     def __init__(self, store: int, number: int) -> None:
         self.store = store
         self.number = number
-        self.stages: dict[str, Stage] = {}
+        self.stages: dict[str, ToxicStage] = {}
         self.relay: Relay | None = None
 
 
@@ -69,7 +69,7 @@ class Toxics:
         self._clock = clock
         self._seed = seed
         self._toxics: dict[str, Toxic] = {}
-        self._wires: dict[End, _Wire] = {}
+        self._wires: dict[RelayedProtocol, _Wire] = {}
 
     def add(self, toxic: str | Toxic | dict[str, Any], **fields: Unpack[ToxicOptions]) -> str:
         """Adds a toxic and returns its name.
@@ -87,8 +87,6 @@ class Toxics:
         name = made.known_as
         if name in self._toxics:
             raise ValueError(f"there is a toxic with the name {name!r}")
-        if len(self._toxics) >= MOST_TOXICS:
-            raise ValueError(f"there are {MOST_TOXICS} toxics, the limit")
         self._toxics[name] = made
         for end, wire in list(self._wires.items()):
             if self._give(name, made, wire):
@@ -98,8 +96,8 @@ class Toxics:
     def clear(self, name: str | None = None) -> None:
         """Removes one toxic, or all. Bytes in flight arrive at once, unless other toxics delay them.
 
-        Connections that had a `timeout` are closed; those that had a `half_open`, or a `reset_peer` that has dropped
-        data, are reset. Raises NoSuchToxic.
+        Connections with a removed `timeout` are closed; connections with a removed `half_open`, or a `reset_peer` that
+        has dropped data, are reset. Raises NoSuchToxic.
         """
         if name is not None and name not in self._toxics:
             raise NoSuchToxic(name, tuple(self._toxics))
@@ -121,7 +119,7 @@ class Toxics:
 
     # --- for connections --------------------------------------------------------------------------------------------
 
-    def connect(self, end: End, *, store: int, number: int) -> None:
+    def connect(self, end: RelayedProtocol, *, store: int, number: int) -> None:
         """A connection is made: it is given its toxics. Call it while the transport reports this to the protocol."""
         self._wires[end] = wire = _Wire(store, number)
         for name, toxic in self._toxics.items():
@@ -129,7 +127,7 @@ class Toxics:
         if wire.stages:
             self._insert(end, wire, is_new=True)
 
-    def disconnect(self, end: End) -> None:
+    def disconnect(self, end: RelayedProtocol) -> None:
         """The connection is lost."""
         self._wires.pop(end, None)
 
@@ -143,7 +141,7 @@ class Toxics:
         wire.stages[name] = stage_of(toxic, draws, self._clock.now_s())
         return True
 
-    def _insert(self, end: End, wire: _Wire, *, is_new: bool) -> None:
+    def _insert(self, end: RelayedProtocol, wire: _Wire, *, is_new: bool) -> None:
         if wire.relay is None:
             if end.transport is None or end.transport.is_closing():
                 return

@@ -20,7 +20,7 @@ import msgspec
 from segstore.server.faults import Seen
 from segstore.server.recording import WITH_ROLE
 from segstore.wire import Unknown
-from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, check_possible, parse_filter
+from segstore.wire.trace import Direction, Exchange, Exchanges, check_possible, parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -241,14 +241,13 @@ class History:
 async def _matching(
     requests: Sequence[RecordedRequest], holds: Filter | None, limit: int, after: int
 ) -> list[RecordedRequest]:
-    """Returns the last requests that match, newest first. Examines one slice per loop iteration."""
-    slice_length = max(1, MOST_TERMS // (1 if holds is None else holds.terms))
+    """Returns the last requests that match, newest first. Examines `_AT_ONCE` requests per loop iteration."""
     found: list[RecordedRequest] = []
     for looked_at, each in enumerate(reversed(requests), 1):
         if each.number <= after or len(found) == limit:
             break
         if holds is None or holds(each.seen):
             found.append(each)
-        if looked_at % slice_length == 0:
+        if looked_at % _AT_ONCE == 0:
             await asyncio.sleep(0)
     return found

@@ -1,8 +1,8 @@
 """The newest traffic of a server, kept in memory: a trace whose oldest blocks are discarded.
 
 `Traffic` is a recorder. Long reads stay in the memory in which they were received; other bytes are copied once, into
-memory that is used again when its records are discarded. Nothing is decoded, and no block is built, until it is read.
-`records` and `trace` read what is kept, at any time.
+memory that is reused when its records are discarded. Nothing is decoded, and no block is built, before it is read.
+`records` and `trace` read the kept traffic at any time.
 
 Invariants: whole records, with the memory that they are in, take at most `max_bytes`, and incomplete frames at most as
 much again; no record has a delegation token. Records are numbered since the start, and so are requests, on arrival and
@@ -45,7 +45,7 @@ _BLOCKS: Final = 16
 _TAKEN_BYTES: Final = 1024 * 1024
 """The size of blocks for a taker, at most."""
 _PART_BYTES: Final = 400
-"""What the objects of a block take, for each run of rows and each piece of data."""
+"""Size of a block's objects, per run of rows and per piece of data."""
 _NEVER_NS: Final = 1 << 62
 _MOST_WRITERS: Final = 10_000
 _MOST_CLOSED: Final = 1_000
@@ -95,7 +95,7 @@ class Traffic(TraceRecorder):
     """Keeps the newest traffic.
 
     Attributes:
-        max_bytes: the most that records take.
+        max_bytes: maximum size of all records.
         started_ns: time of its start, in ns since 1970.
         last, last_request: numbers of the last record and request that `flush` has made readable; 0 if there is none.
         peers: facts about connections, by number: those that are open, and the last 1,000 that were closed, with the
@@ -219,7 +219,7 @@ class Traffic(TraceRecorder):
 
     @property
     def first(self) -> int:
-        """Number of the oldest record kept; one more than `last` if none is."""
+        """Returns the number of the oldest record kept; `last` + 1 without records."""
         return self._blocks[0].first if self._blocks else self.last + 1
 
     @property
@@ -280,5 +280,5 @@ class Traffic(TraceRecorder):
 
 
 def make_traffic(max_bytes: int, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> Traffic | None:
-    """Makes what keeps the latest traffic; None for 0 bytes."""
+    """Returns a store for the latest traffic; None for 0 bytes."""
     return Traffic(max_bytes, max_frame_bytes=max_frame_bytes) if max_bytes else None

@@ -16,7 +16,7 @@ from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
 from segstore.client.controller import Controller, ControllerChannels, name_of
-from segstore.client.controller.channels import Answer
+from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
 from segstore.client.groups.shared import SharedGroup
@@ -77,8 +77,8 @@ class LyingController:
     def controller(self) -> Controller:
         return Controller(cast("ControllerChannels", self))
 
-    async def ask(self, method: str, request: Any) -> Answer:
-        return Answer(await self._message(method, request), Endpoint("liar", 1))
+    async def ask(self, method: str, request: Any) -> NodeResponse:
+        return NodeResponse(await self._message(method, request), Endpoint("liar", 1))
 
     async def _message(self, method: str, request: Any) -> Any:
         self.asked += 1

@@ -117,7 +117,7 @@ def read_lines(path: Path) -> list[Line]:
     return found
 
 
-def _int64_fields(nodes: Iterable[low.Node], name: str = "") -> Iterator[str]:
+def _int64_fields(nodes: Iterable[low.SchemaNode], name: str = "") -> Iterator[str]:
     for node in nodes:
         match node:
             case low.Fixed(format="q"):

@@ -192,7 +192,7 @@ def _schema(what: dict[str, Any]) -> Found:
             yield f"requestId: expected {what['requestId']}, found {found}"
 
 
-def _java_types(node: low.Node) -> Iterator[tuple[str, str]]:
+def _java_types(node: low.SchemaNode) -> Iterator[tuple[str, str]]:
     """Yields each attribute with its type as in the reference's classes; nested types are in brackets."""
     match node:
         case low.Fixed():

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import copy
 import uuid
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from segstore.client.connection import Pending, add_behind
-from segstore.client.connection.acknowledgements import acknowledge
-from segstore.client.connection.in_flight import Budget, InFlight, resolve_stored
-from segstore.client.connection.outbox import run_turns
-from segstore.client.segment import SegmentWriter
-from segstore.client.stream.events import frame_event, split_events
+from segstore.client.stream import frame_event
 from segstore.pipeline.trace.columns import ALL_COLUMNS, select
-from segstore.pipeline.trace.files import Chunk, Located
+from segstore.pipeline.trace.files import Located, RecordChunk
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
@@ -33,18 +27,15 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter, acknowledger
+from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter, acknowledger, split_events
 from segstore.wire.codec import codec
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.hashing import murmur3_128_low
-from segstore.wire.trace import Direction, Record, RecordKind, TraceWriter
+from segstore.wire.trace import Direction, Record, RecordKind
 from segstore.wire.trace.framing import frames_into, marked, numbers, whole_frames
 from tests.server.support import Desk, create, make_service, set_up
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
-from tests.wire.codec.speed.writers import Writers
-from tests.wire.rows import rows_of
-from tests.wire.trace.traces import in_memory
 
 if TYPE_CHECKING:
     import random
@@ -55,7 +46,6 @@ assert codec.SPEED is not None
 ASK = codec.SPEED._codec
 NIL_ID = uuid.UUID(int=0)
 ACKNOWLEDGE = acknowledger(17)
-RECORD = TraceWriter.add, getattr(TraceWriter.add, "__wrapped__", TraceWriter.add)
 LOOP, ACKS_LOOP = (
     codec.SPEED.frames(frozenset({AppendBlock.code}), joined=joined, in_rows=in_rows, most_elements=None)
     for joined, in_rows in ((WHOLE_APPENDS, None), (None, DataAppended))
@@ -107,7 +97,7 @@ def run_input(data: bytes, chance: random.Random) -> None:
 
 
 def _shortcuts(data: bytes, chance: random.Random) -> None:
-    """Calls functions of the client with pieces of the input, some of them odd, in C and in Python."""
+    """Calls functions with pieces of the input, some of them odd, in C and in Python."""
     cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(5)))
     pieces: list[Any] = [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
     if chance.random() < 0.2:
@@ -115,12 +105,6 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     few, number = chance.randrange(9), chance.choice((0, 1, -1, 5000, 1 << 40, -(1 << 63), chance.choice(ODD)))
     start = chance.randrange(len(data) + 9)
     framed = b"".join(frame_event(each) for each in pieces if type(each) is bytes) + data
-    notified: list[list[Any]] = [[], []]
-    _writers(pieces, few, number, chance)
-    both(
-        add_behind,
-        lambda: ({"k": (queued(pieces[1:], few), few, 0)}, "k", pieces[0], int, Budget(number, number, start)),
-    )
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
     both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
     both(murmur3_128_low, lambda: (pieces[0], number))
@@ -132,52 +116,6 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     both(whole_frames, lambda: (data, at, most, marked(data[:few])))
     runs, rows = chance.choice((recorded, numbers(1, 2, few))), chance.choice((9, few))
     both(frames_into, lambda: (bytearray(26 * 9), rows, few // 2, 7, runs, bytes(4 * few)))
-    repeated = memoryview(data * (5000 // max(1, len(data)) + 1))
-    lasting = chance.choice((True, False, False, chance.choice(ODD)))
-    recorded_by = [_recorded(call, repeated, cuts, few, lasting) for call in RECORD]
-    assert recorded_by[0] == recorded_by[1]
-    for call, seen in zip((resolve_stored, behind(resolve_stored)), notified, strict=True):
-        items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
-        call(items, lambda problem, seen=seen: seen.append(type(problem)))
-    assert notified[0] == notified[1] == [TypeError, *[None] * (len(pieces) - 1)]
-
-
-def _recorded(call: Any, data: memoryview, cuts: list[int], few: int, lasting: Any) -> Any:
-    """What is recorded of bytes that come in pieces, in memory in which they may find no room."""
-    writer = in_memory(4096 << few, block_bytes=1 << 14 + few)
-    writer._looked_at = marked(range(few))
-    bounds = [0, *cuts, 4096 + sum(cuts), len(data)]
-    pieces = [data[start:stop] for start, stop in pairwise(bounds)]
-    found = [_outcome(call, writer, few + at, 1, few % 2, each, lasting) for at, each in enumerate(pieces)]
-    return found, writer.finish(9)
-
-
-def _writers(pieces: list[Any], few: int, number: Any, chance: random.Random) -> None:
-    """Appends pieces, sends them and has them acknowledged, some in a wrong way."""
-    most, wrong = chance.choice((60, 5000)), chance.choice(("", "", "number", "previous", "writer", "flow", "odd"))
-    odd = chance.choice(ODD)
-    found = []
-    for at in range(2):
-        made = Writers(2, most_bytes=most, batch_bytes=most)
-        append, run, settle = (behind(each) if at else each for each in (SegmentWriter.append, run_turns, acknowledge))
-        results = []
-        for turn, piece in enumerate(pieces):
-            writer = made.writers[turn % 2]
-            results.append(_outcome(append, writer, piece, made.callback(few + turn), 1, number, bool(turn % 3)))
-            if turn % 4 == few % 4:
-                made.run(run)
-                acks = [made.ack(2 - turn % 2, wrong if turn % 5 == 0 else ""), made.ack(1 + turn % 2)]
-                rows = Rows(odd, rows_of(()).unpack) if few == 8 else rows_of(acks)
-                results.append(_outcome(settle, rows, made.flows, made.counters))
-        found.append((results, made.state()))
-    assert found[0] == found[1]
-
-
-def queued(pieces: list[Any], events: int) -> InFlight:
-    """A queue with items."""
-    queue = InFlight(events, 100)
-    queue.queued += [Pending(each, events, 0, print) for each in pieces]
-    return queue
 
 
 def behind(function: Any) -> Any:
@@ -260,10 +198,9 @@ def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], cou
         buffers.view[: len(piece)] = piece
         received.read(len(piece))
         while received.at < received.end and not session.ended:
-            items, done = received.decode(), 0
-            whole = received.at == received.end
-            while done < len(items) and not session.ended:
-                done = session.receive_all(items, done, whole)
+            items, whole = received.decode(), received.at == received.end
+            while items and not session.ended:
+                items = items[session.receive_all(items, whole=whole) :]
         answers += desk.take()
         received.finish()
     answers.append(None if session.ended else str(received.problem))  # a step of C may be shorter
@@ -297,7 +234,7 @@ def _filled(data: bytes, chance: random.Random) -> None:
     given = columns_of(records)
     count, filled = fill.fill(*given, 0, len(records), lambda number: one.row("", located[number]))
     found = [values_in(buffers, count, column.type) for buffers, column in zip(filled, columns, strict=True)]
-    rows = RowMaker(columns, tokens=one.tokens, chosen=chosen).rows(Chunk("", 0, None, located))
+    rows = RowMaker(columns, tokens=one.tokens, chosen=chosen).rows(RecordChunk("", 0, None, located))
     assert list(zip(*found, strict=True)) == list(rows)
 
 
@@ -314,7 +251,7 @@ def _fed(name: codec.Codec, data: bytes, cut: int, most: int | None, options: di
 
 
 def _in_full(item: Any) -> list[tuple[type, Command]]:
-    if isinstance(item, Rows):
+    if isinstance(item, FrameRows):
         rows = [DataAppended(id_, uuid.UUID(bytes=w), n, p, at) for w, n, p, id_, at in item.fields]
         return [(DataAppended, row) for row in rows]
     return [(type(item), item)]

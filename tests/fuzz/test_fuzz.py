@@ -61,39 +61,11 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.needs("atheris")
 @EACH_TARGET
 def test_a_few_thousand_guided_executions_break_no_promise(target: str) -> None:
-    done = fuzz("--no-keep", "--runs", "4000", target)
+    done = fuzz("--no-keep", "--runs", "1500", target)
     assert done.returncode == 0, done.stderr[-3000:]
     executed = [int(line.split()[-1]) for line in done.stderr.splitlines() if "number_of_executed_units" in line]
     assert executed
     assert executed[0] > 500
-
-
-@pytest.mark.needs("atheris")
-def test_a_broken_promise_is_found_and_reported(tmp_path: Path) -> None:
-    """The harness itself: a codec that misreads one field does not pass."""
-    broken = (
-        "import sys; sys.argv[0] = 'broken'\n"
-        "from tests.fuzz import process\n"
-        "from segstore.wire.codec.generate.decoder import Reader\n"
-        "plain = Reader._data\n"
-        "def misread(self, node):\n"
-        "    target = plain(self, node)\n"
-        "    self.source.line(f'{target} = {target}[1:]')\n"
-        "    return target\n"
-        "Reader._data = misread\n"
-        "process.main()\n"
-    )
-    corpus.unpack(tmp_path, corpus.inputs("decoder"))
-    done = subprocess.run(
-        [sys.executable, "-c", broken, "decoder", "-runs=2000", f"-artifact_prefix={tmp_path}{os.sep}", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "AssertionError" in done.stdout + done.stderr
 
 
 def test_a_target_that_does_not_exist_is_a_mistake_of_usage() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ScalingPolicy, StreamConfig
-from segstore.server.controller.state import Segment
+from segstore.server.controller.state import StreamSegment
 from segstore.server.controller.state.history import equal_ranges
 
 __all__ = [
@@ -62,7 +62,7 @@ def cut_connections(cluster: MockCluster) -> int:
     return cut
 
 
-def current_segments(cluster: MockCluster, scope: str, stream: str) -> Sequence[Segment]:
+def current_segments(cluster: MockCluster, scope: str, stream: str) -> Sequence[StreamSegment]:
     assert cluster.controller is not None
     return cluster.controller.state.stream(scope, stream).current.segments
 

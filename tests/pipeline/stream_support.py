@@ -10,7 +10,7 @@ from uuid import UUID
 
 from segstore.client import StreamEvent, connect
 from segstore.client.stream import FramedEvent
-from segstore.pipeline.stream.commit import Committer
+from segstore.pipeline.stream.commit import BatchCommitter
 from segstore.pipeline.stream.options import StreamOptions, read_stream_options
 from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.stream.write import Rows, TaskResult, write_rows
@@ -116,9 +116,9 @@ async def task(
     return await write_rows(segments, query, batch, partition, rows(events, keys))
 
 
-async def batch_of(uri: Where, batch: int, results: Iterable[TaskResult], query: UUID = QUERY) -> Committer:
+async def batch_of(uri: Where, batch: int, results: Iterable[TaskResult], query: UUID = QUERY) -> BatchCommitter:
     """Commits as a driver does, with connections of its own."""
     async with using(uri) as segments:
-        committer = Committer(segments, options(uri), query, batch)
+        committer = BatchCommitter(segments, options(uri), query, batch)
         await committer.commit(results)
         return committer

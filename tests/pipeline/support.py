@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from segstore.pipeline.trace.batches import BatchMaker
-from segstore.pipeline.trace.columns import Column, select
-from segstore.pipeline.trace.files import Piece, find_files, plan
+from segstore.pipeline.trace.columns import TraceColumn, select
+from segstore.pipeline.trace.files import FileRange, find_files, plan
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
 from segstore.wire.trace import CONTROLLER, Call, Direction, Metadata, Record, RecordKind, write_lines
@@ -45,17 +45,19 @@ def write_fixture(path: Path, records: list[Record]) -> Path:
     return path
 
 
-def pieces(paths: Iterable[Path], piece_bytes: int) -> list[Piece]:
+def pieces(paths: Iterable[Path], piece_bytes: int) -> list[FileRange]:
     return plan(find_files(map(str, paths)), piece_bytes)
 
 
-def plain(paths: Iterable[Path], columns: tuple[Column, ...], *, piece_bytes: int = 1 << 25, **how: Any) -> list[Row]:
+def plain(
+    paths: Iterable[Path], columns: tuple[TraceColumn, ...], *, piece_bytes: int = 1 << 25, **how: Any
+) -> list[Row]:
     maker = RowMaker(columns, **how)
     return [row for piece in pieces(paths, piece_bytes) for found in read_piece(piece) for row in maker.rows(found)]
 
 
 def vectorised(
-    paths: Iterable[Path], columns: tuple[Column, ...], *, piece_bytes: int = 1 << 25, **how: Any
+    paths: Iterable[Path], columns: tuple[TraceColumn, ...], *, piece_bytes: int = 1 << 25, **how: Any
 ) -> list[Row]:
     maker = BatchMaker(RowMaker(columns, **how))
     rows = []

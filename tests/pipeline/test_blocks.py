@@ -17,7 +17,7 @@ from segstore.cli.commands import main
 from segstore.pipeline.blocks import find_block, write_index
 from segstore.pipeline.storage import RemoteFile, Storage
 from segstore.pipeline.trace import growth
-from segstore.pipeline.trace.files import Chunk, Piece, Skipped, find_files, plan
+from segstore.pipeline.trace.files import FileRange, RecordChunk, Skipped, find_files, plan
 from segstore.pipeline.trace.growth import steps
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
@@ -42,10 +42,10 @@ def store(tmp_path: Path) -> Iterator[Any]:
 PATH = "memory://run/a.wtrace"
 
 
-def read(pieces: list[Piece]) -> tuple[list[Record], list[tuple[int, int]]]:
+def read(pieces: list[FileRange]) -> tuple[list[Record], list[tuple[int, int]]]:
     """The records of pieces, and the offset and size of what is skipped."""
     found = [each for piece in pieces for each in read_piece(piece, storage=STORAGE)]
-    records = [each.record for chunk in found if isinstance(chunk, Chunk) for each in chunk]
+    records = [each.record for chunk in found if isinstance(chunk, RecordChunk) for each in chunk]
     return records, [(each.offset, each.size) for each in found if isinstance(each, Skipped)]
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from segstore.pipeline.replay_plan import Link, Outcome, _Task, links_of, plan
+from segstore.pipeline.replay_plan import ConnectionUse, PartOutcome, _Task, links_of, plan
 from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
 from segstore.wire.errors import OutOfOrder
 from segstore.wire.names import transaction_name
@@ -17,9 +17,9 @@ from tests.pipeline.support import write_fixture
 from tests.wire.trace.traces import record
 
 
-def linked(*pairs: tuple[int, str | None]) -> list[Link]:
-    return [Link("a", connection, key, 0) for connection, key in pairs] + [
-        Link("a", connection, None, 10) for connection in {connection for connection, _ in pairs}
+def linked(*pairs: tuple[int, str | None]) -> list[ConnectionUse]:
+    return [ConnectionUse("a", connection, key, 0) for connection, key in pairs] + [
+        ConnectionUse("a", connection, None, 10) for connection in {connection for connection, _ in pairs}
     ]
 
 
@@ -54,10 +54,10 @@ def test_no_part_is_refused() -> None:
 
 
 def test_an_error_of_one_part_is_its_outcome_and_the_next_part_is_replayed() -> None:
-    def run(part: int, records: list[Record]) -> Outcome:
+    def run(part: int, records: list[Record]) -> PartOutcome:
         if part < len(errors):
             raise errors[part]
-        return Outcome(part, len(records), 0, 0, [])
+        return PartOutcome(part, len(records), 0, 0, [])
 
     def rows(part: int) -> SimpleNamespace:
         facts = {"ts_ns": 1, "direction": "reply", "kind": "frame", "frame": b"abc"}

@@ -18,8 +18,8 @@ from fsspec.asyn import get_loop
 from fsspec.implementations.memory import MemoryFileSystem
 
 from segstore.pipeline import storage as storages
-from segstore.pipeline.storage import RemoteFile, Storage, StoreError
-from segstore.pipeline.trace.files import Chunk, Skipped, find_files, plan, sizes_of
+from segstore.pipeline.storage import RemoteFile, Storage, StorageError
+from segstore.pipeline.trace.files import RecordChunk, Skipped, find_files, plan, sizes_of
 from segstore.pipeline.trace.growth import WATERMARK, next_offset, parts
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import trace_rows
@@ -63,7 +63,7 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
 
 def read(path: str, storage: Storage, piece_bytes: int = 1000) -> tuple[list[Record], list[Skipped]]:
     found = [each for piece in plan([path], piece_bytes, storage) for each in read_piece(piece, storage=storage)]
-    records = [each.record for chunk in found if isinstance(chunk, Chunk) for each in chunk]
+    records = [each.record for chunk in found if isinstance(chunk, RecordChunk) for each in chunk]
     return records, [each for each in found if isinstance(each, Skipped)]
 
 
@@ -171,10 +171,10 @@ def test_a_session_token_that_expires_during_a_read_is_named_with_its_option(s3:
         fsspec.filesystem("s3", **s3).pipe_file(path, CAPTURE)
         storage = Storage(s3 | {"token": token})
         first, *rest = plan([path], 3000, storage)
-        assert [each for each in read_piece(first, storage=storage) if isinstance(each, Chunk)]
+        assert [each for each in read_piece(first, storage=storage) if isinstance(each, RecordChunk)]
         expired.write_text(token)
         found = [each for piece in rest for each in read_piece(piece, storage=storage)]
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(StorageError) as caught:
             find_files([path], storage=storage)
     assert {(each.offset, each.size) for each in found if isinstance(each, Skipped)} == {
         (piece.start, piece.size) for piece in rest
@@ -218,7 +218,7 @@ def test_credentials_that_the_environment_renews_are_renewed_during_a_read(
         assert [each.record for chunk in found for each in chunk] == RECORDS  # type: ignore[union-attr]  # nothing is skipped
         assert len(pieces) > 2
         expired.write_text("first second")
-        with pytest.raises(StoreError, match=r"credentials have expired: .* from storageOptions \(profile\)"):
+        with pytest.raises(StorageError, match=r"credentials have expired: .* from storageOptions \(profile\)"):
             find_files([path], storage=storage)
 
 
@@ -229,7 +229,7 @@ def test_a_file_that_shrinks_on_a_store_is_told_with_its_place(web: HttpStore) -
     web.files["a.wtrace"] = CAPTURE[: pieces[2].start]
     found = [each for piece in pieces for each in read_piece(piece, storage=storage)]
     lost = [each for each in found if isinstance(each, Skipped)]
-    kept = [each.record for chunk in found if isinstance(chunk, Chunk) for each in chunk]
+    kept = [each.record for chunk in found if isinstance(chunk, RecordChunk) for each in chunk]
     assert kept == RECORDS[: len(kept)]
     assert 0 < len(kept) < len(RECORDS)
     assert lost[0].offset < pieces[2].start
@@ -255,7 +255,7 @@ def test_a_server_without_ranges_is_named(web: HttpStore) -> None:
     web.faults = ["all"]
     with (
         Storage().open(web.url("a")) as file,
-        pytest.raises(StoreError, match="sent 200000 bytes for a range of 65536"),
+        pytest.raises(StorageError, match="sent 200000 bytes for a range of 65536"),
     ):
         file.read_at(0, 10)
 
@@ -281,7 +281,7 @@ def test_credentials_appear_in_no_message(web: HttpStore, monkeypatch: pytest.Mo
         raise RuntimeError(f"bad {SECRET} of somebody at http://127.0.0.1:9/x?signature=abc from ftp://me:pw@host")
 
     monkeypatch.setattr(MemoryFileSystem, "info", fail)
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(StorageError) as caught:
         find_files(["memory://x/a.wtrace"], storage=Storage({"nested": [SECRET, "somebody"]}))
     assert caught.value.__cause__ is None
     said = str(caught.value)
@@ -302,7 +302,7 @@ def test_credentials_appear_in_no_message(web: HttpStore, monkeypatch: pytest.Mo
     ],
 )
 def test_a_scheme_that_cannot_be_opened_is_refused_with_what_is_missing(path: str, reason: str) -> None:
-    with pytest.raises((ValueError, StoreError), match=reason):
+    with pytest.raises((ValueError, StorageError), match=reason):
         find_files([path])
 
 

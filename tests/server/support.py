@@ -10,7 +10,6 @@ from uuid import UUID
 
 from segstore.server import MockSegmentStore, StoreSettings
 from segstore.server.connection import Session, StoreService
-from segstore.server.fair_queue import FairQueue
 from segstore.server.store import Buffer, Container, SegmentStore
 from segstore.wire import AppendBlockEnd, Command, CreateSegment, FrameDecoder, Hello, ReadSegment, SetupAppend, encode
 from segstore.wire.blocks import AppendBlockDecoder
@@ -87,9 +86,8 @@ class Desk:
     def ask(self, *commands: Command) -> list[Command]:
         """Sends commands as one read brings them; what they are answered at once."""
         items = self._blocks.feed_all(commands)
-        done = 0
-        while done < len(items) and not self.session.ended:
-            done = self.session.receive_all(items, done)
+        while items and not self.session.ended:
+            items = items[self.session.receive_all(items) :]
         self.service.answer_waiting()
         return self.take()
 
@@ -101,12 +99,7 @@ def make_service(clock: FakeClock | None = None, **settings: Any) -> StoreServic
     made = StoreSettings(**settings)
     store = SegmentStore(made.containers, made.own, reuse_names=made.reuse_names)
     counter = iter(range(1 << 30))
-    at_once = FairQueue(now_s=lambda: 0.0, soon=_not_needed)
-    return StoreService(made, store, clock or FakeClock(), lambda: f"{next(counter):032x}", at_once)
-
-
-def _not_needed(_: Callable[[], Any]) -> None:
-    raise AssertionError("no slice is used up while no time passes")
+    return StoreService(made, store, clock or FakeClock(), lambda: f"{next(counter):032x}")
 
 
 def create(segment: str = SEGMENT, request_id: int = 1) -> CreateSegment:

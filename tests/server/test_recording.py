@@ -109,7 +109,7 @@ async def test_a_recorder_is_notified_of_a_refused_connection_too() -> None:
         mock.server.hub.recorder = notes
         async with asyncio.timeout(PATIENCE_S):
             _, first = await asyncio.open_connection(mock.host, mock.port)
-            first.write(HELLO + encode(GetStreamSegmentInfo(1, "a/b/0", "")))  # without a request, it would give way
+            first.write(HELLO + encode(GetStreamSegmentInfo(1, "a/b/0", "")))
             await until(lambda: len(notes.bytes.get((1, "out"), b"")) > 16)
             with suppress(ConnectionError):  # it may be cut before it was made
                 _, second = await asyncio.open_connection(mock.host, mock.port)
@@ -117,4 +117,4 @@ async def test_a_recorder_is_notified_of_a_refused_connection_too() -> None:
         await until(lambda: len(notes.ended) == 1)
         first.close()
         await until(lambda: len(notes.ended) == 2)
-    assert notes.ended[2] == (Direction.REPLY, {"reason": "1 are open"})
+    assert notes.ended[2] == (Direction.REPLY, {"reason": "1 connections are open, the limit (max_connections)"})

@@ -106,14 +106,6 @@ def test_names_are_made_up_and_unknown_and_taken_ones_are_refused(kept: Traffic)
             call("none")
 
 
-def test_there_are_at_most_a_hundred(kept: Traffic) -> None:
-    recordings = Recordings(kept)
-    for _ in range(100):
-        recordings.start("", 1000)
-    with pytest.raises(RecordingRefused, match="there are 100 recordings"):
-        recordings.start("", 1000)
-
-
 def test_a_deleted_recording_counts_until_it_is_not_read_any_more(kept: Traffic) -> None:
     recordings = Recordings(kept, max_bytes=10_000)
     number = kept.opened()

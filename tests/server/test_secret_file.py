@@ -22,12 +22,6 @@ def test_the_end_of_the_line_is_not_part_of_a_secret(tmp_path: Path, end: bytes)
     assert read_secret(secret(tmp_path, " pä ss".encode() + end)) == " pä ss"
 
 
-def test_the_longest_secret_is_read_with_its_line_end_and_a_longer_one_is_refused(tmp_path: Path) -> None:
-    assert len(read_secret(secret(tmp_path, b"k" * 4096 + b"\r\n"))) == 4096
-    with pytest.raises(ValueError, match="has more than 4096 bytes"):
-        read_secret(secret(tmp_path, b"k" * 4097))
-
-
 @pytest.mark.parametrize(
     ("data", "why"), [(b"", "is empty"), (b"\n", "is empty"), (b"ab\xffcd", "is not UTF-8 at byte 2")]
 )

@@ -14,8 +14,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import linear_regression
 from uuid import uuid4
@@ -24,22 +31,76 @@ import uvloop
 
 from segstore.client import Client, ClientSettings, TableConfig, TableKey, connect
 from segstore.wire import (
+    Command,
     ConditionalAppend,
     CreateSegment,
     CreateTransientSegment,
     DeleteSegment,
     Event,
+    FrameDecoder,
+    Hello,
     MergeSegments,
     SegmentCreated,
     SetupAppend,
+    encode,
 )
-from tests.soak.unfair import Peer, served
 
 LIMIT_MB_PER_HOUR = 16.0
 EVENTS = 20
 KEYS = 50
 TABLE = TableConfig(partitions=2, primary_key_bytes=9, secondary_key_bytes=8)
 TRANSACTIONS = 4
+
+
+class Peer:
+    """A blocking connection."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 120.0)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._decoder = FrameDecoder()
+        self._ready: list[Command] = []
+        self.ask(Hello(17, 5))
+
+    def send(self, *commands: Command) -> None:
+        self.socket.sendall(b"".join(map(encode, commands)))
+
+    def receive(self) -> Command:
+        while not self._ready:
+            data = self.socket.recv(1 << 18)
+            if not data:
+                raise ConnectionError("the store closed the connection")
+            self._ready = list(self._decoder.feed(data))
+        return self._ready.pop(0)
+
+    def ask(self, command: Command) -> Command:
+        self.send(command)
+        return self.receive()
+
+
+@contextmanager
+def served(program: str, *options: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Starts a store; yields its process and its announcement."""
+    command = [program, "serve", "--port", "0", "--controller-port", "0", "--announce", "json", *options]
+    with tempfile.TemporaryFile("w+") as said:  # a pipe that is not read would block the store
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
+        assert process.stdout is not None
+        try:
+            if not (line := process.stdout.readline()):
+                said.seek(0)
+                raise RuntimeError(f"the store ended with status {process.wait()}: {said.read()[-2000:]}")
+            yield process.pid, json.loads(line)
+            if process.poll() is not None:
+                said.seek(0)
+                raise RuntimeError(f"the store ended with status {process.returncode}: {said.read()[-2000:]}")
+        except OSError as error:
+            time.sleep(0.5)
+            said.seek(0)
+            raise RuntimeError(f"{error}; the store's status: {process.poll()}: {said.read()[-2000:]}") from error
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            process.stdout.close()
 
 
 async def round_of(pravega: Client, scope: str, number: int) -> None:

@@ -23,7 +23,7 @@ from fsspec.spec import AbstractFileSystem
 
 from segstore.pipeline.blocks import write_index
 from segstore.pipeline.storage import Storage
-from segstore.pipeline.trace.files import Chunk, Piece, find_files, piece_bytes_of, plan, sizes_of
+from segstore.pipeline.trace.files import FileRange, RecordChunk, find_files, piece_bytes_of, plan, sizes_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.trace import MARK_BYTES
@@ -98,7 +98,7 @@ def main() -> int:
     storage = Storage()
     worst_s = 0.0
 
-    def timed(what: str, work: Callable[[], list[Piece] | dict[str, int]]) -> None:
+    def timed(what: str, work: Callable[[], list[FileRange] | dict[str, int]]) -> None:
         nonlocal worst_s
         SimulatedStore.requests.clear()
         SimulatedStore.latency_s, started = latency_s, time.monotonic()
@@ -111,7 +111,7 @@ def main() -> int:
             if piece.start // 10**9 % 250 == 0 and piece.path.endswith(("a.wtrace", "0500.wtrace")):
                 _check(piece, storage)
 
-    def planned(folder: str) -> list[Piece]:
+    def planned(folder: str) -> list[FileRange]:
         files = find_files([f"simulated://{folder}"], storage=storage)
         return plan(files, piece_bytes_of(sum(sizes_of(files, storage).values())), storage)
 
@@ -133,11 +133,11 @@ def _whole_blocks(size: int) -> int:
     return len(_FIRST) + (size - len(_FIRST)) // len(_BLOCK) * len(_BLOCK)
 
 
-def _check(piece: Piece, storage: Storage) -> None:
+def _check(piece: FileRange, storage: Storage) -> None:
     """Compares the number of records of a piece with the number of blocks that start in it, each of one record."""
     first, stop = (-(-(max(at - len(_FIRST), 0)) // len(_BLOCK)) for at in (piece.start, piece.stop))
     found = list(read_piece(piece, storage=storage))
-    records = sum(len(each) for each in found if isinstance(each, Chunk))
+    records = sum(len(each) for each in found if isinstance(each, RecordChunk))
     if records != stop - first:
         raise SystemExit(f"{piece.path} from {piece.start} to {piece.stop} gave {records} records: {found[-1]}")
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from segstore.pipeline.stream.commit import Committer
+from segstore.pipeline.stream.commit import BatchCommitter
 from segstore.pipeline.stream.registry import registry_name
 from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.stream.write import TaskResult, write_rows
@@ -103,7 +103,7 @@ async def _driver(job: dict[str, Any], said: list[bytes]) -> None:
     given = options(job["uri"], stream=job["stream"])
     async with opened(given, "WRITE") as segments:
         results = [pickle.loads(each) for each in said]
-        await Committer(segments, given, UUID(job["query"]), job["batch"]).commit(results)
+        await BatchCommitter(segments, given, UUID(job["query"]), job["batch"]).commit(results)
     if point == "driver before the log":
         _die()
 

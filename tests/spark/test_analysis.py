@@ -106,7 +106,7 @@ def test_appends_have_the_segment_of_their_writer_however_a_trace_is_cut(spark: 
     }
     assert len(expected) > 20
     reader = spark.read.format("segstore.trace")
-    for split_bytes in (700, 1 << 20):
+    for split_bytes in (5_000, 1 << 20):
         rows = reader.option("splitBytes", split_bytes).load(paths)
         found = with_segments(rows)
         assert found.columns == rows.columns

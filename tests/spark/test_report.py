@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from segstore.cli.commands import main
 from segstore.cli.traces import report as report_cli
-from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
+from segstore.pipeline.replay_plan import PartOutcome, links, links_of, plan, replay
 from segstore.pipeline.report import STEPS
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
 from segstore.pipeline.report.reference import Reference, reference
@@ -344,11 +344,11 @@ def test_both_engines_give_the_same_of_damaged_compressed_and_captured_traces(
 
     traces = tmp_path / "traces"
     traces.mkdir()
-    write_traffic(traces / "busy.wtrace", 200_000, writers=6, connections=3)
+    write_traffic(traces / "busy.wtrace", 30_000, writers=6, connections=3)
     busy = bytearray((traces / "busy.wtrace").read_bytes())
     (traces / "busy.wtrace.gz").write_bytes(gzip.compress(busy))
     (traces / "cut.wtrace.zst").write_bytes(zstd(busy)[:-1000])
-    for at in range(500, len(busy), 40_000):
+    for at in range(500, len(busy), 10_000):
         busy[at] ^= 1
     (traces / "damaged.wtrace").write_bytes(busy)
     (traces / "not.jsonl").write_text("{}\n")
@@ -401,12 +401,12 @@ def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, t
 class Counting:
     """Replays nothing; says what it was given."""
 
-    def __call__(self, part: int, records: list[Record]) -> Outcome:
+    def __call__(self, part: int, records: list[Record]) -> PartOutcome:
         if part == 1:
             raise ConnectionRefusedError("refused")
         frames = [each for each in records if each.kind is RecordKind.FRAME]
         connections = sorted({str(each.connection) for each in records})
-        return Outcome(part, len(records), len(frames), 0, connections)
+        return PartOutcome(part, len(records), len(frames), 0, connections)
 
 
 @pytest.mark.needs("PySpark 4.1 or newer")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = SPARK
 
-RECORDED = ROOT / "fixtures" / "traces"
+RECORDED = ROOT / "fixtures" / "traces" / "byte_stream.jsonl"
 DRIVER = """
 import json, sys
 from segstore.pipeline.session import session

@@ -11,7 +11,7 @@ from pathlib import Path
 from segstore.traces import TraceFile, write_trace
 from segstore.view import write_page
 from segstore.wire.trace import Metadata, Record
-from tests.server.control_api.browser import Browser
+from tests.browser import Browser
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 TRACES = (*sorted((FIXTURES / "traces").glob("*.jsonl")), *sorted((FIXTURES / "reference").glob("*.jsonl")))

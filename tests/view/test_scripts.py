@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,9 @@ from segstore.view.files import write_page
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalAppend, Event, UpdateTableEntries, encode
 from segstore.wire.commands import TableEntries, TableEntry, TableKey, TableValue
 from segstore.wire.inspect import describe
-from segstore.wire.patterns import PatternError, glob, regular_expression
-from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import Direction, Exchanges, FilterError, Record, RecordKind, check_possible, parse_filter
-from segstore.wire.trace.filters import NAMES
-from tests.server.control_api.browser import Browser
+from tests.browser import Browser
 from tests.view.samples import FIXTURES, all_fixtures, call, saved, shown
-from tests.wire.trace.test_filters import WRONG
 from tests.wire.trace.test_possible import FILTERS as OF_DOORS
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
@@ -47,29 +41,6 @@ FILTERS = (
     "data.city ~ s", "data.city = Oslo and data.order = 1.0", "data.none = null", "data.order <= 1e0",
     "data = ''", "data[0] = ''", "data[1] = '' and data[2] = x",
 )  # fmt: skip
-EXPRESSIONS = (
-    "", "a", "a|b", "^a", "a$", "^$", "a*b", "(a|b)+c", "(ab){2}", "a{1,3}b", "x{0}a", "[a-c]+", "[^a-c]",
-    "[]a]", "[^]a]", "[a-]",
-    r"[\d.]", r"[^\w]", r"[\W]", r"\bepoch", r"o\B", r"\Aa", r"a\z", r"a\Z", r"\.", r"\x41", r"\u0041",
-    r"\x{1F600}", "(?i)A",
-    "(?i:a)B", "a(?i)b|c", "(?s).", "(?P<n>a)", "(?<n>a)", "(?:a|)", "a??", "a*?b", "()", "a||b", "(a*)*b", "é",
-    "(?i)É", ".",
-    "a.b", "(?m)^b", "(?m)a$", r"\t", r"\[", "[[]", "(", ")", "[", "a{", "a{1", "a{x}", "a{2,1}", "*", "a**",
-    "?", "(?=a)", "(?<!a)",
-    r"\1", r"\p{L}", r"\q", "[b-a]", "(?x)a", "(?z)a", "\\", "(?P<>a)", "a" * 600, "a{1001}", "(a{100}){11}",
-    "a{,2}", "(?", "(?i",
-)  # fmt: skip
-GLOBS = (
-    "", "*", "?", "a*", "*a", "*a*b", "a?c", "[ab]*", "[!ab]*", "[a-c]", "[c-a]", "[]a]", "[!]a]", "[", "[a",
-    "a[b", "[a-]",
-    "[-a]", "[a-c-e]", "[\\]", "\\", ".", "(a)", "{a}", "a|b", "^a$", "*a*b*c*", "[!]", "[^a]", "[[]", "a.b",
-    "é*", "**", "*?*",
-)  # fmt: skip
-TEXTS = (
-    "", "a", "b", "c", "A", "ab", "abab", "aab", "abc", "a.b", "a-c", "a\nb", "é", "É", "😀", "\ud800", "[",
-    "]", "-", "\\", "^", "!", "scope/stream/0.#epoch.1", "one epoch", "x" * 50 + "b", "a|b", "(a)", "{a}", "^a$", "\t",
-)  # fmt: skip
-
 _MATCHES = """async (filters) => {
   const trace = page.views[0].trace, found = [];
   for (const text of filters) {
@@ -146,98 +117,26 @@ async def test_filters_match_the_same_records_of_all_fixtures(tmp_path: Path) ->
         assert dict(zip(filters, found, strict=True)) == expected
 
 
-def made_up_filters(count: int) -> list[str]:
-    """Filters of random words, most of which are wrong somewhere."""
-    rng = random.Random(20)
-    words = (
-        *NAMES,
-        "and",
-        "or",
-        "not",
-        "(",
-        ")",
-        "=",
-        "!=",
-        "~",
-        "<",
-        "1",
-        "5ms",
-        "4KiB",
-        "/a",
-        "/b/",
-        "'",
-        '"',
-        "\\",
-        "é",
-    )
-    found = [" ".join(rng.choices(words, k=rng.randrange(1, 9))) for _ in range(count)]
-    names = [*COMMANDS[9].type_name.lower(), *string.ascii_lowercase]
-    for _ in range(count // 2):
-        text = list(rng.choice([*NAMES, "read_segment", "hello", "segmentread"]))
-        text[rng.randrange(len(text))] = rng.choice(names)
-        found += ["".join(text), f"type = {''.join(text)}"]
-    return found
-
-
-async def test_errors_of_filters_are_those_of_python(tmp_path: Path) -> None:
-    short = [text for text, *_ in WRONG if len(text) < 70_000]
-    impossible = [
+async def test_filters_are_refused_that_python_refuses(tmp_path: Path) -> None:
+    filters = [
         "type = APPEND_BLOCK_END and direction = reply", "direction = request and (type = DATA_APPENDED)",
         "(type = HELLO and code = 9)", "type = HELLO and code = 9 and size > 1", "type = EVENT or type ~ *NOPE*",
-        "rpc = createStream and segment = a", "kind = bytes and writer ~ *", "not (kind = frame or direction != 5)",
-        "type = HELLO and data ~ a", "data < 3", "data = 0x1", "data ~ 0x", "data.city < a", "data.", "data[", "data",
-        "data[0]city = 1", "data ~ ", "data ~ /(/", "data ~ '[' and data[-1] = 2", " or ".join(["data ~ aaaaaa"] * 10),
-        "Data[0].A == 1 and DATA ~ 0XFF and x",
+        "kind = bytes and writer ~ *", "data < 3", "data = 0x1", "data ~ 0x", "data.city < a", "data.", "data[", "data",
+        "data[0]city = 1", "data ~ ", "data ~ /(/", "data ~ '[' and data[-1] = 2",
+        "type = 'x\ty'", "kind = \"'\"", "kind = 'é\u200b\u2028'", "code = 0x5", "size = 1.5.5", "time > 1S",
+        "writer = {01234567-89ab-cdef-0123-456789abcdef}", "type = READ_SEGMNT", "typ = HELLO", "type = HELLO or",
+        *OF_DOORS,
     ]  # fmt: skip
-    filters = [*short, *impossible, *OF_DOORS]
-    filters += [*made_up_filters(600), "type = 'x\ty'", "kind = \"'\"", "kind = 'é\u200b\u2028'",
-    "size = 1_0", "code = 1_0",
-               "code = +5", "code = 0x5", "writer = {01234567-89ab-cdef-0123-456789abcdef}", "size = 1.5.5",
-               "time > 1S"]  # fmt: skip
     records = list(all_fixtures())[:40]
     expected = {text: python_finds(records, text) for text in filters}
-    assert sum(isinstance(found, str) for found in expected.values()) > 300
     for text, taken in OF_DOORS.items():
         assert isinstance(expected[text], str) is ("trace" not in taken.split()), text
     async with shown(tmp_path, saved(tmp_path, records)) as browser:
-        found = await browser.get(call(_MATCHES, filters))
-        assert dict(zip(filters, found, strict=True)) == expected
-
-
-def python_matches(make: Any, text: str, ignore_case: bool) -> list[int] | str:
-    try:
-        pattern = make(text, ignore_case=ignore_case)
-    except PatternError as error:
-        return str(error)
-    return [at for at, each in enumerate(TEXTS) if pattern.matches(each)]
-
-
-_PATTERNS = """(patterns, texts, make, ignoreCase) => patterns.map((each) => {
-  try {
-    const pattern = make === "glob" ? glob(each, ignoreCase) : regularExpression(each, ignoreCase);
-    return texts.map((text, at) => pattern.matches(text) ? at : -1).filter((at) => at >= 0);
-  } catch (error) {
-    if (!(error instanceof PatternError)) throw error;
-    return error.message;
-  }
-})"""
-
-
-async def test_patterns_match_the_same_texts(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:
-        for make, patterns in ((glob, GLOBS), (regular_expression, EXPRESSIONS)):
-            for ignore_case in (False, True):
-                expected = {text: python_matches(make, text, ignore_case) for text in patterns}
-                found = await browser.get(call(_PATTERNS, patterns, TEXTS, make.__name__, ignore_case))
-                assert dict(zip(patterns, found, strict=True)) == expected
-
-
-async def test_a_pattern_that_makes_other_engines_slow_takes_linear_time(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:
-        patterns = ["(a+)+$", "(a|a)+$", "(.*)(.*)(.*)(.*)x", "*a*a*a*a*a*a*a*a*b"]
-        text = "a" * 1000 + "!"
-        for make, each in (("expression", patterns[:3]), ("glob", patterns[3:])):
-            assert await browser.get(call(_PATTERNS, each, [text], make, False)) == [[]] * len(each)
+        for text, found in zip(filters, await browser.get(call(_MATCHES, filters)), strict=True):
+            if isinstance(expected[text], str):
+                assert isinstance(found, str), text
+            else:
+                assert found == expected[text], text
 
 
 _DESCRIBE = """(frames) => frames.map((frame) => {

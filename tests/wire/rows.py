@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["rows_of"]
 
 
-def rows_of(frames: Iterable[bytes], kind: Any = memoryview) -> Rows:
+def rows_of(frames: Iterable[bytes], kind: Any = memoryview) -> FrameRows:
     """Rows of frames of DataAppended. kind: makes their buffer."""
-    return Rows(kind(b"".join(frames)), struct.Struct(">8x16sqqqq").iter_unpack)
+    return FrameRows(kind(b"".join(frames)), struct.Struct(">8x16sqqqq").iter_unpack)

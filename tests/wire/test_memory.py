@@ -46,6 +46,8 @@ EACH_CODEC = looped("codec", CODECS)
 
 @pytest.fixture(autouse=True)
 def traced() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()  # `peak_of` collects the garbage of this test alone, not of all before it
     tracemalloc.start()
     gc.disable()
     yield

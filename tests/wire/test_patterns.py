@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.patterns import MOST_WEIGHT, PatternError, glob, regular_expression
+from segstore.wire.patterns import PatternError, glob, regular_expression
 from tests.looped import looped
 
 LONG = 60_000
@@ -29,12 +29,12 @@ LONG = 60_000
     ],
 )
 def test_a_pattern_on_which_an_engine_backtracks_is_matched(pattern: str, text: str) -> None:
-    assert not regular_expression(pattern).matches(text)
+    assert not regular_expression(pattern)(text)
 
 
 @looped("pattern", ["*a" * 400 + "x", "*" + "?" * 900 + "x", "*" + "a?" * 400 + "x", "[!b]" * 249])
 def test_a_glob_on_which_an_engine_backtracks_is_matched(pattern: str) -> None:
-    assert not glob(pattern).matches("a" * LONG)
+    assert not glob(pattern)("a" * LONG)
 
 
 @looped(
@@ -52,10 +52,7 @@ def test_a_glob_on_which_an_engine_backtracks_is_matched(pattern: str) -> None:
         ("[" * 60_000, "60000 characters"),
         ("[[ab]c)]{2}", "nested class"),
         ("[^]a[:alpha:]]", "nested class"),
-        ("a{1001}", "1001 characters"),
-        ("((a{10}){10}){11}", "1100 characters"),
-        ("a{9}{9}{9}{9}", "6561 characters"),
-        ("((){100}){100}", "10000 characters"),
+        ("((a{99}){99}){99}", "exceeds size limit"),
         ("(" * 300 + ")" * 300, "nested"),
     ],
 )
@@ -66,26 +63,9 @@ def test_what_no_linear_engine_has_and_what_is_too_long_is_refused_in_a_line(pat
 
 
 def test_a_glob_is_bounded_too() -> None:
-    assert glob("?" * MOST_WEIGHT).weight == MOST_WEIGHT
+    assert glob("?" * 1_000)("x" * 1_000)
     with pytest.raises(PatternError, match="1001 characters"):
-        glob("?" * (MOST_WEIGHT + 1))
-
-
-@looped(
-    ("pattern", "weight"),
-    [
-        ("", 0),
-        ("abc", 3),
-        (r"\d{3}\(", 4),
-        ("[^]a]{5}x", 6),
-        (r"[\[()]{5}x", 6),
-        ("(ab){3}{2}", 12),
-        ("a{2,}b{0,4}", 6),
-        (r"\{x{0}", 2),
-    ],
-)
-def test_repetitions_count_as_if_written_out(pattern: str, weight: int) -> None:
-    assert regular_expression(pattern).weight == weight
+        glob("?" * 1_001)
 
 
 @looped(
@@ -103,7 +83,7 @@ def test_repetitions_count_as_if_written_out(pattern: str, weight: int) -> None:
     ],
 )
 def test_what_a_regular_expression_finds(pattern: str, text: str, found: bool) -> None:
-    assert regular_expression(pattern).matches(text) is found
+    assert regular_expression(pattern)(text) is found
 
 
 @given(st.text(alphabet="ab01/.", max_size=12), st.text(alphabet="ab0/.[]()*+?|^{},12\\d", max_size=10), st.booleans())
@@ -115,16 +95,16 @@ def test_an_expression_means_what_it_means_to_python(text: str, pattern: str, ig
         return
     if re.search(r"[*+?}][+*?{]|\[[^]]*\[|\{,", pattern):
         return  # possessive repetitions and nested classes exist in only one of the engines
-    assert mine.matches(text) is (its.search(text) is not None)
+    assert mine(text) is (its.search(text) is not None)
 
 
 @given(st.text(), st.text(alphabet=st.characters() | st.sampled_from("()[]{}*+?|\\^$.,019"), max_size=30))
 def test_any_text_and_any_pattern_give_an_answer_or_a_refusal(text: str, pattern: str) -> None:
     for make in (glob, regular_expression):
         with contextlib.suppress(PatternError):
-            assert make(pattern).matches(text) in (True, False)
+            assert make(pattern)(text) in (True, False)
 
 
 @given(st.text(alphabet="ab/*?[]!-", max_size=12), st.text(alphabet="ab/*?[]!-", max_size=8))
 def test_a_glob_is_one_of_the_whole_text(text: str, pattern: str) -> None:
-    assert glob(pattern).matches(text) is fnmatch.fnmatchcase(text, pattern)
+    assert glob(pattern)(text) is fnmatch.fnmatchcase(text, pattern)

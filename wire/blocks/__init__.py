@@ -7,15 +7,15 @@ block, the rest in the block end.
 
 `AppendBlockEncoder` is the client's side of a connection, `AppendBlockDecoder` the server's. Both are pure state: bytes
 and time come in as arguments, bytes and appends are returned. Invariant: the decoder returns every append that the
-encoder took, in order for each writer; several appends of a writer may come back as one, with joined bytes, the sum of
-the counts and the last number.
+encoder took, in order for each writer; several appends of a writer may come back as one append, with joined bytes, the
+sum of the counts and the last number.
 
 Buffers: the encoder keeps and returns the caller's payloads without copying, so they must not change until the returned
 list that holds them has been written. The decoder's `Append.data` is a view into the frame if the append is contiguous
 there, and is then valid as long as the frame: with a `FrameDecoder`, until its next `feed`. Data that must outlive a
 call is copied.
 
-Refused: the encoder refuses what no decoder would accept (appends without a set-up, numbers that do not increase,
+Refused: the encoder refuses appends that no decoder would accept (without a set-up, with numbers that do not increase,
 counts below 1, frames above the limit) and keeps its state unchanged. The decoder raises `AppendViolation` and drops
 the open block; a server then closes the connection.
 
@@ -26,21 +26,20 @@ differences.
 from segstore.wire.blocks.acknowledgements import Acknowledge, acknowledger
 from segstore.wire.blocks.decoder import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter, Row, Run, one_by_one
 from segstore.wire.blocks.encoder import (
-    APPEND_LAYOUT,
     BLOCK_BYTES,
     MAX_PENDING_BYTES,
     MAX_PENDING_EVENTS,
     AppendBlockEncoder,
-    framed,
     frames_of_append,
 )
+from segstore.wire.blocks.events import EVENT_HEADER_BYTES, frame_header, framed, split_events
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, BlockSizing, FixedBlockSize
 
 __all__ = [
-    "APPEND_LAYOUT",
     "BATCH_MS",
     "BLOCK_BYTES",
+    "EVENT_HEADER_BYTES",
     "MAX_BLOCK_BYTES",
     "MAX_PENDING_BYTES",
     "MAX_PENDING_EVENTS",
@@ -58,7 +57,9 @@ __all__ = [
     "Row",
     "Run",
     "acknowledger",
+    "frame_header",
     "framed",
     "frames_of_append",
     "one_by_one",
+    "split_events",
 ]

@@ -1,6 +1,6 @@
 """Acknowledgements of the appends of a run.
 
-Source: `AppendProcessor.storeAppend`. The store here answers at once, so the offset is that behind the append.
+Source: `AppendProcessor.storeAppend`. The store here answers at once, so the offset is the end of the append.
 """
 
 from collections.abc import Callable, Sequence

@@ -62,7 +62,7 @@ class BlockWriter:
 Row = tuple[int, int, Buffer, int]
 """An append of a run: its event number, its count of events, its data, its request id."""
 Run = tuple[BlockWriter, list[Row]]
-"""Unconditional appends of one writer that follow each other and break no rule; its record has their last number."""
+"""Consecutive unconditional appends of one writer that break no rule; its record has their last number."""
 
 
 _APPENDING: Final[frozenset[type[Command]]] = frozenset(
@@ -80,12 +80,12 @@ WHOLE_APPENDS: Final = Joined(
     row=("last_event_number", "num_events", "data", "request_id"),
     changes=(*_APPENDING, AppendBlockEnd),
 )
-"""An append of two frames whose block is all whole events, which is how nearly all appends travel: for a `FrameDecoder`
-that may return those of `AppendBlockDecoder.writers` as runs."""
+"""An append of two frames whose block has only whole events, as nearly all appends travel: for a `FrameDecoder` that
+may return the appends of `AppendBlockDecoder.writers` as runs."""
 
 
 def one_by_one(items: Iterable[Command | Append | list[Run]]) -> list[Command | Append]:
-    """Returns the items with the appends of runs by themselves."""
+    """Returns the items, with runs split into their appends."""
     out: list[Command | Append] = []
     for item in items:
         if isinstance(item, list):
@@ -109,7 +109,7 @@ class AppendBlockDecoder:
     Names and numbers of writers take at most `max_state_bytes`, the open block at most one frame.
 
     Attributes:
-        writers: those that are set up, by the bytes of their ids; read-only.
+        writers: the writers that are set up, by the bytes of their ids; read-only.
         block_open: whether a block waits for its end.
         new_writer: makes the record of a writer that is set up. A caller that keeps more about writers sets it to its
             own class, and gets its records back in runs.
@@ -130,7 +130,7 @@ class AppendBlockDecoder:
         return len(self._block_data)
 
     def feed(self, command: Command) -> Command | Append | None:
-        """Takes one command. Returns the append that it completes, None for a part of one, else the command itself.
+        """Takes one command. Returns the append that it completes, None for a part of an append, else the command.
 
         The data of an open block is copied. Raises `AppendViolation`.
         """
@@ -143,7 +143,7 @@ class AppendBlockDecoder:
         """Takes the commands of one read, in order. A block whose end is among them is not copied; runs stay as they
         are.
 
-        Raises `AppendViolation`, whose `decoded` holds what came before the command that broke the rule.
+        Raises `AppendViolation`, whose `decoded` holds the results before the command that broke the rule.
         """
         out: list[Command | Append | R] = []
         step = self._step
@@ -160,7 +160,7 @@ class AppendBlockDecoder:
         return out
 
     def retain(self, known: Container[tuple[str, bytes]]) -> None:
-        """Drops the writers that are not in `known`, by segment and the bytes of their ids.
+        """Drops writers whose segment and id (as bytes) are not in `known`.
 
         Their next append is a violation unless they are set up again. Call it when everything received is applied.
         """
@@ -284,7 +284,7 @@ class AppendBlockDecoder:
         return b"".join((view[:whole], last, end.data))
 
     def _block_tail(self, end: AppendBlockEnd, block: memoryview, whole: int) -> tuple[int, memoryview]:
-        """The frame behind the whole events: its type and its body. What follows it is ignored."""
+        """Returns type and body of the frame behind the whole events. Bytes behind it are ignored."""
         left = len(block) - whole
         start = whole + _HEADER.size
         if left < _HEADER.size:
@@ -328,5 +328,5 @@ class AppendBlockDecoder:
         )
 
     def drop_block(self) -> None:
-        """Drops the open block, if there is one."""
+        """Drops any open block."""
         self.block_open, self._block_writer, self._block_data = False, None, b""

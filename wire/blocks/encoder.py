@@ -1,4 +1,4 @@
-"""Encodes a client's appends into frames. The package docstring states its invariants and what it refuses.
+"""Encodes a client's appends into frames. The package docstring states its invariants and refusals.
 
 Follows `CommandEncoder` (Pravega). Deliberate differences: two writers with one id on different segments both keep
 their pending appends; an append that would make the reference exceed the frame limit or the range of a count starts a
@@ -12,8 +12,8 @@ from uuid import UUID
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BlockSizing
-from segstore.wire.codec import append_layout, encode_parts
-from segstore.wire.commands import AppendBlock, AppendBlockEnd, Event, Hello, Padding, PartialEvent, SetupAppend
+from segstore.wire.codec import encode_parts
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, Padding, PartialEvent, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
 from segstore.wire.names import MAX_INT32, MAX_INT64
 from segstore.wire.schema import MAX_FRAME_BYTES, Buffer, Command
@@ -34,32 +34,17 @@ _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER.size
 _END_FIELDS: Final = _END.size - _HEADER.size
 
 
-APPEND_LAYOUT: Final = append_layout(
-    *(AppendBlock, AppendBlockEnd, Event, "writer_id", "size_of_whole_events"),
-    *("num_events", "last_event_number", "request_id"),
-)
-"""What C writes an append from: arguments of `or_in_c`."""
-
-
 def frames_of_append(
-    writer: bytes, pieces: list[Buffer], event_count: int, event_number: int, request_id: int, frame_events: bool
+    writer: bytes, pieces: list[Buffer], size: int, event_count: int, event_number: int, request_id: int
 ) -> list[Buffer]:
     """Returns the frames of an append that is a block of its own: the block with all `pieces`, and its end.
 
-    writer: the writer's id as bytes. event_number: that of the last event. frame_events: whether each piece is an event
-    that is stored as a frame. The caller has checked all values.
+    writer: the writer's id as bytes. size: of all pieces. event_number: that of the last event. The caller has checked
+    all values.
     """
-    if frame_events:
-        pieces = framed(pieces)
-    size = sum(map(len, pieces))
     block = _BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, writer)
     end = _END.pack(AppendBlockEnd.code, _END_FIELDS, writer, size, 0, event_count, event_number, request_id)
     return [block, *pieces, end]
-
-
-def framed(events: list[Buffer]) -> list[Buffer]:
-    """Returns the events as they are stored, each behind its header."""
-    return [part for event in events for part in (_HEADER.pack(Event.code, len(event)), event)]
 
 
 class _Session:
@@ -73,14 +58,15 @@ class _Session:
         self.request_id = request_id
         self.last_event_number = -1
         self.event_count = 0
-        """Events in the open block or pending; a writer never has both."""
+        """Events in the open block or pending; a writer never has both kinds."""
         self.pending: list[Buffer] = []
         self.pending_bytes = 0
 
     def whole(self, pieces: list[Buffer], out: list[Buffer]) -> None:
         """Adds a block of its own with `pieces`."""
         count, self.event_count = self.event_count, 0
-        out += frames_of_append(self.writer_bytes, pieces, count, self.last_event_number, self.request_id, False)
+        size = sum(map(len, pieces))
+        out += frames_of_append(self.writer_bytes, pieces, size, count, self.last_event_number, self.request_id)
 
     def end(self, size_of_whole_events: int, rest: Buffer, out: list[Buffer]) -> None:
         size = len(rest)
@@ -103,9 +89,9 @@ def _bucket(writer: UUID, buckets: int) -> int:
 class AppendBlockEncoder:
     """Encodes the commands and appends of one connection into buffers, to be written in the order returned.
 
-    sizing: returns the `BlockSizing` of a flow (`request_id >> 32` of the append), or None; without one, each append is
-    its own block. leftover_ms: bounds how long appends wait that remain pending after another writer's flush closes the
-    open block and its timer; None leaves them until their writer's next command or append, as the reference does.
+    sizing: returns the `BlockSizing` of a flow (`request_id >> 32` of the append), or None; without a sizing, each
+    append is its own block. leftover_ms: maximum wait of appends that stay pending when another writer's flush closes
+    the open block and its timer; None leaves them until their writer's next command or append, as the reference does.
     Clients that need progress set it. max_frame_bytes: the longest frame that the peer accepts, header included.
 
     The caller writes what `append`, `command`, `tick`, `flush` and `remove` return, calls `tick` when `deadline()` is
@@ -134,7 +120,7 @@ class AppendBlockEncoder:
 
     @property
     def flush_required(self) -> bool:
-        """Whether the last call's bytes should be written immediately rather than with later ones."""
+        """Whether the last call's bytes should be written immediately rather than with later bytes."""
         return self._flush_required
 
     @property

@@ -28,7 +28,7 @@ class AppendRule(StrEnum):
 class AppendViolation(OutOfOrder):
     """A sequence of appends breaks `rule`; `writer_id` and `segment` identify the writer, if known.
 
-    writer_id: by default that of `command`.
+    writer_id: by default from `command`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Chooses the size of the next append block from what the writer sends and the server acknowledges.
+"""Chooses the size of the next append block from the writer's appends and the server's acknowledgements.
 
 A block delays its appends, so it is only opened if it will fill: with at most one append in flight the size is 0 and
 each append is sent at once. Otherwise it is the size of half the outstanding appends, at least one append, and at most
@@ -51,7 +51,7 @@ class FixedBlockSize:
 
 
 class BlockSizeTracker:
-    """Computes one flow's block sizes. now_ms: the time of creation, which counts as that of a previous append."""
+    """Computes one flow's block sizes. now_ms: the time of creation; counts as the time of a previous append."""
 
     def __init__(self, now_ms: float) -> None:
         self._last_append = 0

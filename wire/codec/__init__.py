@@ -19,7 +19,7 @@ from segstore.wire.codec.frame_memory import FrameMemory
 from segstore.wire.codec.framing import FrameDecoder, runs_at
 from segstore.wire.codec.joining import Joined
 from segstore.wire.codec.older_frames import frame_decoder
-from segstore.wire.codec.speed import Acknowledged, append_layout, frame_layout
+from segstore.wire.codec.speed import Acknowledged
 from segstore.wire.codec.versions import (
     COMMANDS_SINCE,
     COMMANDS_UNTIL,
@@ -47,14 +47,12 @@ __all__ = [
     "FrameMemory",
     "Joined",
     "UnknownPolicy",
-    "append_layout",
     "codec_backend",
     "decode",
     "encode",
     "encode_parts",
     "encoder",
     "frame_decoder",
-    "frame_layout",
     "longest_frame_in",
     "or_in_c",
     "parts_encoder",

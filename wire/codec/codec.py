@@ -2,8 +2,8 @@
 
 There are three equivalent codecs: "c" (`segstore.wire.codec.speed`, the default where its extension is built), "python"
 (`segstore.wire.codec.generate.compiler`) and "construct" (the schema itself, for comparison). The environment variable
-SEGSTORE_CODEC selects one for the process, the argument `codec` for one call. What C does not take it leaves to the
-Python, which is what one reads here: `decode`, `encode` and `encode_parts` are called with what is left.
+SEGSTORE_CODEC selects one for the process, the argument `codec` for one call. The code here is the codec in Python:
+with C, `decode`, `encode` and `encode_parts` are called with the input that C declines.
 
 Functions are generated on first use. Input that they refuse is parsed again through the schema, which raises the error
 with field and offset; so each error has a single source.
@@ -46,7 +46,7 @@ CODECS: Final[tuple[Codec, ...]] = ("python", "construct") if SPEED is None else
 
 
 def checked_codec(name: str, where: str = "codec") -> Codec:
-    """Returns the name of a codec that can be used here. where: what gave the name. Raises ValueError."""
+    """Returns the name of a codec that can be used here. where: the source of the name. Raises ValueError."""
     for known in CODECS:
         if name == known:
             return known
@@ -60,23 +60,16 @@ def checked_codec(name: str, where: str = "codec") -> Codec:
 
 DEFAULT_CODEC: Final = checked_codec(os.environ.get("SEGSTORE_CODEC") or CODECS[0], "SEGSTORE_CODEC")
 codec_backend: Final[Codec] = DEFAULT_CODEC
-"""What encodes and decodes in this process: "c", "python" or "construct"."""
+"""The codec of this process: "c", "python" or "construct"."""
 
 
 ACCELERATOR: Final = SPEED if codec_backend == "c" else None
 """The accelerator if C is this process's codec, else None."""
 
 
-def or_in_c(*types: type, **layout: Any) -> Callable[[F], F]:
-    """Decorates a function that has an equal in C, which is asked first if C is this process's codec.
-
-    types, layout: as for `Accelerator.shortcut`.
-    """
-
-    def chosen(function: F) -> F:
-        return function if ACCELERATOR is None else ACCELERATOR.shortcut(function, *types, **layout)
-
-    return chosen
+def or_in_c(function: F) -> F:
+    """Decorates a function that has an equal in C, which is asked first if C is this process's codec."""
+    return function if ACCELERATOR is None else ACCELERATOR.shortcut(function)
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------
@@ -85,7 +78,7 @@ def or_in_c(*types: type, **layout: Any) -> Callable[[F], F]:
 class Decoders(dict[int, Any]):
     """Type code → `decode(view, start, end)`, created on first use. Raises KeyError for an unknown code.
 
-    In the codec "c", a function asks C and then the one of the codec "python".
+    In the codec "c", a function asks C and then the function of the codec "python".
 
     most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
@@ -121,7 +114,7 @@ def decoders_of(codec: Codec, most_elements: int | None) -> Decoders:
     return Decoders(codec, most_elements)
 
 
-@or_in_c()
+@or_in_c
 def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
     """Decodes one whole frame, header included.
 
@@ -194,7 +187,7 @@ class _Encoders(dict[type[Command], Any]):
         return made
 
 
-@or_in_c()
+@or_in_c
 def encode(command: Command, codec: Codec | None = None) -> bytes:
     """Encodes a command as a frame of the current wire version, header included.
 
@@ -209,7 +202,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
         return _build(command)
 
 
-@or_in_c()
+@or_in_c
 def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     """Encodes a command as a list of buffers, for `writelines` or `sendmsg`.
 

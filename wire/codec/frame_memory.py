@@ -16,9 +16,9 @@ _LONGEST_BYTES: Final = 2 * 1024 * 1024 + 128 * 1024
 
 
 class FrameMemory:
-    """The memory of all decoders that share it: at most 8 areas of at most 2.1 MiB, and those in use.
+    """The memory of all decoders that share it: at most 8 pooled areas of at most 2.1 MiB, and older areas in use.
 
-    longer_than: shorter frames get none of it.
+    longer_than: shorter frames get no area.
     """
 
     __slots__ = ("_kept", "_longer_than")

@@ -1,10 +1,10 @@
 """The frame decoder: splits a stream of bytes, in any chunking, into frames and decodes them.
 
-Invariants: a frame's announced length is checked as soon as its header is complete, before any of its body is kept; at
-most one incomplete frame is held, in memory that grows with the bytes that came and not with the length announced, or
-in a `FrameMemory`, whose areas are bounded; the commands of a call are all decoded before the error that follows them,
-and travel on it (`WireError.decoded`). After an error the decoder refuses to continue: frame boundaries are lost, and
-the reference closes the connection.
+Invariants: a frame's announced length is checked as soon as its header is complete, before its body is kept; at most
+one incomplete frame is held, in memory that grows with the received bytes, not with the announced length, or in a
+`FrameMemory`, whose areas are bounded; an error carries the commands that the same call decoded before it
+(`WireError.decoded`). After an error the decoder refuses to continue: frame boundaries are lost, and the reference
+closes the connection.
 
 No I/O here. Source: `CommandDecoder`, netty's `LengthFieldBasedFrameDecoder` as `PravegaConnectionListener` sets it.
 """
@@ -53,12 +53,12 @@ def frames_of(
     records: Mapping[bytes, Any] | None,
     changed: bool,
 ) -> tuple[int, int]:
-    """Decodes frames one after another; returns where it stopped, and how many it took, a whole append counted as one.
+    """Decodes frames in order; returns where it stopped, and the number of frames, a whole append counted as one frame.
 
-    It appends to `out` the command of every whole frame between `start` and `end`, and lists of runs. It stops at a
-    frame that is incomplete, at one whose body is longer than `limit`, after `most`, after one of more than `heavy`
-    bytes that took long to decode, and without `decode` at any that is in no run. joining: of the whole appends
-    that come as runs, None if none do. records, changed: as for `FrameDecoder.feed`.
+    It appends to `out` the command of every whole frame between `start` and `end`, and lists of runs. It stops before
+    an incomplete frame, before a frame whose body is longer than `limit`, after `most` frames, after a frame of more
+    than `heavy` bytes that took long to decode, and without `decode` before a frame that is in no run. joining: joins
+    whole appends to runs; None for no runs. records, changed: as for `FrameDecoder.feed`.
     """
     block, changes = (None, ()) if joining is None or records is None else (joining.block, joining.changes)
     taken = 0
@@ -98,10 +98,10 @@ def _loop(
 def runs_at(
     view: memoryview, start: int, *, joined: Joined | None, records: Mapping[bytes, Any] | None
 ) -> tuple[list[Any], int]:
-    """Returns what begins at `start` and is decoded in one step, and where it ends.
+    """Decodes consecutive appends or acknowledgements from `start` on; returns them, and where they end.
 
-    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as `Rows`,
-    which only the extension makes.
+    joined, records: the appends of these records, as one list of runs; None for acknowledgements, as `Rows`, which only
+    the extension makes.
     """
     out: list[Any] = []
     loop, limit = _loop(DEFAULT_CODEC, joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
@@ -117,15 +117,15 @@ class FrameDecoder:
     joined: whole appends may come as runs of rows, where `feed` is given records.
     most_elements: the maximum number of elements of a list, such as the keys of a table update; None for as many as a
         frame holds.
-    acks_in_rows: DataAppended that follow each other may come as `Rows`, valid until the next feed.
-    memory: where long frames that are incomplete are held.
+    acks_in_rows: consecutive DataAppended may come as `FrameRows`, valid until the next feed.
+    memory: where incomplete long frames are held.
 
     Attributes:
-        room: memory for the rest of a long frame that is incomplete; bytes that are received there are fed as it, and
-            not copied. None if there is no such frame.
+        room: memory for the rest of an incomplete long frame, or None. Bytes received there are fed as this view and
+            not copied.
         has_part: whether a frame is incomplete.
         position: where the last feed stopped in its bytes; before their end only if `most` or `records` was given.
-        taken: number of frames that the last feed took, a whole append counted as one.
+        taken: number of frames that the last feed took, a whole append counted as one frame.
     """
 
     __slots__ = (
@@ -175,12 +175,12 @@ class FrameDecoder:
     ) -> list[Command]:
         """Takes the next bytes (of `data` from `start` to `size`, or all), returns the commands that they complete.
 
-        With `most`, it stops after that many commands, or after one that took long to decode; the caller continues with
-        the bytes at `position`. With `records`, whole appends of these may come as lists of (record, rows); it stops
-        before those in front of which a command may have changed a record. changed: whether they are out of date now.
-        Payloads of these are views of `data`, which the caller keeps unchanged until the next feed, or of memory that
-        does not change while they are held. Raises WireError, with the commands before the bad frame in `decoded`; and
-        an equal error, without them, on every call after that.
+        With `most`, it stops after that many commands, or after a command that took long to decode; the caller
+        continues with the bytes at `position`. With `records`, whole appends of these may come as lists of (record,
+        rows); it stops before such appends once a command may have changed a record. changed: whether the records are
+        out of date now. Payloads of these are views of `data`, which the caller keeps unchanged until the next feed, or
+        of memory that does not change while they are held. Raises WireError, with the commands before the bad frame in
+        `decoded`; and an equal error, without them, on every call after that.
         """
         if self._failed is not None:
             raise copy(self._failed)
@@ -213,12 +213,12 @@ class FrameDecoder:
         return out
 
     def drop_part(self) -> None:
-        """Drops the incomplete frame: nothing is fed any more."""
+        """Drops the incomplete frame, after the last feed."""
         self._pending, self._long, self.room = bytearray(), memoryview(b""), None
         self.has_part = False
 
     def _take_part(self, view: memoryview, start: int, end: int, out: list[Any], *, in_place: bool) -> int:
-        """Completes the incomplete frame, as far as its bytes are there; returns where they end."""
+        """Adds bytes to the incomplete frame until it is whole; returns where they end."""
         while self.has_part and start < end:
             if self.room is None:
                 start = self._complete(view, start, end, out)
@@ -257,7 +257,7 @@ class FrameDecoder:
         return decode_body(self._decoders, view, code, start, end, self._unknown)
 
     def _complete(self, view: memoryview, start: int, end: int, out: list[Any]) -> int:
-        """Moves bytes to the incomplete frame and decodes it when it is whole; returns where its bytes end."""
+        """Copies bytes to the incomplete frame and decodes it when it is whole; returns where its bytes end."""
         pending = self._pending
         stop = min(end, start + self._need - len(pending))
         pending += view[start:stop]
@@ -275,7 +275,7 @@ class FrameDecoder:
         return stop
 
     def _fill(self, room: memoryview, view: memoryview, start: int, end: int, out: list[Any], *, in_place: bool) -> int:
-        """Moves bytes to the long frame, unless they are there, and decodes it when it is whole; as `_complete`."""
+        """Like `_complete`, for a long frame. in_place: its bytes are already in `room`."""
         stop = min(end, start + len(room))
         if not in_place:
             room[: stop - start] = view[start:stop]

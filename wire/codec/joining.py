@@ -1,7 +1,7 @@
 """Whole appends as rows: a block and its end, decoded together.
 
-Nearly all appends travel like that. The frames of a buffer that follow each other become runs, the rows of one record
-each, without a command for any of them. The extension does the same from the same `Joined`.
+Nearly all appends travel like that. Consecutive frames of a buffer become runs, without commands; a run has the rows of
+one record. The extension does the same from the same `Joined`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Joined(NamedTuple):
     block's data, and the end has no data of its own.
 
     record: class of the records, which are looked up by the 16 bytes of `key`.
-    number: attribute of the end that is no less than that of its record, which is set to it.
+    number: attribute of the end, at least the record's `number`, which is set to it.
     events: attribute of the end that is above 0.
     row: the attributes of block and end that a row has.
     changes: the commands that may change records or their contents.
@@ -53,14 +53,14 @@ class Joining(NamedTuple):
     take: Callable[..., tuple[int, int]]
 
 
-def nodes_of(cls: type[Command]) -> tuple[low.Node, ...]:
-    """Returns the nodes of a command as current peers send it: tails of a fixed width are there."""
+def nodes_of(cls: type[Command]) -> tuple[low.SchemaNode, ...]:
+    """Returns the nodes of a command as current peers send it, with all fixed-width tails."""
     lowered = low.lower(cls.parts)
     return tuple(n.inner if isinstance(n, low.TailNode) and isinstance(n.inner, low.Fixed) else n for n in lowered)
 
 
 def _layout(cls: type[Command]) -> tuple[Struct, list[str], str]:
-    """Returns the layout of a frame without data, its header included; the names of its fields; the one with data."""
+    """Returns the layout of a frame without data, header included, the names of its fields, and that of its data."""
     nodes = nodes_of(cls)
     formats = [n.format if isinstance(n, low.Fixed) else "i" if isinstance(n, low.Data) else "" for n in nodes]
     data = next(n.name for n in nodes if not isinstance(n, low.Fixed))

@@ -100,7 +100,7 @@ def frame_decoder(
     joined: Joined | None = None,
     most_elements: int | None = None,
 ) -> FrameDecoder:
-    """Returns a decoder for a wire version; for the current one, a plain `FrameDecoder`."""
+    """Returns a decoder for a wire version; for the current version, a plain `FrameDecoder`."""
     if version == WIRE_VERSION:
         return FrameDecoder(max_frame_bytes=max_frame_bytes, joined=joined, most_elements=most_elements)
     return OlderFrameDecoder(version, max_frame_bytes=max_frame_bytes, strict=strict, most_elements=most_elements)

@@ -7,8 +7,8 @@ A version means the newest release that announced it; versions 7, 12 and 13 were
 before the next version. Version 17 is the current schema. Versions before 5 are not supported.
 
 Invariants: frames of `encode_as` decode, here and in the reference, to the same values, with defaults for omitted
-fields; every optional field of the schema has its version in the table (tests check both). Speed does not matter here:
-bodies go through the construct tree, unless the version's form is the current one.
+fields; every optional field of the schema has its version in the table (tests check this). Speed does not matter here:
+bodies go through the construct tree, unless the version's form is current.
 
 Refused: commands that the version did not have (UnknownCommand), frames above its limit (FrameTooLarge). Source: the
 history of `WireCommands.java` and `WireCommandType.java`; commits are named beside their versions.
@@ -35,8 +35,8 @@ from segstore.wire.schema import (
     Command,
     Nested,
     Part,
-    Record,
     Unknown,
+    WireStruct,
     schema,
     types,
 )
@@ -95,12 +95,12 @@ _SINCE: Final[dict[int, tuple[type[Command], ...]]] = {
 }  # fmt: skip
 
 COMMANDS_SINCE: Final[dict[type[Command], int]] = {cls: version for version, some in _SINCE.items() for cls in some}
-"""Command → the version that introduced it; 5 for all older ones."""
+"""Command → the version that introduced it; 5 for all older commands."""
 
 COMMANDS_UNTIL: Final[dict[type[Command], int]] = {table.MergeTableSegments: 11, table.SealTableSegment: 11}
-"""Command → the last version that knew it. At 17 both are served again, which is this project's deviation."""
+"""Command → the last version that knew it. At 17 these commands are served again, which is this project's deviation."""
 
-FIELDS_SINCE: Final[dict[tuple[type[Record], str], int]] = {
+FIELDS_SINCE: Final[dict[tuple[type[WireStruct], str], int]] = {
     (segment.StreamSegmentInfo, "start_offset"): 2,  # 0ecc70ba02 "Support Segment Truncation in Wire Protocol"
     (append.DataAppended, "previous_event_number"): 3,  # cd1d0af2e2 "DataAppended should have an event range"
     (errors.WrongHost, "server_stack_trace"): 6,
@@ -251,18 +251,18 @@ def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Comman
 
 @cache
 def form_in(cls: type[Command], version: int) -> Nested | None:
-    """Returns the form of a command's body in a version; None if it is the current one."""
+    """Returns the form of a command's body in a version; None if it is the current form."""
     if cls is Unknown:
         return None
     parts = _older(cls, cls.parts, _checked(version))
     return None if parts == cls.parts else Nested(cls, parts)
 
 
-def _older(cls: type[Record], parts: tuple[Part, ...], version: int) -> tuple[Part, ...]:
+def _older(cls: type[WireStruct], parts: tuple[Part, ...], version: int) -> tuple[Part, ...]:
     return tuple(Part(part.names, _older_wire(cls, part, version)) for part in parts)
 
 
-def _older_wire(cls: type[Record], part: Part, version: int) -> Any:
+def _older_wire(cls: type[WireStruct], part: Part, version: int) -> Any:
     name, wire = part.names[0], part.wire
     if cls is append.AppendBlockEnd and name == "request_id" and version < 8:
         return _before_8(wire)
@@ -282,7 +282,7 @@ def _before_8(wire: types.Tail) -> _Meaningless:
 
 
 def _prefix_filter() -> types.Blob:
-    """The prefix filter, which versions 10 and 11 wrote and later ones leave empty."""
+    """The prefix filter, which versions 10 and 11 wrote and later versions leave empty."""
     return types.Blob(optional=True)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from segstore.wire.schema import Command, Flag, Int32, Int64, Nested, Record, Text, Token, command, record, types
+from segstore.wire.schema import Command, Flag, Int32, Int64, Nested, Text, Token, WireStruct, command, record, types
 
 
 @command(-3, "FLUSH_TO_STORAGE", request=True)
@@ -26,7 +26,7 @@ class ListStorageChunks(Command, frozen=True, gc=False):
 
 
 @record
-class ChunkInfo(Record, frozen=True, gc=False):
+class ChunkInfo(WireStruct, frozen=True, gc=False):
     """One chunk of a segment in long-term storage."""
 
     length_in_metadata: Int64

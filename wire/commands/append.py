@@ -49,7 +49,7 @@ class SetupAppend(Command, frozen=True, gc=False):
 
 @command(2, "APPEND_SETUP", reply=True)
 class AppendSetup(SegmentReply, frozen=True, gc=False):
-    """The writer may append; `last_event_number` is the last one that the store has from it, -2^63 for none."""
+    """The writer may append; `last_event_number` is the last number stored from it, or -2^63."""
 
     writer_id: Id
     last_event_number: Int64

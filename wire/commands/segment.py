@@ -13,9 +13,9 @@ from segstore.wire.schema import (
     Int32,
     Int64,
     Nested,
-    Record,
     Text,
     Token,
+    WireStruct,
     command,
     record,
     types,
@@ -179,8 +179,8 @@ class OffsetLocated(SegmentReply, frozen=True, gc=False):
 
 
 @record
-class ConditionalAttributeUpdate(Record, frozen=True, gc=False):
-    """A conditional attribute update of a merge; update types are those of the reference's `AttributeUpdateType`."""
+class ConditionalAttributeUpdate(WireStruct, frozen=True, gc=False):
+    """A conditional attribute update of a merge; update types follow the reference's `AttributeUpdateType`."""
 
     attribute_id: Id
     attribute_update_type: Int8

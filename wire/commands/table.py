@@ -17,9 +17,9 @@ from segstore.wire.schema import (
     Int32,
     Int64,
     Nested,
-    Record,
     Text,
     Token,
+    WireStruct,
     command,
     record,
     types,
@@ -30,7 +30,7 @@ NOT_EXISTS: Final = -1
 
 
 @record
-class TableKey(Record, frozen=True, gc=False):
+class TableKey(WireStruct, frozen=True, gc=False):
     """A key and a version. An empty key loses its version on the wire, as in the reference."""
 
     data: Annotated[Buffer, types.SizedData(types.Int64, NO_VERSION)]
@@ -38,18 +38,18 @@ class TableKey(Record, frozen=True, gc=False):
 
 
 @record
-class TableValue(Record, frozen=True, gc=False):
+class TableValue(WireStruct, frozen=True, gc=False):
     data: Annotated[Buffer, types.SizedData()]
 
 
 @record
-class TableEntry(Record, frozen=True, gc=False):
+class TableEntry(WireStruct, frozen=True, gc=False):
     key: Annotated[TableKey, Nested(TableKey)]
     value: Annotated[TableValue, Nested(TableValue)]
 
 
 @record
-class TableEntries(Record, frozen=True, gc=False):
+class TableEntries(WireStruct, frozen=True, gc=False):
     entries: Annotated[Sequence[TableEntry], types.Counted(Nested(TableEntry), smallest=16, negative_is_empty=True)]
 
 
@@ -59,7 +59,7 @@ OptionalData = Annotated[Buffer, types.Blob(optional=True)]
 
 
 @record
-class TableIteratorArgs(Record, frozen=True, gc=False):
+class TableIteratorArgs(WireStruct, frozen=True, gc=False):
     """The continuation token and bounds of an iteration; older peers send fewer. The prefix filter is never written."""
 
     continuation_token: OptionalData

@@ -1,7 +1,7 @@
 """Annotations for optional trailing fields of commands, as the reference reads them.
 
-Two rules exist. Most numeric tails are read only if all their bytes are left; a partial one is ignored. Texts, and a
-few numbers, are read if any byte is left; a partial one is refused. Source: the `readFrom`s of `WireCommands.java`.
+Two rules exist. Most numeric tails are read only if all their bytes are left; a partial number is ignored. Texts, and a
+few numbers, are read if any byte is left; a partial value is refused. Source: the `readFrom`s of `WireCommands.java`.
 """
 
 from typing import Annotated

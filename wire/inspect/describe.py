@@ -4,8 +4,8 @@
 can be read, followed by the error that `decode` raises for it. `lines` formats a description as text, `summary` a
 command as one line.
 
-Invariant: the spans of a frame are in order and cover it without gaps; if the frame decodes, their values are those of
-the command. Delegation tokens are withheld, as text and as bytes, unless requested.
+Invariant: the spans of a frame are in order and cover it without gaps; if the frame decodes, their values are the
+command's. Delegation tokens are withheld, as text and as bytes, unless requested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.inspect.payloads import payload_text
 from segstore.wire.printable import printable
-from segstore.wire.schema import COMMANDS, Command, Elements, Record, Unknown, decode_mutf8
+from segstore.wire.schema import COMMANDS, Command, Elements, Unknown, WireStruct, decode_mutf8
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _BYTES_A_LINE: Final = 16
 _LINES_A_FIELD: Final = 4
 _SHOWN_TEXT: Final = 96
 _UNREAD: Final = ""
-"""The field of bytes that were not read. If the command has secrets, they may contain a part of one."""
+"""The field of bytes that were not read. If the command has secrets, they may contain a part of a secret."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class _Stop(Exception):
 
 
 class _Walk:
-    """Reads the fields of one body and records a span for each."""
+    """Reads the fields of one body and records a span for each field."""
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
@@ -89,7 +89,7 @@ class _Walk:
         self.at += length
 
     def need(self, length: int, field: str, kind: Kind = "plain") -> None:
-        """Ends the walk if a field is longer than what is left, which is still the field's."""
+        """Ends the walk if a field is longer than the remaining bytes, which become the field's."""
         left = self.end - self.at
         if 0 <= length <= left:
             return
@@ -113,11 +113,11 @@ class _Walk:
         self.take(4, field, number, note)
         return number
 
-    def nodes(self, nodes: tuple[low.Node, ...], prefix: str) -> None:
+    def nodes(self, nodes: tuple[low.SchemaNode, ...], prefix: str) -> None:
         for node in nodes:
             self.node(node, prefix + node.name)
 
-    def node(self, node: low.Node, field: str) -> None:
+    def node(self, node: low.SchemaNode, field: str) -> None:
         match node:
             case low.Fixed(format=code):
                 self.fixed(code, field)
@@ -309,7 +309,7 @@ def _withheld(token: str) -> str:
 
 
 def _payload(data: str, full: bool) -> str:
-    """A payload as text. Bytes that are none stand beside it in hex, so they are shown as in a hex dump."""
+    """Formats a payload as text, or other bytes as in a hex dump, because their hex is shown beside it."""
     text = payload_text(bytes.fromhex(data), full=full)
     if not text.startswith("0x"):
         return text
@@ -332,7 +332,7 @@ def summary(command: Command, *, full: bool = False) -> str:
     return f"{name} {_fields(command, full)}".rstrip()
 
 
-def _fields(value: Record, full: bool) -> str:
+def _fields(value: WireStruct, full: bool) -> str:
     return " ".join(
         f"{name}={_withheld(each) if name in value.secrets else _short(each, full)}"
         for name in value.__struct_fields__
@@ -350,7 +350,7 @@ def _short(value: Any, full: bool) -> str:
             return f'"{value}"'
         case str():
             return _quoted(value, full)
-        case Record():
+        case WireStruct():
             return "{" + _fields(value, full) + "}"
         case bytes() | bytearray() | memoryview():
             return payload_text(value, full=full)

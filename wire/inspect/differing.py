@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 MOST_PLACES: Final = 2_000
 _BEFORE: Final = 24
 _SHOWN: Final = 72
-"""Characters that are shown: as many as `_BEFORE` before the first difference, and the rest after it."""
+"""Number of characters shown: up to `_BEFORE` before the first difference, the rest after it."""
 _document: Final = msgspec.json.Decoder().decode
 
 
 class Place(NamedTuple):
-    """A place where two values differ. left, right: what is there, as text; None on a side that lacks it."""
+    """A place where two values differ. left, right: the values there, as text; None on a side that lacks the place."""
 
     path: str
     left: str | None
@@ -44,8 +44,8 @@ class Place(NamedTuple):
 def differing_places(field: str, left: Any, right: Any) -> Iterator[Place]:
     """The places in which two values of a field differ; None on a side without it. field: the start of their paths.
 
-    Payloads, which are bytes, are compared event by event, and by path if both are JSON documents, else by their first
-    difference: as text if both are text, else in hex. So are texts. Other values are shown as JSON.
+    Payloads, which are bytes, are compared event by event, and by path in two JSON documents, else by their first
+    difference: as text in two texts, else in hex. So are texts. Other values are shown as JSON.
     """
     if isinstance(left, bytes) and isinstance(right, bytes):
         found = list(islice(_events_differ(field, left, right), MOST_PLACES))
@@ -61,7 +61,7 @@ def _shown(value: Any) -> str:
 
 
 def _events_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
-    """The differences of two payloads that are events in their framing; none if one is not, or only that differs."""
+    """Yields the differences of two payloads of framed events, event by event; nothing for other payloads."""
     sides = [list(payload_parts(each)) for each in (left, right)]
     if any(not parts or parts[0].kind == "data" for parts in sides):
         return
@@ -74,13 +74,13 @@ def _events_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
 
 
 def _contents_differ(field: str, left: bytes, right: bytes) -> list[Place]:
-    """The differences of two payloads or events by path if both are JSON documents, else the first."""
+    """Returns the differences of two payloads or events: by path in two JSON documents, else the first difference."""
     found = list(islice(_documents_differ(field, left, right), MOST_PLACES))
     return found or [Place(field, *excerpts(left, right))]
 
 
 def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
-    """The differences of two JSON documents; none if one is no object or array."""
+    """Yields the differences of two JSON objects or arrays; nothing for other values."""
     try:
         pending: list[tuple[str, Any, Any]] = [(field, _document(left), _document(right))]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -113,7 +113,7 @@ def _value(value: Any) -> str:
 
 
 def excerpts(*payloads: str | bytes) -> list[str]:
-    """One or two payloads as text if all are, else in hex; two of them around the first difference."""
+    """Formats one or two payloads: as text if all are text, else in hex; two payloads around their first difference."""
     texts: list[Any] = [each if isinstance(each, str) else readable(each, whole=True) for each in payloads]
     if None in texts:
         texts = list(payloads)

@@ -5,9 +5,9 @@ constructors, so a new command needs no change here. Display filters are `segsto
 path, in lower case: `segstore.setup_append.segment`. Elements of a list and of its columns share one name. The events
 in the data of appends and reads are shown below it, as `segstore.event.data`.
 
-Invariant: the values are those of `decode`; what `decode` refuses is marked as malformed where reading stops. Missing
-fields have their defaults, marked with the wire version that introduced them. Unlike other output, a dissector shows
-delegation tokens, because Wireshark shows every byte in any case.
+Invariant: the values equal the results of `decode`; a frame that `decode` refuses is marked as malformed where reading
+stops. Missing fields have their defaults, marked with the wire version that introduced them. Unlike other output, a
+dissector shows delegation tokens, because Wireshark shows every byte in any case.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.codec import EVENT, FIELDS_SINCE, HEADER_BYTES, WIRE_VERSION, encode
 from segstore.wire.protocol import HELLO
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Record
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, WireStruct
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def dissector(*, port: int) -> str:
     )
 
 
-def _nodes(record: type[Record], nodes: Iterable[low.Node], prefix: str, indent: str) -> str:
+def _nodes(record: type[WireStruct], nodes: Iterable[low.SchemaNode], prefix: str, indent: str) -> str:
     deeper = indent + "  "
     rows = "".join(f"{deeper}{_node(record, each, prefix + each.name, deeper)},\n" for each in nodes)
     return f"{{\n{rows}{indent}}}" if rows else "{}"
 
 
-def _node(record: type[Record], node: low.Node, path: str, indent: str) -> str:
+def _node(record: type[WireStruct], node: low.SchemaNode, path: str, indent: str) -> str:
     quoted = _text(path)
     match node:
         case low.Fixed(format=code):
@@ -97,13 +97,13 @@ def _node(record: type[Record], node: low.Node, path: str, indent: str) -> str:
 
 
 def _frames(codes: Iterable[int]) -> str:
-    """The types of the frames in a field, as an argument behind others; "" for none."""
+    """Formats the types of the frames in a field as a further argument; "" without types."""
     said = ", ".join(f"[{each}] = true" for each in codes)
     return said and f", {{{said}}}"
 
 
 def _value(value: Any, code: str) -> str:
-    """A default as Lua; a list has none, as a missing one has no elements."""
+    """Formats a default value as Lua. Lists need none: absent means empty."""
     if isinstance(value, tuple) or value is None:
         return "nil"
     if isinstance(value, str):

@@ -3,7 +3,7 @@
 `Payload` holds the parts that filters test: at most the first `MOST_SEARCHED` bytes.
 
 Invariants: a text is one line without control characters, whatever the bytes; without `full`, time and size are
-bounded, however long the payload. Nothing is interpreted beyond that: what applications serialized stays as it is.
+bounded, however long the payload. Nothing else is interpreted: serialized values stay as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from segstore.wire.schema import Buffer, Command
 
 SHOWN_BYTES: Final = 96
-"""Bytes of a text that are shown unless it is to be shown in full."""
+"""Longer text is truncated unless `full` is set."""
 SHOWN_PARTS: Final = 4
 MOST_SEARCHED: Final = 1 << 20
 """Bytes of a payload that filters see: more than writers put into one append block."""
@@ -44,8 +44,8 @@ _WHITE: Final = frozenset("\t\n\r")
 class PayloadPart(NamedTuple):
     """A part of a payload. kind: "data" for bytes without framing. data: a view of the payload, without the header.
 
-    size: bytes that the header announces; more than those of `data` if the rest is not in this payload, as at the end
-    of a read.
+    size: in bytes, from the header; above the size of `data` if the rest is not in this payload, as at the end of a
+    read.
     """
 
     kind: PartKind
@@ -54,10 +54,10 @@ class PayloadPart(NamedTuple):
 
 
 def payload_parts(data: Buffer) -> Iterator[PayloadPart]:
-    """Yields the events in a payload, such as that of an append, an append block or a read; else the whole as data.
+    """Yields the events in a payload of, for example, an append, an append block or a read; else the whole as data.
 
-    The parts are views of `data`. A payload is a sequence of events if its first bytes are the header of one that has a
-    length, or of an empty one before such a header; bytes after its events that are none are data.
+    The parts are views of `data`. A payload is a sequence of events if it begins with the header of a non-empty event,
+    or of an empty event before such a header; other bytes after its events are data.
     """
     view, at = memoryview(data).cast("B"), 0
     while len(view) - at >= HEADER_BYTES:
@@ -71,7 +71,7 @@ def payload_parts(data: Buffer) -> Iterator[PayloadPart]:
 
 
 def _precedes_event(view: memoryview) -> bool:
-    """Whether a header with a length follows the first header; mere zeros would be headers without one."""
+    """Whether a header with a length follows the first header; mere zeros would be headers without a length."""
     if len(view) < 2 * HEADER_BYTES:
         return False
     code, size = struct.unpack_from(">ii", view, HEADER_BYTES)
@@ -91,7 +91,7 @@ class Payload:
         self.size = len(self._data) + sum(map(len, self._values))
 
     def parts(self) -> tuple[bytes, ...]:
-        """The events, or the bytes that are none, and the keys and values; without a cut event that has no bytes."""
+        """The events, or the bytes without framing, and the keys and values; without a cut event that has no bytes."""
         parts = (part for part in payload_parts(self._data) if part.kind != "padding" and (part.data or not part.size))
         return (*(bytes(part.data) for part in parts), *self._values)
 
@@ -112,7 +112,7 @@ def joined(block: AppendBlock, end: AppendBlockEnd) -> Buffer:
 
 
 def _nested(item: Any) -> Iterator[Buffer]:
-    """The fields `data` within fields of a command, such as those of keys and values."""
+    """Yields the fields `data` within fields of a command, for example of keys and values."""
     for name in item.__struct_fields__ if isinstance(item, msgspec.Struct) else ():
         value = getattr(item, name)
         for each in value if isinstance(value, (tuple, list, Elements)) else (value,):
@@ -135,7 +135,7 @@ def _bounded(values: Iterable[Buffer]) -> Iterator[Buffer]:
 NO_PAYLOAD: Final = Payload()
 
 
-def has_payload(nodes: Iterable[low.Node]) -> bool:
+def has_payload(nodes: Iterable[low.SchemaNode]) -> bool:
     """Whether commands with these fields may have a payload."""
     for node in nodes:
         if node.name == "data" and isinstance(node, low.Data | low.Remainder | low.Sized):
@@ -151,8 +151,7 @@ def has_payload(nodes: Iterable[low.Node]) -> bool:
 def payload_text(data: Buffer, *, full: bool = False) -> str:
     """Returns a payload as one line: `"text"`, `{"json": 1}`, `0x00ff…`, or `[event "one" event "two"]` for events.
 
-    full: show all events and all bytes of each, instead of the first `SHOWN_PARTS` and `SHOWN_BYTES`, with what they
-    are of.
+    full: show all events and all their bytes, instead of the first `SHOWN_PARTS` and `SHOWN_BYTES` with the totals.
     """
     parts = payload_parts(data)
     shown = list(parts if full else islice(parts, SHOWN_PARTS))

@@ -32,7 +32,7 @@ _SHOWN: Final = 24
 
 
 class Unreadable(ValueError):
-    """The input has none of the supported forms.
+    """The input has no supported form.
 
     Attributes: line (from 1) and found, the refused text; both None for empty input.
     """

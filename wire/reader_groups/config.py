@@ -1,7 +1,7 @@
 """The configuration of a reader group, and the stream cuts in it, in the form of Java clients.
 
-Invariant: configurations round-trip. Refused (`ValueError`): what `ReaderGroupConfig` and `StreamCutImpl` (Pravega's
-client), which this follows, do not write.
+Invariant: configurations round-trip. Refused (`ValueError`): encodings that the Java client never writes. Follows
+`ReaderGroupConfig` and `StreamCutImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from segstore.wire.reader_groups.versioned import Input, Output, decode_object, 
 
 NO_ID: Final = UUID(int=0)
 RETENTIONS: Final = ("none", "manual", "automatic")
-"""By their numbers."""
+"""Retentions in the order of their numbers."""
 
 _CUT_VERSION: Final = 1
 """Version 0 has no negative offsets."""
 
 Cuts = Mapping[str, Mapping[int, int]]
-"""Cuts by "scope/stream"; an empty one is unbounded."""
+"""Cuts by "scope/stream"; an empty cut is unbounded."""
 
 
 class GroupConfig(NamedTuple):
     """A reader group's configuration.
 
     starts, ends: where each stream begins and ends; an offset of -1 is the end of its segment. refresh_ms: how often
-    readers fetch the group's state. checkpoint_ms: interval of automatic checkpoints; none if not positive.
+    readers fetch the group's state. checkpoint_ms: interval of automatic checkpoints; off if not positive.
     most_checkpoints: how many may be in progress. retention: whether the group's position delays the retention of its
-    streams, one of `RETENTIONS`. generation, id: as the controller has given them.
+    streams (`RETENTIONS`). generation, id: from the controller.
     """
 
     starts: Cuts

@@ -1,10 +1,11 @@
 """The state that the readers of a group share, and its records in the form of Java clients. Pure.
 
 A group has a stream of records: initial states, and updates of the state before. Each client replays them, so all have
-the same state, by the same rules. Invariant: a segment is assigned to one reader, unassigned, or waits until others are
-read (`future`). Refused (`ValueError`): records of another form, updates that contradict the state, after which it is
-undefined, and checkpoints with more than `_MOST_CHECKPOINTED` entries. Follows `ReaderGroupState` and `CheckpointState`
-(Pravega's client), also in that a finished segment counts for segments of other streams that wait for the same id.
+the same state, by the same rules. Invariant: a segment is assigned to one reader, unassigned, or waits until its
+predecessors are read (`future`). Refused (`ValueError`): records of another form, updates that contradict the state,
+after which it is undefined, and checkpoints with more than `_MOST_CHECKPOINTED` entries. Follows `ReaderGroupState` and
+`CheckpointState` (Pravega's client), also in that a finished segment counts for segments of other streams that wait for
+the same id.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ class Checkpoints:
     """The checkpoints of a group.
 
     Attributes:
-        names: all that are kept, the oldest first.
-        waiting: name → readers that have not taken it; those that are complete are not in it.
+        names: of all kept checkpoints, the oldest first.
+        waiting: name → readers that have not taken it; without complete checkpoints.
         positions: name → segment → offset, so far.
-        last: the positions of the last complete one, silent ones apart; None if there was none.
+        last: the positions of the last complete checkpoint that was not silent, or None.
         published: whether the controller knows them.
     """
 
@@ -70,11 +71,11 @@ class Checkpoints:
         return Checkpoints(list(self.names), waiting, positions, self.last, self.published)
 
     def awaited(self, reader: str) -> list[str]:
-        """Returns the names of those that wait for a reader, the oldest first."""
+        """Returns the names of checkpoints that wait for a reader, the oldest first."""
         return [name for name in self.names if reader in self.waiting.get(name, ())]
 
     def outstanding(self) -> list[str]:
-        """Returns the names of those in progress, silent ones apart."""
+        """Returns the names of checkpoints in progress, without silent checkpoints."""
         return [name for name in self.names if name in self.waiting and SILENT not in name]
 
     def complete(self, name: str) -> dict[str, int] | None:
@@ -117,14 +118,14 @@ class GroupState:
 
     Attributes:
         config: None before the first record.
-        readers: online reader → segment → offset from which others would continue it.
+        readers: online reader → segment → offset from which another reader would continue it.
         unassigned: segment → offset, in the order in which they became free.
         future: segment → ids of the predecessors that must be read first.
         read: segment → offset up to which it was read, as a reader has reported last.
         ends: segment → offset at which the group ends there.
         distances: reader → lag that it has reported, by which Java readers balance.
         updating: whether the configuration is about to be replaced.
-        ranges: segment → its key range, of those that are known.
+        ranges: segment → its key range, if known.
     """
 
     readers: dict[str, dict[str, int]]
@@ -136,7 +137,7 @@ class GroupState:
     """The segments of `future` by id of a predecessor; also segments that have left it."""
 
     def __init__(self, *, keeps_checkpoints: bool = True) -> None:
-        """keeps_checkpoints: without, less than the records is held, whatever they are."""
+        """keeps_checkpoints: if False, the state takes less memory than its records."""
         self._keeps_checkpoints = keeps_checkpoints
         self._start(InitialState(GroupConfig({}), {}, {}))
         self.config: GroupConfig | None = None
@@ -328,7 +329,7 @@ class GroupState:
             self._followers[each].add(segment)
 
     def _waiting_for(self, segment: str) -> set[str]:
-        """Returns the segments that may wait for one that was read, and forgets that they do."""
+        """Returns the segments that may wait for `segment`, which was read, and forgets that they do."""
         return self._followers.pop(SegmentName.parse(segment).segment_id or 0, set())
 
     def _take_from(self, reader: str, segment: str) -> None:

@@ -1,8 +1,8 @@
 """The state of a reader group in the form of Pravega's clients in Rust and Python: entries of a table. Pure.
 
-The state is that of the other form, so that readers decide alike; what differs is how it is stored: as maps in one
-table, of online readers with their segments and offsets, unassigned segments, and future segments with the predecessors
-that must be read first. A table holds no checkpoints, ends nor generations.
+The state equals the state of the other form, so that readers decide alike, but it is stored as maps in one table: of
+online readers with their segments and offsets, unassigned segments, and future segments with the predecessors that must
+be read first. A table holds no checkpoints, ends nor generations.
 
 Invariants: unknown maps are ignored; removed entries become tombstones, because the clients in Rust remember versions
 and could not write a key again that was really deleted. Refused: entries that are malformed (`ValueError`). Follows
@@ -89,7 +89,7 @@ class StoredGroup(GroupState):
             _put(self.distances, inner, None if gone else 0)
 
     def changes_to(self, newer: Self) -> list[StoredEntry]:
-        """Returns the entries to write for a state that was made from this one, those that are gone last."""
+        """Returns the entries to write for a state that was made from this state, removed entries last."""
         maps = [
             (outer, old, new) for (outer, old), new in zip(self._maps().items(), newer._maps().values(), strict=True)
         ]

@@ -165,7 +165,7 @@ def encode_value(kind: str, data: bytes) -> bytes:
 
 
 VERSION_VALUE: Final = encode_value("blob", b"\0")
-"""The value at the key of a whole map, whose version is all that matters."""
+"""The value at the key of a whole map; only its version matters."""
 
 
 def decode_value(value: bytes) -> tuple[str, bytes]:
@@ -294,7 +294,7 @@ def _encode_cut(stream: str, cut: Mapping[int, int]) -> Any:
 def decode_config(data: bytes) -> GroupConfig:
     """Returns a configuration without checkpoints. Raises ValueError.
 
-    A start at the tail becomes one at the head: it is of use only when the group is created. End cuts are ignored: no
+    A start at the tail becomes a start at the head: it matters only when the group is created. End cuts are ignored: no
     client writes them.
     """
     (fields,) = _pairs(cbor_decode(data)).named("V1")

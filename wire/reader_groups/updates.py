@@ -1,7 +1,7 @@
 """The updates of a reader group's state, in the form of Java clients.
 
-Invariant: updates round-trip; unknown revisions are skipped. Refused (`ValueError`): updates of other types, and those
-that end early. Follows `ReaderGroupState` (Pravega's client).
+Invariant: updates round-trip; unknown revisions are skipped. Refused (`ValueError`): updates of other types, and
+truncated updates. Follows `ReaderGroupState` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AddReader(NamedTuple):
 
 
 class RemoveReader(NamedTuple):
-    """A reader is offline. positions: segment → offset where others continue, else at the one in the state."""
+    """A reader is offline. positions: segment → offset where its next reader continues; by default as in the state."""
 
     reader: str
     positions: Mapping[str, int]

@@ -30,7 +30,7 @@ _MOST_COUNTED: Final = (1 << 30) - 2
 
 
 class Input:
-    """Reads what `RevisionDataOutput` writes. Each method raises ValueError for what no such object has."""
+    """Reads data that `RevisionDataOutput` wrote. All methods raise ValueError for any other data."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -72,7 +72,7 @@ class Input:
         return None if low < 0 or high < 0 else (low, high)
 
     def count(self) -> int:
-        """Reads a number in one, two or four bytes, depending on its first bits."""
+        """Reads a number of 1, 2 or 4 bytes, depending on its first bits."""
         first = self.byte()
         if first < 0x80:
             return first
@@ -80,7 +80,7 @@ class Input:
         return int.from_bytes(bytes([first & 0x3F]) + self.take(size))
 
     def compact_long(self) -> int:
-        """Reads a number in one, two, four or eight bytes, depending on its first two bits."""
+        """Reads a number of 1, 2, 4 or 8 bytes, depending on its first two bits."""
         first = self.byte()
         return int.from_bytes(bytes([first & 0x3F]) + self.take((1 << (first >> 6)) - 1))
 
@@ -195,7 +195,7 @@ def _size(value: int, spare: int) -> int:
 
 
 def encode_object(revisions: Iterable[Output], *, kind: int | None = None, version: int = 0) -> bytes:
-    """Encodes an object. kind: its type, if it may be of several."""
+    """Encodes an object. kind: its type, if several types are possible."""
     written = [each.data for each in revisions]
     head = bytes([0, *(() if kind is None else (kind,)), version, len(written)])
     parts = [bytes([number]) + _INT.pack(len(each)) + each for number, each in enumerate(written)]
@@ -203,7 +203,7 @@ def encode_object(revisions: Iterable[Output], *, kind: int | None = None, versi
 
 
 def decode_object(data: Input, *, version: int = 0) -> list[Input]:
-    """Decodes an object of one type: its revisions, at least one."""
+    """Decodes an object of one type: one or more revisions."""
     header, found, count = data.take(3)
     if header or found != version or not count:
         raise ValueError(f"an object in version {header}.{found} with {count} revisions is not known")
@@ -211,7 +211,7 @@ def decode_object(data: Input, *, version: int = 0) -> list[Input]:
 
 
 def decode_typed(data: Input, last: int) -> tuple[int, list[Input]]:
-    """Decodes an object of one of several types, up to `last`: its type and its revisions, at least one."""
+    """Decodes an object of a type up to `last`: its type and one or more revisions."""
     header, kind, version, count = data.take(4)
     if header or version or not count or kind > last:
         raise ValueError(f"type {kind} in version {header}.{version} with {count} revisions is not known")

@@ -2,7 +2,7 @@
 
 from segstore.wire.schema.elements import EAGER_ELEMENTS, Elements
 from segstore.wire.schema.modified_utf8 import decode_mutf8, encode_mutf8, pass_texts, utf16, well_formed
-from segstore.wire.schema.record import Nested, Part, Record
+from segstore.wire.schema.record import Nested, Part, WireStruct
 from segstore.wire.schema.schema import (
     COMMANDS,
     WITH_PREVIOUS,
@@ -38,10 +38,10 @@ __all__ = [
     "Int64",
     "Nested",
     "Part",
-    "Record",
     "Text",
     "Token",
     "Unknown",
+    "WireStruct",
     "command",
     "decode_mutf8",
     "encode_mutf8",

@@ -1,8 +1,8 @@
 """Lazy sequences for long lists in a frame: each element is decoded on access.
 
-A frame may hold a million table keys of a few bytes each; as Python objects they would take many times the frame's
-memory. Lists above `EAGER_ELEMENTS` are therefore validated when the frame is decoded, but kept as bytes: `Elements`
-decodes each element on every access.
+A frame may hold a million table keys of a few bytes; as Python objects they would take many times the frame's memory.
+Lists above `EAGER_ELEMENTS` are therefore validated when the frame is decoded, but kept as bytes: `Elements` decodes
+each element on every access.
 
 Invariant: an `Elements` has been validated to its end, so iterating over it never raises. Like payloads, it views the
 buffer that it was decoded from and is valid as long.

@@ -2,7 +2,7 @@
 
 A body is a tuple of nodes, read in order. Nodes hold only plain facts (names, `struct` formats, numbers, booleans,
 other nodes), so their readers (the Python compiler, or a table-driven C reader, a dissector, a test strategy) need
-neither construct nor this package's types. `lower` refuses unknown field types, so a new one cannot be forgotten.
+neither construct nor this package's types. `lower` refuses unknown field types, so a new type cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -13,100 +13,100 @@ from typing import Any
 import msgspec
 
 from segstore.wire.schema import types
-from segstore.wire.schema.record import Nested, Part, Record, Rows
+from segstore.wire.schema.record import Nested, Part, Rows, WireStruct
 
 
-class Node(msgspec.Struct, frozen=True):
+class SchemaNode(msgspec.Struct, frozen=True):
     """Base class of nodes; `name` is the attribute that the node fills."""
 
     name: str
 
 
-class Fixed(Node, frozen=True):
+class Fixed(SchemaNode, frozen=True):
     """A fixed-width field. `format` is its `struct` code; `16s` means a UUID."""
 
     format: str
 
 
-class Number(Node, frozen=True):
+class Number(SchemaNode, frozen=True):
     """An int32 that stands for a member of an enum."""
 
     members: type[enum.IntEnum]
     unknown: enum.IntEnum
 
 
-class Constant(Node, frozen=True):
+class Constant(SchemaNode, frozen=True):
     """An int32 with one legal value and no attribute."""
 
     value: int
 
 
-class Text(Node, frozen=True):
+class Text(SchemaNode, frozen=True):
     """uint16 length, modified UTF-8."""
 
 
-class Data(Node, frozen=True):
-    """int32 length, bytes; the flags are those of `types.Blob`."""
+class Data(SchemaNode, frozen=True):
+    """int32 length, bytes; the flags are as in `types.Blob`."""
 
     negative_is_empty: bool
     optional: bool
     written: bool
 
 
-class Remainder(Node, frozen=True):
+class Remainder(SchemaNode, frozen=True):
     """All bytes left. `frames`: the type codes of the frames in them; empty for bytes without a structure."""
 
     frames: tuple[int, ...] = ()
 
 
-class ZeroRun(Node, frozen=True):
-    """All bytes left, of which only the number matters."""
+class ZeroRun(SchemaNode, frozen=True):
+    """All remaining bytes, of which only the number matters."""
 
 
-class Sized(Node, frozen=True):
-    """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format` ("" for none)."""
+class Sized(SchemaNode, frozen=True):
+    """int32 total, int32 length, bytes and, unless they are empty, a trailer of `trailer_format`, if any."""
 
     trailer_name: str
     trailer_format: str
     missing: Any
 
 
-class TailNode(Node, frozen=True):
+class TailNode(SchemaNode, frozen=True):
     """A node that may be missing: read if at least `needs` bytes are left, else `default`."""
 
-    inner: Node
+    inner: SchemaNode
     needs: int
     default: Any
 
 
-class Structure(Node, frozen=True):
+class Structure(SchemaNode, frozen=True):
     """Nodes that make up one value of `record`."""
 
-    record: type[Record]
-    nodes: tuple[Node, ...]
+    record: type[WireStruct]
+    nodes: tuple[SchemaNode, ...]
 
 
-class Many(Node, frozen=True):
+class Many(SchemaNode, frozen=True):
     """int32 count, then elements of at least `smallest` bytes. `element` has the name ""."""
 
-    element: Node
+    element: SchemaNode
     smallest: int
     negative_is_empty: bool
 
 
-class Table(Node, frozen=True):
+class Table(SchemaNode, frozen=True):
     """int32 count, then rows; each column fills the attribute of its name with a tuple."""
 
-    columns: tuple[Node, ...]
+    columns: tuple[SchemaNode, ...]
     smallest: int
 
 
-def lower(parts: tuple[Part, ...]) -> tuple[Node, ...]:
+def lower(parts: tuple[Part, ...]) -> tuple[SchemaNode, ...]:
     """Returns the intermediate form of a record's parts, in wire order."""
     return tuple(_lower(part.wire, part.names) for part in parts)
 
 
-def _lower(wire: Any, names: tuple[str, ...]) -> Node:
+def _lower(wire: Any, names: tuple[str, ...]) -> SchemaNode:
     name = names[0]
     if wire in types.FIXED_FORMATS:
         return Fixed(name, types.FIXED_FORMATS[wire])

@@ -1,7 +1,7 @@
 """Java's modified UTF-8: encodes, decodes, and skips long lists of texts without decoding them.
 
 Invariant: `pass_texts` accepts exactly the texts that `decode_mutf8` accepts, without decoding them: a frame may hold
-four million texts, none of which its reader may need. Its time is linear in the bytes, whatever the texts.
+four million texts that its reader may not need. Its time is linear in the bytes, whatever the texts.
 
 Follows `DataInputStream.readUTF` and `DataOutputStream.writeUTF`.
 """
@@ -133,7 +133,7 @@ def _short() -> tuple[tuple[int, Callable[..., re.Match[bytes] | None]], ...]:
 
 def pass_texts(data: bytes | bytearray | memoryview, at: int, end: int, count: int) -> tuple[int, int]:
     """Skips texts with their lengths, starting at `at`. Returns how many of `count` are well formed and end by `end`,
-    and the position of the first that does not qualify, or of what follows them all.
+    and the position behind them.
     """
     passed, runs = 0, _short()
     while passed < count:

@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 
 from segstore.wire.errors import BadField
 from segstore.wire.schema import lowering as low
-from segstore.wire.schema.record import Record
+from segstore.wire.schema.record import WireStruct
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=WireStruct)
 
 _RANGES = {"b": 7, "i": 31, "q": 63}
 
 
-def to_plain(value: Record) -> dict[str, Any]:
+def to_plain(value: WireStruct) -> dict[str, Any]:
     """Converts all attributes to JSON values."""
     return _to_plain(low.lower(value.parts), value)
 
 
-def _to_plain(nodes: tuple[low.Node, ...], value: Any) -> dict[str, Any]:
+def _to_plain(nodes: tuple[low.SchemaNode, ...], value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for node in nodes:
         for name, each in _attributes(node):
@@ -32,7 +32,7 @@ def _to_plain(nodes: tuple[low.Node, ...], value: Any) -> dict[str, Any]:
     return {name: plain[name] for name in value.__struct_fields__}
 
 
-def _attributes(node: low.Node) -> tuple[tuple[str, low.Node], ...]:
+def _attributes(node: low.SchemaNode) -> tuple[tuple[str, low.SchemaNode], ...]:
     """Returns the attributes that a node fills, each with the node of its type."""
     match node:
         case low.Constant():
@@ -47,7 +47,7 @@ def _attributes(node: low.Node) -> tuple[tuple[str, low.Node], ...]:
     return ((node.name, node),)
 
 
-def _out(node: low.Node, value: Any) -> Any:
+def _out(node: low.SchemaNode, value: Any) -> Any:
     match node:
         case low.Fixed(format="16s"):
             return str(value)
@@ -67,7 +67,7 @@ def from_plain(cls: type[R], plain: Any) -> R:
     return _from_plain(cls, low.lower(cls.parts), plain, "")
 
 
-def _from_plain(cls: type[R], nodes: tuple[low.Node, ...], plain: Any, path: str) -> R:
+def _from_plain(cls: type[R], nodes: tuple[low.SchemaNode, ...], plain: Any, path: str) -> R:
     if not hasattr(plain, "keys"):
         raise BadField(f"an object is needed, not {plain!r}", field=path.rstrip("."), actual=plain)
     wanted = dict(attribute for node in nodes for attribute in _attributes(node))
@@ -83,12 +83,12 @@ def _from_plain(cls: type[R], nodes: tuple[low.Node, ...], plain: Any, path: str
     return cls(**values)
 
 
-def _defaults(cls: type[Record]) -> tuple[str, ...]:
+def _defaults(cls: type[WireStruct]) -> tuple[str, ...]:
     count = len(cls.__struct_defaults__)
     return cls.__struct_fields__[len(cls.__struct_fields__) - count :] if count else ()
 
 
-def _in(node: low.Node, plain: Any, path: str) -> Any:
+def _in(node: low.SchemaNode, plain: Any, path: str) -> Any:
     match node:
         case low.Fixed(format="16s"):
             return _uuid(plain, path)

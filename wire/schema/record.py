@@ -24,16 +24,16 @@ _SHOWN_BYTES = 24
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One wire field and its attributes: exactly one, except for rows of columns and table keys."""
+    """One wire field and its attributes: one attribute, except for rows of columns and table keys."""
 
     names: tuple[str, ...]
     wire: Any
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """An immutable value with a schema: a command, or a structure inside one.
+class WireStruct(msgspec.Struct, frozen=True, gc=False):
+    """An immutable value with a schema: a command, or a structure inside a command.
 
-    Payload attributes are buffers. Decoded ones are views of their frame, valid as long as its owner keeps it.
+    Payload attributes are buffers. Decoded payloads are views of their frame, valid as long as its owner keeps it.
     """
 
     schema: ClassVar[Any]
@@ -58,20 +58,20 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return repr(value)
 
 
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=WireStruct)
 
 
 class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stubs
     """A record inside a command. `parts` is for a record whose nested form differs from its own (Event)."""
 
-    def __init__(self, record: type[Record], parts: tuple[Part, ...] | None = None) -> None:
+    def __init__(self, record: type[WireStruct], parts: tuple[Part, ...] | None = None) -> None:
         super().__init__()
         self.record = record
         self.parts = record.parts if parts is None else parts
         self.struct = struct_of(self.parts)
         self.wires = tuple(part.wire for part in self.parts)
 
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> Record:
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> WireStruct:
         return value_of(self.record, self.parts, self.struct._parse(stream, context, path))
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
@@ -117,7 +117,7 @@ def struct_of(parts: tuple[Part, ...]) -> Any:
 
 
 def value_of(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
-    """Returns the record whose parsed fields these are."""
+    """Returns the record with these parsed fields."""
     values: dict[str, Any] = {}
     for part in parts:
         found = parsed["+".join(part.names)]
@@ -130,7 +130,7 @@ def value_of(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
     return cls(**values)
 
 
-def fields_of(obj: Record, parts: tuple[Part, ...]) -> dict[str, Any]:
+def fields_of(obj: WireStruct, parts: tuple[Part, ...]) -> dict[str, Any]:
     """Returns a record's values by field, as `struct_of` builds them."""
     values: dict[str, Any] = {}
     for part in parts:

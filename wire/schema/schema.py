@@ -28,7 +28,7 @@ from segstore.wire.errors import BadField, WireError
 from segstore.wire.schema import types
 from segstore.wire.schema.elements import Elements
 from segstore.wire.schema.plain import from_plain, to_plain
-from segstore.wire.schema.record import Nested, Part, R, Record, Rows, fields_of, struct_of, value_of
+from segstore.wire.schema.record import Nested, Part, R, Rows, WireStruct, fields_of, struct_of, value_of
 from segstore.wire.schema.types import BodyStream, Buffer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ Id = Annotated[uuid.UUID, types.Uuid]
 Data = Annotated[Buffer, types.Blob()]
 
 
-class Command(Record, frozen=True, gc=False):
+class Command(WireStruct, frozen=True, gc=False):
     """Base class of all commands.
 
     Class attributes:
@@ -136,9 +136,9 @@ def record(cls: type[R]) -> type[R]:
     return cls
 
 
-def _layout(cls: type[Record], wire_order: tuple[str, ...]) -> None:
-    # Not `get_type_hints`, which would evaluate what `Command` and `Record` annotate for each of their subclasses.
-    bases = [base for base in reversed(cls.__mro__) if issubclass(base, Record) and base.__struct_fields__]
+def _layout(cls: type[WireStruct], wire_order: tuple[str, ...]) -> None:
+    # Not `get_type_hints`, which would evaluate what `Command` and `WireStruct` annotate for each of their subclasses.
+    bases = [base for base in reversed(cls.__mro__) if issubclass(base, WireStruct) and base.__struct_fields__]
     hints = {name: hint for base in bases for name, hint in get_annotations(base, eval_str=True).items()}
     notes = {name: hints[name].__metadata__ for name in cls.__struct_fields__}
     order = wire_order or cls.__struct_fields__
@@ -161,8 +161,8 @@ def _layout(cls: type[Record], wire_order: tuple[str, ...]) -> None:
 
 
 def _context(*, parsing: bool) -> Any:
-    """Creates a context without the self-references of construct's entry points, which would keep each frame, and what
-    was read from it, alive until the next garbage collection."""
+    """Creates a context without the self-references of construct's entry points, which would keep each frame and its
+    values alive until the next garbage collection."""
     return construct.Container(_parsing=parsing, _building=not parsing, _sizing=False, _params=None, _root=None)
 
 

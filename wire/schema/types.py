@@ -2,7 +2,7 @@
 
 They add what `construct` lacks: Java's modified UTF-8, trailing fields that older peers omit, counts and lengths that
 are checked against the remaining bytes before anything is allocated. Parsing through them is the slow, checked path;
-`segstore.wire.codec.generate.compiler` lowers the same objects to the fast one and must agree with them.
+`segstore.wire.codec.generate.compiler` lowers the same objects to the fast path and must agree with them.
 
 Every parse error is a `WireError` with the field's path and offset; construct's own errors never escape
 `segstore.wire.schema.schema`. Source: `EnhancedByteBufInputStream`, `WireCommands` in
@@ -184,7 +184,7 @@ class _Uuid(construct.Construct):  # type: ignore[misc]
 
 
 class _Bool(construct.Construct):  # type: ignore[misc]
-    """One byte; any non-zero one is true, true is written as 1."""
+    """One byte; any non-zero byte is true, true is written as 1."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> bool:
         return bytes(_take(stream, 1, path)) != b"\0"
@@ -520,7 +520,7 @@ class Secret:
 
 
 def truncated(stream: BodyStream, path: str) -> WireError:
-    """Returns the error for one of construct's own fixed-width fields that ran out of bytes."""
+    """Returns the error for a fixed-width field of construct itself that ran out of bytes."""
     available = stream.size - stream.last_start
     return Truncated(
         f"{stream.last_wanted} bytes are needed but {available} are left",

@@ -56,16 +56,7 @@ from segstore.wire.trace.diff import (
     differing_fields,
 )
 from segstore.wire.trace.exchanges import OF_REPLIES, Ending, Exchange, Exchanges, segments_of
-from segstore.wire.trace.filters import (
-    MOST_TERMS,
-    MOST_TEXT,
-    Filter,
-    FilterError,
-    Subject,
-    language,
-    parse_filter,
-    values_of,
-)
+from segstore.wire.trace.filters import MOST_TEXT, Filter, FilterError, Subject, language, parse_filter, values_of
 from segstore.wire.trace.fixture import (
     LONGEST_LINE,
     FixtureError,
@@ -106,7 +97,6 @@ __all__ = [
     "MARK_BYTES",
     "MAX_BLOCK_BYTES",
     "MAX_IN_VAIN",
-    "MOST_TERMS",
     "MOST_TEXT",
     "OF_REPLIES",
     "SECRET_CODES",

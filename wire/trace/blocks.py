@@ -11,7 +11,7 @@ A capture is a sequence of blocks. Each starts with a header of 64 bytes, number
     first i64, last i64   earliest and latest time of the records, ns since 1970
     body crc u32, header crc u32   CRC-32 of the stored body or its sample, and of the preceding 60 bytes
 
-The body of a records block is columns of `count` values each, int64 or bytes, followed by the records' data:
+The body of a records block is columns of `count` values, int64 or bytes, followed by the records' data:
 
     ts_ns i64[], connection i64[], end i64[], direction u8[], kind u8[], zero padding to a multiple of 8, data
 
@@ -121,11 +121,11 @@ class TraceError(WireError):
 
 
 class TraceVersionError(TraceError):
-    """The trace's version (`actual`) is not supported; `limit` is the newest supported one."""
+    """The trace's version (`actual`) is not supported; `limit` is the newest supported version."""
 
 
 class DamagedBlock(TraceError):
-    """The bytes at `offset` of a capture are not a block, or not a whole one."""
+    """The bytes at `offset` of a capture are not a block, or not a whole block."""
 
 
 class BlockHeader(NamedTuple):
@@ -224,7 +224,7 @@ def _int64(view: memoryview) -> memoryview:
     return view.cast("q")
 
 
-class Rows(NamedTuple):
+class TraceRows(NamedTuple):
     """Consecutive records without their data: int64 of this machine for times, connections, and ends of the data; a
     byte each for directions and kinds.
     """
@@ -258,7 +258,7 @@ class Rows(NamedTuple):
 class Frames(NamedTuple):
     """Consecutive records that are frames, without their columns and data.
 
-    start: where their data begins in that of the block. runs, sizes: see `segstore.wire.trace.framing.frames_into`.
+    start: where their data begins in the block's data. runs, sizes: see `segstore.wire.trace.framing.frames_into`.
     """
 
     start: int
@@ -287,7 +287,7 @@ class Pending(NamedTuple):
     requires data in one piece, and no compression.
     """
 
-    rows: list[Rows | Frames]
+    rows: list[TraceRows | Frames]
     data: list[Buffer]
     first_ts_ns: int
     last_ts_ns: int

@@ -38,12 +38,12 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[
 
 
 def take_ids(text: str) -> tuple[str, list[str]]:
-    """Splits a text into what is left without its ids, and the ids: 32 lower-case hexadecimal digits each."""
+    """Splits a text into the text without its ids, and the ids, as 32 lower-case hexadecimal digits."""
     return _ID.sub("*", text), [each.replace("-", "").lower() for each in _ID.findall(text)]
 
 
 def put_ids(text: str, ids: Mapping[str, str]) -> str:
-    """Replaces ids in a text, which keep their form. ids: as from `take_ids`, by the replaced ones."""
+    """Replaces the ids in a text and keeps their format. ids: old id → new id."""
 
     def other(found: re.Match[str]) -> str:
         there = found[0]
@@ -54,7 +54,7 @@ def put_ids(text: str, ids: Mapping[str, str]) -> str:
 
 
 class Pairing(Generic[K]):
-    """One-to-one pairs of keys of two runs. Attributes: right, left: the key of that run for one of the other."""
+    """One-to-one pairs of keys of two runs. Attributes: right, left: the key of that run for a key of the other run."""
 
     def __init__(self) -> None:
         self.right: dict[K, K] = {}
@@ -70,8 +70,8 @@ class Pairing(Generic[K]):
 
 
 class CallField(NamedTuple):
-    """A field. value: a number, a text or a truth value. ids: those in it, ids and addresses. rest: what is left of it
-    without them, which two runs have in common; of a time its sign. secret: whether it is a token.
+    """A field. value: a number, a text or a truth value. ids: the ids and addresses in it. rest: the value without
+    them, which two runs have in common; of a time its sign. secret: whether it is a token.
     """
 
     value: Any
@@ -116,7 +116,7 @@ def _is_map_of_scalars(field: Any) -> bool:
 
 
 def _values(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
-    """The values of a field, each with its place in a list or a map, "" for the only one."""
+    """Yields the values of a field, each with its place in a list or a map, "" for a single value."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         yield from ((f"[{key}]", value[key]) for key in sorted(value))
     elif isinstance(value, str | bytes | bool | int | float) or hasattr(value, "ListFields"):
@@ -175,14 +175,14 @@ def _all_fields(kind: Any) -> Iterator[Any]:
 
 
 class CallKey(NamedTuple):
-    """What calls have in common that match, but for their ids: the method, and the rest of each field by path."""
+    """The key that matching calls share, apart from their ids: the method, and the rest of each field by path."""
 
     rpc: str
     fields: tuple[tuple[str, Any], ...]
 
 
 def key_of_call(rpc: str, fields: dict[str, CallField]) -> tuple[CallKey, tuple[str, ...]]:
-    """The key of a call, and its ids. Tokens are left out."""
+    """Returns the key of a call, and its ids, without tokens."""
     shown = {path: each for path, each in fields.items() if not each.secret}
     key = CallKey(rpc, tuple((path, each.rest) for path, each in shown.items()))
     return key, tuple(name for each in shown.values() for name in each.ids)
@@ -194,7 +194,7 @@ def translated_call(
     """The message of a request or an answer for the other side of a replay, with other ids and addresses, and without
     tokens unless they are kept.
 
-    ids: those of the other side, by those of the trace. store, controller: the addresses of the replay.
+    ids: the trace's id → the other side's id. store, controller: the addresses of the replay.
     """
     if call.content is None:
         return call.message

@@ -1,7 +1,7 @@
 """Controller calls in traces: the data of CALL records, one for the request of a call and one for its answer.
 
 The data is a JSON object. Messages are kept as bytes, so a trace does not depend on the version of the controller's
-API; those of methods that `segstore.wire.controller_api` declares are decoded on demand. Calls are on connection
+API; for methods that `segstore.wire.controller_api` declares, they are decoded on demand. Calls are on connection
 `CONTROLLER`, because gRPC shares connections between callers; `Call.number` pairs an answer with its request.
 
 Invariant: `Call.unpack` restores what `pack` wrote; anything else is None. Protobuf is imported only to decode.
@@ -38,7 +38,7 @@ _ANSWERS: Final = {
 }
 """By method, the outcomes that are states of a transaction, which the reference's client returns to its caller."""
 TOKEN: Final = "delegationToken"
-"""The name of the field of a delegation token in all messages that have one."""
+"""The name of the field of a delegation token in all messages."""
 _SHOWN_TEXT: Final = 96
 _SHOWN_PARTS: Final = 4
 """Characters of a text, and elements of a list, that a summary shows."""
@@ -131,7 +131,7 @@ class Call(_CallFields):
     def outcome(self) -> str:
         """The status of an answer; if gRPC's status is OK, the answer's own, such as STREAM_EXISTS.
 
-        OK if that is success, or if the answer has none. "" for a request.
+        OK for success, or if the answer has no status of its own. "" for a request.
         """
         if self.status != _OK or self.content is None:
             return self.status
@@ -152,7 +152,7 @@ class Call(_CallFields):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """What the message names: streams as scope/stream, and scopes alone."""
+        """The names in the message: streams as scope/stream, and scopes alone."""
         return tuple(f"{scope}/{stream}" if stream else scope for scope, stream in self.streams)
 
     def __str__(self) -> str:
@@ -173,7 +173,7 @@ class Call(_CallFields):
 
 @cache
 def outcomes() -> frozenset[str]:
-    """All outcomes of answers: gRPC's statuses, and those of the answers' messages."""
+    """Returns all outcomes of answers: gRPC's statuses, and statuses in the answers' messages."""
     from segstore.wire.controller_api import METHODS, STATUSES
 
     fields = [field for each in METHODS.values() if (field := _status_field(each.response)) is not None]
@@ -182,7 +182,7 @@ def outcomes() -> frozenset[str]:
 
 
 def _status_field(answer: Message | type[Message]) -> Any:
-    """The descriptor of the field with an answer's status; None if it has none."""
+    """Returns the descriptor of the field with an answer's status, or None."""
     found = (answer.DESCRIPTOR.fields_by_name.get(name) for name in _OUTCOMES)
     return next((field for field in found if field is not None and field.enum_type is not None), None)
 

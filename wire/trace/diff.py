@@ -4,11 +4,11 @@ Connections are matched in order of first appearance, whatever their numbers; ea
 of frames. Times, and the data recorded when a connection starts or ends, are not compared. A `Translation` compares two
 runs of one program, whose ids differ.
 
-Controller calls are matched one by one, with a translation those that ask the same: calls that are in flight together
-may come in another order. Their metadata and peers are not compared.
+Controller calls are matched in order, with a translation by equal requests: calls that are in flight together may come
+in another order. Their metadata and peers are not compared.
 
-If one trace has a record more, at the first difference or behind it, that is said instead of how the records behind it
-differ: the next `_MOST_ALIGNED` records of both are aligned by their commands, segments and payloads.
+If one trace has a record more, at the first difference or behind it, the comparison reports this instead of differences
+of later records: the next `_MOST_ALIGNED` records of the traces are aligned by their commands, segments and payloads.
 
 Invariants: without a translation, two traces have no difference if and only if every stream has the same bytes, split
 into the same records, and the calls are the same in order; memory is bounded by how far one trace is ahead of the other
@@ -42,7 +42,7 @@ MAX_WAITING_BYTES: Final = 512 * 1024 * 1024
 """Default limit on records buffered until the other trace has caught up."""
 
 VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
-"""Fields that differ between two correct stores, or between two runs of one."""
+"""Fields that differ between two correct stores, or between two runs of a store."""
 
 _KEEP_ALIVE: Final = struct.pack(">i", KeepAlive.code)
 _HELLO: Final = struct.pack(">i", Hello.code)
@@ -84,11 +84,11 @@ class Difference(NamedTuple):
     """The first record in which a stream differs, or the calls of a method.
 
     connection: from 1, in order of appearance; `CONTROLLER` for a call. number: from 1, within the stream; of a call,
-    its place among the calls of the trace that has it, the left one if both have. left, right: None if the record or
-    call is missing on that side. fields: differing fields. left_over, right_over: number of records that follow; of
-    calls, of those of the method that differ, too. places: the numbers of both records in their traces, from 1; 0 where
-    there is none. more: the records, counted by name, that the left and the right trace have more: those that are
-    missing here on the other side, else in the rest of the stream.
+    its place among the calls of the left trace if that has it, else of the right trace. left, right: None if the record
+    or call is missing on that side. fields: differing fields. left_over, right_over: number of records that follow; of
+    calls, number of calls of the method that differ, too. places: the numbers of both records in their traces, from 1;
+    0 without a record. more: the records, counted by name, that the left and the right trace have more: missing here on
+    the other side, else in the rest of the stream.
     """
 
     connection: int
@@ -104,7 +104,7 @@ class Difference(NamedTuple):
 
     @property
     def more_text(self) -> str:
-        """What one of the traces A and B has more, in words; "" if none has."""
+        """Describes the records that only trace A or B has; "" if no trace has more."""
         said = []
         for name, more in zip("AB", self.more, strict=True):
             if more:
@@ -114,7 +114,7 @@ class Difference(NamedTuple):
 
 
 class Translation:
-    """Makes two runs of one program comparable: an id may differ if it always stands for the same one of the other run.
+    """Makes two runs of one program comparable: an id may differ if it always stands for the same id of the other run.
 
     Request ids are paired within a connection, other ids in the whole trace (see `Pairing`).
     KeepAlives are left out, as clocks send them. ignore: names of fields that may differ in any way.
@@ -132,7 +132,7 @@ class Translation:
         return record.kind is not RecordKind.FRAME or not record.data.startswith(_KEEP_ALIVE)
 
     def key(self, record: Record) -> Any:
-        """What a request shares with the same one of the other run; None if that is too little to find it by."""
+        """Returns the facts that a request shares with its equal in the other run; None if they do not identify it."""
         if record.direction or record.kind is not RecordKind.FRAME or record.data.startswith(_HELLO):
             return None
         return tuple(
@@ -142,7 +142,7 @@ class Translation:
         )
 
     def call_key(self, call: Call) -> tuple[Any, tuple[str, ...]]:
-        """The facts that a call shares with the same one of the other run, and its ids."""
+        """Returns the facts that a call shares with its equal in the other run, and its ids."""
         return key_of_call(call.rpc, {name: each for name, each in fields_of(call).items() if self.counts(name)})
 
     def counts(self, path: str) -> bool:
@@ -159,7 +159,7 @@ class Translation:
             self.ids.pair(left, right)
 
     def call_fields(self, left: Call, right: Call) -> tuple[FieldDifference, ...]:
-        """The fields of two calls that differ beyond ids and times. The ids in all others are paired."""
+        """Returns the fields of two calls that differ beyond ids and times. The ids in all other fields are paired."""
         one, other = (
             {name: each for name, each in facts_of(call).items() if self.counts(name)} for call in (left, right)
         )
@@ -301,7 +301,7 @@ class _Connection:
 
 
 class _Side:
-    """The connections of one of the two traces. unmatched: those that can be found, by key."""
+    """The connections of either trace. unmatched: the connections that can still be matched, by key."""
 
     def __init__(self) -> None:
         self._all: list[_Connection] = []
@@ -386,7 +386,7 @@ _More = tuple[dict[str, int], dict[str, int]]
 
 
 def _key_of(record: Record) -> _Key:
-    """The name of a record, and a hash of its texts and payloads without ids, which the same one of another run has."""
+    """Returns a record's name, and a hash of its texts and payloads without ids, the same in another run."""
     spans = describe(record.data, unknown="keep").spans if record.kind is RecordKind.FRAME else ()
     texts = (
         bytes.fromhex(span.value).decode("latin-1") if span.kind == "data" else str(span.value)
@@ -407,8 +407,8 @@ def _appends(names: Counter[str]) -> dict[str, int]:
 class _Pair:
     """A stream in both traces: its record counts, the records still unmatched, and the first difference.
 
-    From the first difference on, the names of the records of either side are counted, and the keys of the first ones
-    are held, by which they are aligned.
+    From the first difference on, the names of the records of either side are counted, and the keys of the first records
+    are held to align them.
     """
 
     connection: int
@@ -476,7 +476,7 @@ class _Pair:
         return (number, None, first, (), ({}, more)) if self._waiting_side else (number, first, None, (), (more, {}))
 
     def _missing(self) -> tuple[int, dict[str, int]] | None:
-        """The side whose next records are missing on the other one, and their names; None if they only differ."""
+        """Returns the side whose next records the other side lacks, and their names; None if they only differ."""
         (tag, _, left, _, right), *_ = SequenceMatcher(None, *self._ahead, autojunk=False).get_opcodes()
         if tag not in ("delete", "insert"):
             return None
@@ -504,8 +504,8 @@ class _Call:
 
 @dataclass(slots=True)
 class _CallSide:
-    """The calls of one trace. pending: those without an answer, by the numbers in their records. waiting: those without
-    a mate.
+    """The calls of one trace. pending: unanswered calls, by the numbers in their records. waiting: calls without a
+    mate.
     """
 
     count: int = 0

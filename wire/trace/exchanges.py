@@ -1,13 +1,13 @@
 """Matches requests and replies in a stream of records, for filters, statistics and reports.
 
-`Exchanges.see` takes the records of a trace one after another, and returns an `Exchange` for each: the command, decoded
-on demand, the segments that it concerns, and for a reply the requests that it answers and how long they waited.
-A request learns the latency and failure of its reply when that is seen; `Exchanges.settled` waits for it.
+`Exchanges.see` takes the records of a trace in order, and returns an `Exchange` for each record: the command, decoded
+on demand, the segments that it concerns, and for a reply the requests that it answers and how long they waited. A
+request learns the latency and failure of its reply when that is seen; `Exchanges.settled` waits for it.
 
-`segstore.wire.protocol` maps replies to requests. The segment of what names only a writer is that of the
-writer's set-up; of a reply that names none, that of its request.
+`segstore.wire.protocol` maps replies to requests. A command that names only a writer has the segment of the writer's
+set-up; a reply without a segment has its request's.
 
-Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply, with the
+Invariants: whatever the records are, nothing is raised; memory holds only requests that wait for a reply, with the
 blocks of appends. A request does not refer to its reply, so that neither needs a garbage collection.
 """
 
@@ -59,8 +59,8 @@ class Exchange:
         record: as it came. time_ns: since the first record.
         answers: of a reply, the requests that it answers, oldest first; empty where replies are not followed.
         pending: of the close of a connection, the requests that had no reply.
-        ending: of a request that was answered. awaits_reply: whether it is a request that was not.
-        block: of the end of an append, the frame with its events, if there is one.
+        ending: of an answered request. awaits_reply: whether it is an unanswered request.
+        block: of the end of an append, the frame with its events, or None.
         unasked: whether it is a reply that answers no request.
     """
 
@@ -77,7 +77,7 @@ class Exchange:
 
     @cached_property
     def command(self) -> Command | None:
-        """The command of the frame, `Unknown` for a type code that none has; None if it is no frame or malformed."""
+        """The command of the frame, `Unknown` for an unknown type code; None if it is no frame or malformed."""
         if self.record.kind is not RecordKind.FRAME:
             return None
         try:
@@ -88,7 +88,7 @@ class Exchange:
 
     @cached_property
     def call(self) -> Call | None:
-        """The controller call of a CALL record; None if it is none, or cannot be read."""
+        """The controller call of a CALL record; None for other records, or if it cannot be read."""
         return Call.unpack(self.record.data) if self.record.kind is RecordKind.CALL else None
 
     @property
@@ -134,7 +134,7 @@ class Exchange:
 
     @cached_property
     def segments(self) -> tuple[str, ...]:
-        """The segments that the command names; where it names none, those of its writer or its request."""
+        """The segments that the command names, or else the segments of its writer or its request."""
         command = self.command
         if command is None:
             return ()
@@ -152,7 +152,7 @@ class Exchange:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams (scope/stream) and scopes that a call names; where an answer names none, those of its request."""
+        """The streams (scope/stream) and scopes that a call names; for an answer without names, its request's."""
         if self.call is None:
             return ()
         return self.call.named or (self.answers[0].streams if self.answers else ())

@@ -14,10 +14,9 @@
 frame has several segments, one must match, or for `!=` and `!~` none may.
 
 `parse_filter` compiles a filter to a predicate of a `Subject`; nothing is evaluated as Python. An invalid filter raises
-`FilterError` with the column and what was expected there.
+`FilterError` with the column and the expected token.
 
-Invariant: a filter has at most `MOST_TERMS` terms and looks at `MOST_MATCHED` characters of a frame's names, which
-bounds the time per frame. Each comparison is a term, and so is each character of a pattern, repetitions expanded.
+Invariant: a filter is at most `MOST_TEXT` characters long and takes linear time in the texts that it looks at.
 """
 
 from __future__ import annotations
@@ -37,10 +36,8 @@ from segstore.wire.errors import WireError
 from segstore.wire.inspect import MOST_SEARCHED
 from segstore.wire.names import SegmentName
 from segstore.wire.patterns import (
-    PAYLOAD_WEIGHT,
     SIGNS_OF_VALUES,
     Path,
-    Pattern,
     PatternError,
     bytes_of,
     contains,
@@ -52,21 +49,17 @@ from segstore.wire.patterns import (
     path_of,
     regular_expression,
 )
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.calls import outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from segstore.wire.trace.calls import Call
 
-MOST_TERMS: Final = 1_000
-MOST_MATCHED: Final = 1_024
-"""Longer than any Pravega name: scope and stream have at most 255 characters each."""
 MOST_TEXT: Final = 64 * 1024
-_SHOWN: Final = 100
 _DEEPEST: Final = 100
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _TIMES: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
@@ -98,11 +91,11 @@ _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)")
 class FilterError(WireError):
     """A filter that cannot be parsed.
 
-    Attributes: column (from 1) of the error, expected (what could be there), found (what is there, "" at the end).
+    Attributes: column (from 1) of the error, expected (valid tokens there), found (the text there, "" at the end).
     """
 
     def __init__(self, column: int, expected: str, found: str) -> None:
-        shown = printable(repr(found), _SHOWN) if found else "the end"
+        shown = printable(repr(found), SHOWN) if found else "the end"
         super().__init__(f"column {column}: expected {expected}, found {shown}")
         self.column = column
         self.expected = expected
@@ -245,9 +238,8 @@ _WORDS: Final[dict[str, dict[str, Any]]] = {
     "flag": {"true": True, "false": False},
 }
 _GUESSED: Final = {"type": "command", "rpc": "method", "status": "status"}
-"""What a word of a sort is called where the nearest one is suggested."""
+"""Sort → the name of its words in errors that suggest the nearest word."""
 On = Literal["request", "reply"]
-_MOST_MEANT: Final = 6
 _APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a condition"
 _ACKS: Final = "an append is answered with DATA_APPENDED"
 _TRANSACTIONS: Final = (
@@ -262,10 +254,10 @@ _OPERATORS: Final = {
 
 
 def language() -> dict[str, Any]:
-    """Returns what defines the language as JSON values, for an evaluator of another language.
+    """Returns the definition of the language as JSON values, for an evaluator in another programming language.
 
     names: the sort of each name's value. expected and operators: by sort. words: by sort, each word in lower case and
-    its value. units: by sort. guessed: what an unknown word of a sort is called, if the nearest one is suggested.
+    its value. units: by sort. data_bytes: the bytes of a payload that are searched.
     """
     return {
         "names": {name: each.sort for name, each in _NAMES.items()},
@@ -273,14 +265,7 @@ def language() -> dict[str, Any]:
         "operators": _OPERATORS,
         "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
         "units": {"size": _SIZES, "time": _TIMES},
-        "guessed": _GUESSED,
-        "meant": _meant(None),
-        "data_terms": PAYLOAD_WEIGHT,
         "data_bytes": MOST_SEARCHED,
-        "most_terms": MOST_TERMS,
-        "most_matched": MOST_MATCHED,
-        "most_text": MOST_TEXT,
-        "deepest": _DEEPEST,
     }
 
 
@@ -297,20 +282,19 @@ def values_of(subject: Any) -> dict[str, Any]:
 class Filter:
     """A predicate of subjects.
 
-    text: its source. names: the names that it reads. terms: the number of its terms. types: the types that it compares
-    with `=`. parts: what has to hold together, each with its source; a filter with `or` is one part.
+    text: its source. names: the names that it reads. types: the types that it compares with `=`. parts: what has to
+    hold together, each with its source; a filter with `or` is one part.
     """
 
     text: str
     names: frozenset[str]
-    terms: int
     types: frozenset[str]
     parts: tuple[tuple[str, Callable[[Subject], bool]], ...]
     holds: Callable[[Subject], bool]
 
     @property
     def about_calls(self) -> bool:
-        """Whether a fault rule with it is about controller calls; others are about frames."""
+        """Whether a fault rule with it is about controller calls, not about frames."""
         return not self.names.isdisjoint(("rpc", "status"))
 
     def texts(self, subject: Subject) -> tuple[str, ...]:
@@ -326,7 +310,7 @@ class Filter:
 
 
 def parse_filter(text: str, on: On | None = None) -> Filter:
-    """Compiles a filter. on: whether only requests, or only replies, can match, for what errors suggest.
+    """Compiles a filter. on: whether only requests, or only replies, can match, for suggestions in errors.
 
     Raises FilterError.
     """
@@ -337,11 +321,11 @@ def parse_filter(text: str, on: On | None = None) -> Filter:
     if parser.peek():
         parser.fail("'and', 'or' or the end")
     parts = parser.parts if len(parser.parts) > 1 else [(text.strip(), holds)]
-    return Filter(text, frozenset(parser.names), parser.terms, frozenset(parser.types), tuple(parts), holds)
+    return Filter(text, frozenset(parser.names), frozenset(parser.types), tuple(parts), holds)
 
 
 class _Parser:
-    """A recursive descent parser; each method consumes what it parses."""
+    """A recursive descent parser; each method consumes the text that it parses."""
 
     def __init__(self, text: str, on: On | None) -> None:
         self.text = text
@@ -350,7 +334,6 @@ class _Parser:
         self.names: set[str] = set()
         self.types: set[str] = set()
         self.parts: list[tuple[str, Callable[[Subject], bool]]] = []
-        self.terms = 0
         self.peeked = (-1, "")
 
     def peek(self) -> str:
@@ -366,13 +349,8 @@ class _Parser:
         found = self.peek()  # also skips blanks
         raise FilterError(self.at + 1, expected, found)
 
-    def count(self, terms: int) -> None:
-        self.terms += terms
-        if self.terms > MOST_TERMS:
-            self.fail(f"at most {MOST_TERMS} terms: comparisons, and characters of patterns")
-
     def word(self, *wanted: str) -> bool:
-        """Consumes the next word if it is one of those wanted."""
+        """Consumes the next word if it is in `wanted`."""
         found = self.peek()
         if found.casefold() not in wanted:
             return False
@@ -394,7 +372,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else lambda subject: all(part(subject) for part in parts)
 
     def part(self, depth: int) -> Callable[[Subject], bool]:
-        """Parses one part of a conjunction; those that are not in parentheses are recorded."""
+        """Parses one part of a conjunction; records parts that are not in parentheses."""
         start, holds = self.at, self.one(depth)
         if depth == 0:
             self.parts.append((self.text[start : self.at].strip(), holds))
@@ -416,7 +394,6 @@ class _Parser:
         return self.comparison()
 
     def comparison(self) -> Callable[[Subject], bool]:
-        self.count(1)
         found = self.peek()
         if (path := path_of(found)) is not None:
             return self.payload(path)
@@ -453,7 +430,6 @@ class _Parser:
 
     def payload(self, path: Path) -> Callable[[Subject], bool]:
         """Parses a comparison of payloads, or of values in them."""
-        self.count(PAYLOAD_WEIGHT - 1)
         self.at += len(self.peek())
         self.names.add("data")
         sign = "=" if self.peek() == "==" else self.peek()
@@ -464,11 +440,11 @@ class _Parser:
         return _never if holds is _never and not negated else has_value(path, holds, negated=negated)
 
     def payload_test(self, path: Path, sign: str) -> Callable[[Any], bool]:
-        """Parses the right side of a comparison of payloads. Returns a predicate of one, or of a value in it."""
+        """Parses the right side of a comparison of payloads. Returns a predicate of a payload, or of a value in it."""
         self.peek()
         start = self.at
         if sign == "~" and _PATTERN.match(self.text, start):
-            return matching(self.pattern("texts").matches)
+            return matching(self.pattern("texts"))
         is_quoted = self.text.startswith(("'", '"'), start)
         text = self.text_value() if self.peek() else self.fail(_EXPECTED["data"])
         if not path.keys and not is_quoted and text[:2].casefold() == "0x":
@@ -489,8 +465,7 @@ class _Parser:
             pattern = glob(f"*{text}*")
         except PatternError as cause:
             raise FilterError(start + 1, f"a glob ({cause})", self.text[start : self.at]) from cause
-        self.count(pattern.weight)
-        return contains(text, pattern.matches)
+        return contains(text, pattern)
 
     def text_value(self) -> str:
         """Parses a bare word, or a quoted text without its quotes."""
@@ -505,7 +480,7 @@ class _Parser:
         self.at += len(found)
         return found
 
-    def pattern(self, sort: str) -> Pattern:
+    def pattern(self, sort: str) -> Callable[[str], bool]:
         """Parses a glob, or a regular expression between slashes."""
         self.peek()
         start, ignore_case = self.at, sort != "texts"
@@ -513,14 +488,11 @@ class _Parser:
         try:
             if slashes:
                 self.at = slashes.end()
-                found = regular_expression(slashes[1].replace("\\/", "/"), ignore_case=ignore_case)
-            else:
-                found = glob(self.text_value(), ignore_case=ignore_case)
+                return regular_expression(slashes[1].replace("\\/", "/"), ignore_case=ignore_case)
+            return glob(self.text_value(), ignore_case=ignore_case)
         except PatternError as cause:
             expected = f"a {'regular expression' if slashes else 'glob'} ({cause})"
             raise FilterError(start + 1, expected, self.text[start : self.at]) from cause
-        self.count(found.weight)
-        return found
 
     def value(self, sort: str) -> Any:
         self.peek()
@@ -544,7 +516,7 @@ def _never(_: Any) -> bool:
 
 
 def _may_be(name: str, on: On | None) -> bool:
-    """Whether a request, or a reply, can have a type. An append has that of its end, or CONDITIONAL_APPEND."""
+    """Whether a request, or a reply, can have a type. An append has the type of its end, or CONDITIONAL_APPEND."""
     cls = _CLASSES.get(name)
     if on is None or cls is None:
         return True
@@ -554,14 +526,14 @@ def _may_be(name: str, on: On | None) -> bool:
 
 
 def _meant(on: On | None) -> dict[str, str]:
-    """What is suggested for words that are no types, by the words in lower case: the types that have the word."""
+    """Returns suggestions for unknown types: a word in lower case → the types that contain it."""
     types: dict[str, list[str]] = {}
     for cls in COMMANDS.values():
         if _may_be(cls.type_name, on or "request"):
             for word in cls.type_name.casefold().split("_"):
                 types.setdefault(word, []).append(cls.type_name)
     found = {
-        word: ", ".join(names[:_MOST_MEANT]) + (" …?" if len(names) > _MOST_MEANT else "?")
+        word: ", ".join(names[:6]) + (" …?" if len(names) > 6 else "?")
         for word, names in types.items()
         if word not in _TYPES
     }
@@ -632,22 +604,12 @@ def _among(get: Callable[[Any], Iterable[str]], value: str, *, negated: bool) ->
 
 
 def _matching(
-    get: Callable[[Any], Any], pattern: Pattern, *, negated: bool, several: bool
+    get: Callable[[Any], Any], matches: Callable[[str], bool], *, negated: bool, several: bool
 ) -> Callable[[Subject], bool]:
     def match(subject: Subject) -> bool:
         found = get(subject)
         if not several:
             found = () if found is None else (found,)
-        return bool(found) and any(map(pattern.matches, _first(found))) != negated
+        return bool(found) and any(map(matches, found)) != negated
 
     return match
-
-
-def _first(texts: Iterable[str]) -> Iterator[str]:
-    """Yields texts up to a total of `MOST_MATCHED` characters."""
-    left = MOST_MATCHED
-    for text in texts:
-        left -= len(text)
-        if left < 0:
-            return
-        yield text

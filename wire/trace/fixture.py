@@ -10,10 +10,10 @@
     {"at_ns": 2800, "conn": 0, "dir": "reply", "rpc": "createScope", "call": 1, "status": "OK", "fields": {}}
 
 `at_ns` counts from `start_ns`. `hex` is a frame that the codec does not know or would not write back unchanged: a
-malformed one or an older, shorter form. `bytes` form no frame. `open` and `close` hold hex if another recorder wrote
-their data in a form of its own. `rpc` is a controller call, its `fields` those of its message; `message` has the
-message in hex if fields would not represent it. A request has no `status`, an answer one of gRPC's; a call that is
-otherwise, or on another connection, is `rpc` with its data in hex. `note` is for human readers and is ignored.
+malformed frame or an older, shorter form. `bytes` form no frame. `open` and `close` hold hex if another recorder wrote
+their data in a form of its own. `rpc` is a controller call, `fields` has the fields of its message; `message` has the
+message in hex if fields would not represent it. A request has no `status`, an answer has a status of gRPC. Any other
+call, or a call on another connection, is `rpc` with its data in hex. `note` is for human readers and is ignored.
 
 Invariant: `from_line` restores the record of each line that `to_line` writes, byte for byte; this is checked when the
 line is written. An invalid line raises a `FixtureError` with line and field, a header of another version a
@@ -132,7 +132,7 @@ def _call_keys(record: Record) -> dict[str, Any]:
 
 
 def _flaw(call: Call, direction: Direction) -> str:
-    """What is wrong with the status of a call; "" if nothing is."""
+    """Returns the problem with the status of a call; "" if it is valid."""
     if direction is Direction.REQUEST:
         return "a request has no status" if call.status else ""
     from segstore.wire.controller_api import STATUSES  # imports protobuf

@@ -1,8 +1,8 @@
 """Finds the frames in the bytes of recorded connections, without decoding them.
 
-A header has the type code and the length of what follows, so frames are found by hopping from header to header. Where a
-stream does not go on with a plain whole frame, the caller takes over. Of frames that were found, the sizes are kept:
-the columns of a block are made of them when it is read or written.
+A header has the type code and the length of the body, so frames are found by hopping from header to header. Where no
+plain whole frame follows, the caller takes over. Only the sizes of frames are kept: the columns of a block are made
+from them when it is read or written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def marked(codes: Collection[int]) -> bytes:
     return bytes(_LOOKED_AT * (each in lowest) | _PART * (each in _PARTS) for each in range(_CODES))
 
 
-@or_in_c()
+@or_in_c
 def whole_frames(data: Buffer, at: int, max_body: int, looked_at: bytes) -> tuple[int, bytes, int]:
     """Finds whole frames in the data of a stream from a position on.
 
@@ -71,7 +71,7 @@ def whole_frames(data: Buffer, at: int, max_body: int, looked_at: bytes) -> tupl
     return at, sizes.tobytes(), requests
 
 
-@or_in_c()
+@or_in_c
 def frames_into(columns: bytearray | memoryview, records: int, row: int, start: int, runs: bytes, sizes: bytes) -> None:
     """Writes frames, whose data begins at `start`, into the columns of a block of `records`, from `row` on.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from segstore.wire.commands import AppendBlock, Hello, KeepAlive
 from segstore.wire.inspect import has_payload
-from segstore.wire.printable import printable
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.schema import lowering as low
 
@@ -25,7 +25,6 @@ Among = Literal["request", "reply", "log", "trace"]
 """The records that a filter selects from: the requests of a fault rule, whose outcome is not known yet, or its replies;
 the log of requests, which take the outcome of their replies; the records of a trace."""
 
-_MOST_SHOWN: Final = 100
 _ON_REPLIES: Final = "a fault rule matches replies with on: reply"
 _OF_BOTH: Final = (Hello, KeepAlive)
 """The commands that are requests and replies."""
@@ -40,7 +39,7 @@ _NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id
 
 
 def check_types(match: Filter, *, replies: bool = False) -> None:
-    """Raises ValueError if a filter of requests, or of replies, names a type that none of them has."""
+    """Raises ValueError if a filter of requests, or of replies, names a type that no request, or no reply, has."""
     for name in sorted(match.types - _BOTH):
         if name in _PARTS_OF_APPENDS:
             raise ValueError(f"type = {name}: no {'reply' if replies else 'request'} has this type; {_APPENDS}")
@@ -68,20 +67,18 @@ def check_possible(match: Filter, among: Among) -> None:
     what = "record of a trace" if among == "trace" else "reply" if among == "reply" else "request"
     if match.about_calls and among != "trace":
         what += " of a controller call"
-    raise ValueError(
-        f"{printable(' and '.join(text for text, _ in never), _MOST_SHOWN)}: no {what} can match this{hint}"
-    )
+    raise ValueError(f"{printable(' and '.join(text for text, _ in never), SHOWN)}: no {what} can match this{hint}")
 
 
 def possible(match: Filter, among: Among) -> list[SimpleNamespace]:
-    """The types, or methods, that a filter may match: all that no part of it excludes whatever the record."""
+    """The types, or methods, that a filter may match: all that no part of it always excludes."""
     return [each for each in subjects_of(match, among) if _may_match(match.parts, each)]
 
 
 def subjects_of(match: Filter | None, among: Among) -> Iterator[SimpleNamespace]:
-    """What is true of all requests or replies of a type, or of all calls of a method; they have no other attributes.
+    """Yields the facts about all requests or replies of a type, or all calls of a method, as the only attributes.
 
-    A rule matches either frames or calls; other filters match both.
+    A rule matches either frames or calls; other filters match frames and calls.
     """
     about_calls = match is not None and match.about_calls
     for reply in (False, True) if among == "trace" else (among == "reply",):

@@ -91,7 +91,7 @@ def mark_of(buffer: Buffer) -> bytes | None:
 
 
 def read_blocks(buffer: Buffer, start: int = 0, *, mark: bytes | None = None) -> Iterator[Block | Damage]:
-    """Yields the blocks of a capture in order, with `Damage` in place of unreadable ones.
+    """Yields the blocks of a capture in order, with `Damage` in place of unreadable blocks.
 
     buffer: the whole capture, such as a memory map; blocks hold copies. start: the first block yielded is the first
     whose header starts here or later. mark: the capture's mark, if known. Raises NotATrace, TraceVersionError.
@@ -132,7 +132,7 @@ def _block(offset: int, header: BlockHeader, body: bytes) -> Block:
 
 
 def read_records(buffer: Buffer) -> Iterator[Record | Damage]:
-    """Yields all records of a capture in order, with `Damage` in place of unreadable ones. Raises as `read_blocks`."""
+    """Yields all records of a capture in order, with `Damage` for unreadable parts. Raises as `read_blocks`."""
     for block in read_blocks(buffer):
         if isinstance(block, Damage):
             yield block

@@ -1,20 +1,20 @@
 """Overwrites delegation tokens in frames; every length stays the same.
 
 `redact` is a pure function of a frame, derived from the schema: fields declared secret are overwritten with asterisks,
-so the frame still decodes, keeps its length, and can be compared with others.
+so the frame still decodes, keeps its length, and can be compared with other frames.
 
 Invariants: the result contains no byte of a token that the schema declares; a frame without tokens is returned
 unchanged. There are four cases:
 
-1. The fields fill the frame, in today's version or an older one: only the token is overwritten. A frame of more than
-   256 KiB that may have a list is not checked, and counts as such.
+1. The fields fill the frame, in today's or an older version: only the token is overwritten. A frame of more than 256
+   KiB that may have a list is not checked, and counts as such.
 2. The frame decodes, and bytes follow its last field, of a newer version or because a length is wrong: they are
    overwritten, too. If another field may have a part of the token, so are all values from it on. Lengths and counts
    stay, so the frame still decodes.
 3. The frame does not decode: all is overwritten from its token on, or from where the token may be.
 4. The type code is unknown: the frame is returned unchanged, because its fields are unknown. A token in it stays.
 
-A frame whose fields fill it although a length is wrong is taken for a well-formed one.
+A frame whose fields fill it although a length is wrong counts as well-formed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    _Fields = tuple[tuple[low.Node, bool], ...]
+    _Fields = tuple[tuple[low.SchemaNode, bool], ...]
 
 _STAR: Final = b"*"
 _HEADER: Final = struct.Struct(">ii").unpack_from
@@ -38,11 +38,11 @@ _INT32: Final = struct.Struct(">i").unpack_from
 _UINT16: Final = struct.Struct(">H").unpack_from
 _CHECKED_BYTES: Final = 256 * 1024
 _MOST_ELEMENTS: Final = 16_384
-"""Elements of a list, at most, as a store takes them."""
+"""Most elements of a list, as in a store."""
 _CONTROL: Final = re.compile(rb"[\0-\x1f]").search
-"""What no name contains, but the length of a token that a name's wrong length covers."""
+"""Bytes that no name has: the length of a token, within a name whose length is wrong."""
 _TEXT: Final = re.compile(rb"^[!-)+-~]|[!-)+-~]{4}").search
-"""What may be the rest of a token; not asterisks, so that redacting twice is redacting once."""
+"""Bytes that may be the rest of a token; not asterisks, so that redacting twice is redacting once."""
 
 
 SECRET_CODES: Final = frozenset(code for code, cls in COMMANDS.items() if cls.secrets)
@@ -56,9 +56,9 @@ class _Stop(Exception):
 def redact(frame: bytes, whole: bool = True) -> bytes:
     """Returns the frame with its delegation tokens overwritten; the length stays the same.
 
-    whole: False for bytes of requests that form no frame. If they start like a partial frame they are treated as one,
-    else all of them are overwritten. True for those of replies, too, which have no tokens: they are overwritten only if
-    they start like a request that has one, because a capture may have taken one side for the other.
+    whole: False for bytes of requests that form no frame. If they start like a partial frame they are treated like a
+    frame, else all of them are overwritten. True for bytes of replies, too, which have no tokens: they are overwritten
+    only if they start like a request with a token, because a capture may have taken one side for the other.
     """
     if len(frame) < HEADER_BYTES:
         return frame if whole else _STAR * len(frame)
@@ -88,7 +88,7 @@ def _decoded(frame: bytes) -> Any:
 
 
 def _overwrite_token(out: bytearray, frame: bytes, end: int, fields: _Fields) -> None:
-    """Overwrites the token of a frame that is taken for a well-formed one, as far as it can be read."""
+    """Overwrites the token of a frame that counts as well-formed, as far as it can be read."""
     at = HEADER_BYTES
     try:
         for node, is_secret in fields:
@@ -103,10 +103,10 @@ def _overwrite_token(out: bytearray, frame: bytes, end: int, fields: _Fields) ->
 
 
 def _overwrite_parts(out: bytearray, frame: bytes, end: int, fields: _Fields, decodes: bool) -> None:
-    """Overwrites the token, and what may be a part of it because a length is wrong.
+    """Overwrites the token, and values that may be a part of it because a length is wrong.
 
-    Before the token, that is a name which covers the token's length, or a list, whose count may cover the token; in a
-    frame that does not decode, all between the first name and the token. Behind the token, it is text.
+    Before the token, these are a name that covers the token's length, or a list whose count may cover the token; in a
+    frame that does not decode, all between the first name and the token. Behind the token, they are text.
     """
     at, doubtful, behind, values = HEADER_BYTES, len(frame), 0, list[tuple[int, int]]()
     try:
@@ -139,7 +139,7 @@ def _overwrite_parts(out: bytearray, frame: bytes, end: int, fields: _Fields, de
 
 @cache
 def _fields_of(code: int) -> tuple[_Fields, bool]:
-    """Returns a command's fields, each with whether it is the token, and whether there may be a list."""
+    """Returns a command's fields, each with whether it is the token, and whether it may have a list."""
     cls = COMMANDS[code]
     fields = tuple((node, node.name in cls.secrets) for node in low.lower(cls.parts))
     for node, is_secret in fields:
@@ -148,13 +148,13 @@ def _fields_of(code: int) -> tuple[_Fields, bool]:
     return fields, any(_has_list(node) for node, _ in fields)
 
 
-def _has_list(node: low.Node) -> bool:
+def _has_list(node: low.SchemaNode) -> bool:
     inner = node.nodes if isinstance(node, low.Structure) else (node.inner,) if isinstance(node, low.TailNode) else ()
     return isinstance(node, low.Many) or any(_has_list(each) for each in inner)
 
 
-def _skip(node: low.Node, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
-    """Returns the position where a field ends, and adds where its values are."""
+def _skip(node: low.SchemaNode, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
+    """Returns the position where a field ends, and adds the ranges of its values."""
     match node:
         case low.Fixed(format=code):
             start, after = at, _within(at, at + struct.calcsize(">" + code), end)

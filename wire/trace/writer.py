@@ -16,7 +16,6 @@ from array import array
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.wire.codec import or_in_c
 from segstore.wire.trace.blocks import (
     MAGIC,
     MARK_BYTES,
@@ -26,7 +25,7 @@ from segstore.wire.trace.blocks import (
     Pending,
     Record,
     RecordKind,
-    Rows,
+    TraceRows,
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
@@ -50,7 +49,7 @@ BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
 MOST_HELD_BYTES: Final = 128 * 1024 * 1024
 SPARE_BYTES: Final = 1024 * 1024
-"""Extra memory beyond a block, so that the bytes that fill it, and those that come with them, stay contiguous."""
+"""Extra memory beyond a block, so that the bytes that fill it, and the bytes that come with them, stay contiguous."""
 _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
@@ -58,11 +57,11 @@ _HEADER_BYTES: Final = 8
 LASTING_BYTES: Final = 64 * 1024
 """From this size, data that lasts is not copied: a view of less would keep much memory from being reused."""
 _RECORD_BYTES: Final = 26
-"""What a record takes beside its data: its columns."""
+"""Size of a record's columns."""
 _RUN_BYTES: Final = 400
-"""What the objects of a run of rows, or of a piece of data, take."""
+"""Size of the objects for a run of rows or a piece of data."""
 _MOST_OVERHEAD: Final = 2
-"""A block is due when its rows take this many times its intended size, as those of many tiny records do."""
+"""A block is due when its rows take this many times its intended size, as with many tiny records."""
 _Half = bytearray | list["Buffer"]
 """The bytes of an incomplete frame so far: a copy, or parts, of which the memoryviews are where they were received."""
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -73,7 +72,7 @@ _read_length = struct.Struct(">i").unpack_from
 
 
 def make_mark(own: bytes) -> bytes:
-    """Returns the mark of a new capture from 8 unique bytes (random ones, or a digest)."""
+    """Returns the mark of a new capture from 8 unique bytes (random, or a digest)."""
     if len(own) != MARK_BYTES - len(MAGIC):
         raise ValueError(f"a mark takes {MARK_BYTES - len(MAGIC)} bytes, not {len(own)}")
     return MAGIC + own
@@ -85,7 +84,7 @@ def event_data(**facts: Any) -> bytes:
 
 
 class RecordWriter:
-    """Collects records into blocks. Write `start()` first, then what `add` returns, then `take()`.
+    """Collects records into blocks. Write `start()` first, then the results of `add`, then `take()`.
 
     mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
     """
@@ -102,20 +101,20 @@ class RecordWriter:
         self.compress = compress
         self.columns: Callable[[int], bytearray | memoryview] = bytearray
         self._runs, self._sizes = bytearray(), bytearray()
-        """Those of the frames behind `_rows`, whose data begins at `_frames_start`, if the last records are frames."""
+        """Runs and sizes of trailing frames not yet in `_rows`; their data starts at `_frames_start`."""
         self._frames_start = 0
         self._clear_columns()
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[Rows | Frames] = []
+        self._rows: list[TraceRows | Frames] = []
         self._data: list[Buffer] = []
         self._size = self._overhead = 0
         self._first_ns, self._last_ns = _LAST_NS, _FIRST_NS
         self._sample = False
 
     def _clear_columns(self) -> None:
-        """The columns have the records behind `_rows`, if the last ones are others than frames."""
+        """Clears the columns of trailing records other than frames."""
         self._ts, self._connections, self._ends = array("q"), array("q"), array("q")
         self._directions, self._kinds = bytearray(), bytearray()
 
@@ -126,7 +125,7 @@ class RecordWriter:
             self._runs, self._sizes = bytearray(), bytearray()
         elif self._ts:
             numbers = self._ts.tobytes(), self._connections.tobytes(), self._ends.tobytes()
-            self._rows.append(Rows(*numbers, bytes(self._directions), bytes(self._kinds)))
+            self._rows.append(TraceRows(*numbers, bytes(self._directions), bytes(self._kinds)))
             self._clear_columns()
         else:
             return
@@ -137,12 +136,12 @@ class RecordWriter:
         return metadata_block(self.mark, self.metadata)
 
     def add(self, record: Record) -> bytes:
-        """Takes a record; returns a block if one is full, else b""."""
+        """Takes a record; returns a block if it is full, else b""."""
         self._put(record.ts_ns, record.connection, record.direction, record.kind, record.data)
         return self.take() if self._size >= BLOCK_BYTES else b""
 
     def take(self) -> bytes:
-        """Returns a block of the pending records, b"" if there are none."""
+        """Returns a block of the pending records, b"" without records."""
         return b"".join(self._block_of(self._pending()))
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
@@ -181,7 +180,7 @@ class RecordWriter:
         self._overhead += NUMBERS_BYTES + len(sizes)
 
     def _pending(self) -> Pending | None:
-        """Removes and returns the pending records; None if there are none."""
+        """Removes and returns the pending records, or None."""
         self._end_rows()
         if not self._rows:
             return None
@@ -193,63 +192,33 @@ class RecordWriter:
         return [] if pending is None else pending.block(self.mark, compress=self.compress, memory=self.columns)
 
 
-class WriterState:
-    """The slots of a writer of traces that C reads and sets."""
-
-    __slots__ = (
-        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop", "_records"),
-        *("_size", "_used", "_view", "_waits", "block_bytes", "flush_after_ns", "requests"),
-    )
-
-    block_bytes: int
-    flush_after_ns: int
-    requests: int
-    _due_ns: int
-    _held: dict[int, _Half | None]
-    _looked_at: bytes
-    _max_body: int
-    _memory_bytes: int
-    _part_start: int
-    _part_stop: int
-    _records: RecordWriter
-    _size: int
-    _used: int
-    _view: memoryview
-    _waits: bool
-
-
-RECORDED: Final = (WriterState, RecordWriter, array)
-"""Classes whose slots `add` reads in C."""
-RECORDED_SLOTS: Final = (
-    *WriterState.__slots__,
-    *("_data", "_first_ns", "_frames_start", "_last_ns", "_overhead", "_runs", "_size", "_sizes", "_ts"),
-)
-"""Their attributes that C uses."""
-
-
-class TraceWriter(WriterState):
+class TraceWriter:
     """Collects streams of bytes into blocks. Write `start()` first, then `take()` whenever `add` or `due` returns True,
     and finally `finish()`.
 
     A frame is recorded with the arrival time of its last byte. At most a block, the latest bytes and incomplete frames
     are held in memory, however small the pieces; a crash of the process loses these. If incomplete frames take more
-    than `most_held_bytes` (by default `MOST_HELD_BYTES`), the directions with the longest ones are recorded as BYTES
+    than `most_held_bytes` (by default `MOST_HELD_BYTES`), the directions with the longest frames are recorded as BYTES
     from then on.
 
     redact: `redact(frame, whole)` returns the frame to store instead, of the same length. It is called for frames with
     a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for
     delegation tokens. flush_after_ns: a block is due when its first record has this age.
-    max_frame_bytes: a header with a longer or negative length ends the framing of its stream; what follows is recorded
-    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. more: returns memory, above 0
-    bytes, to go on with when that is full; the data of blocks then stays where it is. columns: returns memory of a size
-    for the columns of the next block. Not thread-safe.
+    max_frame_bytes: a header with a longer or negative length ends the framing of its stream; later bytes are recorded
+    as BYTES. memory: the caller's buffer for data; blocks are about as long. more: returns further memory, above 0
+    bytes, when `memory` is full; the data of blocks then stays where it is. columns: returns memory of a size for the
+    columns of the next block. Not thread-safe.
 
     Attributes: requests, the number of requests so far: frames of clients (`framing.is_request`), their BYTES, and
     calls. data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in pieces.
     The rest of `memory` after that data is free until the next `add`.
     """
 
-    __slots__ = ("_more", "_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "_views", "data_start")
+    __slots__ = (
+        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_more", "_most_held_bytes", "_part_start"),
+        *("_part_stop", "_records", "_redact", "_redact_codes", "_size", "_start_bytes", "_used", "_view", "_views"),
+        *("_waits", "block_bytes", "data_start", "flush_after_ns", "requests"),
+    )
 
     def __init__(
         self,
@@ -280,13 +249,13 @@ class TraceWriter(WriterState):
         self._more = more
         self._use(memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory))
         self._part_start = self._part_stop = 0
-        """The newest data, between them in the memory, is no piece of `_records` yet: what follows may continue it."""
+        """Bounds of the newest data in the memory, not yet a piece of `_records`: the next data may continue it."""
         self.data_start: int | None = None
         self.requests = 0
         self._size = 0
         self._waits = False
         self._due_ns = 0
-        self._held = {}
+        self._held: dict[int, _Half | None] = {}
         """Directions that do not go on with a frame: in the middle of one, or, with None, not framed any more."""
         self._views = 0
         """The number of parts of incomplete frames so far that were not copied."""
@@ -317,12 +286,11 @@ class TraceWriter(WriterState):
         """Uses other memory for what follows."""
         self._view, self._memory_bytes, self._used = view, len(view), 0
 
-    @or_in_c(*RECORDED, slots=RECORDED_SLOTS)
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer, lasting: bool = False) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
 
         data: bytes, a bytearray or a memoryview of bytes; copied. lasting: it is a memoryview of memory that does not
-        change while a view is held, so what is long of it is not copied.
+        change while a view is held, so long data is not copied.
         """
         stream, at, stop = connection << 1 | direction, 0, len(data)
         self._size += stop
@@ -351,12 +319,12 @@ class TraceWriter(WriterState):
         return len(self._records._data) + self._views
 
     def room(self, connection: int, direction: int) -> int:
-        """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
+        """Number of further bytes of a direction that fit in the writer's memory, with the frame that they complete."""
         half = self._held.get(connection << 1 | direction)
         return max(0, self._memory_bytes - self._used - (0 if half is None else _size_of(half)))
 
     def _wait(self, ts_ns: int) -> None:
-        """Records that data is pending since then, unless older data is."""
+        """Records since when data is pending, unless older data is pending."""
         if not self._waits:
             self._waits = True
             self._due_ns = ts_ns + self.flush_after_ns
@@ -392,11 +360,11 @@ class TraceWriter(WriterState):
         return self._waits and not self._due_ns - self.flush_after_ns <= now_ns < self._due_ns
 
     def take(self) -> bytes:
-        """Returns a block of all pending whole frames; b"" if there are none."""
+        """Returns a block of all pending whole frames; b"" without frames."""
         return b"".join(self.take_parts())
 
     def take_parts(self) -> list[Buffer]:
-        """Like `take`, in pieces for `writev`. Some are this writer's memory: write them before the next `add`."""
+        """Like `take`, in pieces for `writev`. They may view this writer's memory: write them before the next `add`."""
         return self._records._block_of(self.take_pending())
 
     def take_pending(self) -> Pending | None:
@@ -424,7 +392,7 @@ class TraceWriter(WriterState):
     # --- finding frames ---------------------------------------------------------------------------------------------
 
     def _keep(self, source: Buffer, start: int, stop: int, *, lasting: bool = False) -> None:
-        """Adds bytes to the data: where they are if they last, else in memory, behind the previous ones there."""
+        """Adds bytes to the data: as a view if they last, else as a copy behind the previous bytes in memory."""
         lasting = lasting and stop - start >= LASTING_BYTES
         if lasting or (self._more is None and stop - start > self._memory_bytes - self._used):
             self._end_part()
@@ -456,7 +424,7 @@ class TraceWriter(WriterState):
         self._keep(data, 0, len(data))
 
     def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int, *, lasting: bool) -> int:
-        """Takes what `whole_frames` has stopped at; returns the position behind it.
+        """Takes the data at which `whole_frames` has stopped; returns the position behind it.
 
         There are four cases: 1. the direction is not framed any more; 2. the rest of a frame; 3. a whole frame, which
         may have to be redacted; 4. a frame that is incomplete, or has an impossible length.
@@ -517,8 +485,8 @@ class TraceWriter(WriterState):
         return half
 
     def _bound_halves(self) -> None:
-        """Copies the incomplete frames if the memory that they are in is too much; if they are, records the directions
-        with the longest ones as BYTES."""
+        """Copies the incomplete frames if they keep too much memory in use; if they are too long themselves, records
+        the directions with the longest frames as BYTES."""
         in_place = {key: half for key, half in self._held.items() if isinstance(half, list)}
         areas: dict[int, Any] = {
             id(part.obj): part.obj for half in in_place.values() for part in half if isinstance(part, memoryview)

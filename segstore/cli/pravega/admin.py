@@ -1,6 +1,6 @@
 """`segstore admin`: lists, shows, creates, changes and deletes the scopes, streams and other objects of a cluster.
 
-Exit status as in `segstore.cli.pravega.running`; 1 also if what is to be created exists, or what is to be deleted does
+Exit status as in `segstore.cli.pravega.running`; 1 also if the object to create exists, or the object to delete does
 not.
 """
 
@@ -16,7 +16,7 @@ from uuid import UUID
 
 import click
 
-from segstore.cli.pravega.cluster import NAME, STREAM, Cluster, cluster_options, cut_of
+from segstore.cli.pravega.cluster import NAME, STREAM, ClusterOptions, cluster_options, cut_of
 from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, print_table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MAX_SCALE: Final = 200_000
 class Admin:
     """The cluster of a command, and how its answers are printed."""
 
-    def __init__(self, cluster: Cluster, *, as_json: bool) -> None:
+    def __init__(self, cluster: ClusterOptions, *, as_json: bool) -> None:
         self._cluster = cluster
         self._as_json = as_json
 
@@ -66,7 +66,7 @@ class Admin:
             echo(json.dumps({column: name}) if self._as_json else name)
 
     def list_in(self, column: str, scope: str | None, listed: Callable[[Client, str], AsyncIterator[str]]) -> int:
-        """Prints the names of objects in a scope; without one, SCOPE/NAME for those in all scopes."""
+        """Prints the names of objects in a scope; without a scope, SCOPE/NAME for objects in all scopes."""
 
         async def everywhere(client: Client) -> AsyncIterator[str]:
             async for each in client.controller.list_scopes():
@@ -111,7 +111,7 @@ def _must(changed: bool, what: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_options
 @click.pass_context
-def admin(context: click.Context, as_json: bool, cluster: Cluster) -> None:
+def admin(context: click.Context, as_json: bool, cluster: ClusterOptions) -> None:
     """Manage the scopes, streams, reader groups, key-value tables and transactions of a Pravega cluster.
 
     Names of streams, groups and tables are SCOPE/NAME. The options may also follow the sub-command. `segstore ctl`
@@ -317,7 +317,7 @@ def update_stream(admin: Admin, stream: Name, **given: Any) -> int:
 @click.argument("segments", type=click.IntRange(1, _MAX_SCALE))
 @_admin
 def scale_stream(admin: Admin, stream: Name, segments: int) -> int:
-    """Replace a stream's segments by SEGMENTS new ones of equal size."""
+    """Replace a stream's segments by SEGMENTS new segments of equal size."""
 
     async def work(client: Client) -> None:
         now = [each.segment_id for each in await client.controller.current_segments(*stream)]
@@ -376,7 +376,7 @@ def delete_stream(admin: Admin, stream: Name, seal: bool) -> int:
 def groups() -> None:
     """Show and delete reader groups, and put their readers offline.
 
-    The groups are those of this client and of the official clients. Pravega's controllers do not list them.
+    The groups may belong to this client or to the official clients. Pravega's controllers do not list them.
     """
 
 
@@ -404,7 +404,7 @@ def show_group(admin: Admin, group: Name) -> int:
 @click.argument("reader")
 @_admin
 def take_offline(admin: Admin, group: Name, reader: str) -> int:
-    """Put a failed reader of a group offline; others continue at its last recorded position."""
+    """Put a failed reader of a group offline; other readers continue at its last recorded position."""
 
     async def work(client: Client) -> None:
         async with client.reader_group(*group) as opened:
@@ -496,7 +496,7 @@ def delete_table(admin: Admin, table: Name) -> int:
 
 @admin.group()
 def transactions() -> None:
-    """List ended transactions; show, commit and abort one by its id. Pravega does not list open ones."""
+    """List ended transactions; show, commit and abort one by its id. Pravega does not list open transactions."""
 
 
 @transactions.command("list")

@@ -20,7 +20,7 @@ _URI: Final = "tcp://127.0.0.1:9090"
 _SECRETS: Final = ("password", "bearer_token", "control_api_token")
 
 
-class Cluster(NamedTuple):
+class ClusterOptions(NamedTuple):
     """A cluster's controllers, and the settings of its client, as options give them."""
 
     uri: str
@@ -37,7 +37,7 @@ class Cluster(NamedTuple):
             raise click.UsageError(str(error)) from error
 
     def settings(self) -> ClientSettings:
-        """Returns the client's settings, also those of the environment. Raises UsageError."""
+        """Returns the client's settings, including settings from the environment. Raises UsageError."""
         from pydantic import ValidationError
 
         from segstore.client import ClientSettings
@@ -66,8 +66,8 @@ def _property(text: str) -> tuple[str, str]:
 def cluster_options(command: F) -> F:
     """Adds the options of a cluster; the command gets them as `cluster`."""
 
-    def made(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> Cluster:
-        return Cluster(context.params.pop("controller"), context.params.pop("ca"), properties)
+    def made(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> ClusterOptions:
+        return ClusterOptions(context.params.pop("controller"), context.params.pop("ca"), properties)
 
     return click.option(
         "-b",
@@ -98,7 +98,7 @@ def cluster_options(command: F) -> F:
 
 
 def cut_of(stream: tuple[str, str], text: str, takes: str) -> StreamCut:
-    """Returns the cut of a stream that a text is. Raises UsageError. takes: what may stand here, for the message."""
+    """Parses a text as a cut of a stream. Raises UsageError. takes: the accepted forms, for the message."""
     from segstore.client import CutError, StreamCut
 
     try:

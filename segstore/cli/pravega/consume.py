@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
-from segstore.cli.pravega.cluster import NAME, RATE, STREAM, Cluster, cluster_options, cut_of
-from segstore.cli.pravega.formats import Place, as_json, formatter
+from segstore.cli.pravega.cluster import NAME, RATE, STREAM, ClusterOptions, cluster_options, cut_of
+from segstore.cli.pravega.formats import EventPlace, as_json, formatter
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Start = Literal["head", "tail"] | Mapping[int, int]
 
 
-class Member(NamedTuple):
-    """The reader group to read as a member of, and the form that it is created in."""
+class MemberOptions(NamedTuple):
+    """The reader group to join, and the form in which it is created."""
 
     group: str
     shared_with: GroupForm
@@ -76,7 +76,7 @@ def _start(context: click.Context, parameter: click.Parameter, given: str) -> St
 @click.option(
     "--shared-with",
     type=click.Choice(["java", "rust"]),
-    help="Clients whose readers can be in a group that -G creates: Java's, or those in Rust and the package pravega; "
+    help="Clients whose readers can be in a group that -G creates: Java, or Rust and the package pravega; "
     "default: java.",
 )
 @RATE
@@ -92,15 +92,15 @@ def consume(
     group: str | None,
     shared_with: GroupForm | None,
     rate: float | None,
-    cluster: Cluster,
+    cluster: ClusterOptions,
 ) -> int:
     """Print the events of the stream SCOPE/NAME, until it is sealed or Ctrl-C is pressed.
 
     A CUT is the text of a stream cut, as `segstore admin streams show` and Java's StreamCut.asText give it. s@TIME is
-    the last watermark of that time or before, or the head if there is none. Pravega stores no routing keys, headers or
-    times with events. With -G, an event that was printed is not read again.
+    the last watermark of that time or before, or else the head. Pravega stores no routing keys, headers or times with
+    events. With -G, an event that was printed is not read again.
     """
-    from segstore.cli.pravega.running import Pace, run
+    from segstore.cli.pravega.running import EventPace, run
 
     if sum((layout is not None, delimiter is not None, in_json)) > 1:
         raise click.UsageError("give one of -f, -D and -J")
@@ -108,7 +108,7 @@ def consume(
         raise click.UsageError("a member of a group does not know where the stream ends: give -G or -e")
     if group is None and shared_with is not None:
         raise click.UsageError("--shared-with is for a group: give -G")
-    member = None if group is None else Member(group, shared_with or "java")
+    member = None if group is None else MemberOptions(group, shared_with or "java")
     try:
         printed = as_json if in_json else formatter(layout if layout is not None else "%s" + (delimiter or r"\n"))
     except ValueError as error:
@@ -118,7 +118,7 @@ def consume(
 
     async def work(client: Client, interruption: Interruption) -> None:
         place = await _since(client, stream, given) if isinstance(given, int) else given
-        out, pace, left = Output(printed), Pace(rate), count
+        out, pace, left = StandardOutput(printed), EventPace(rate), count
         async with _slices(client, stream, place, at_end=at_end, member=member) as slices, interruption.ends():
             async for events in slices:
                 for event in events:
@@ -140,14 +140,14 @@ async def _since(client: Client, stream: tuple[str, str], timestamp: int) -> Sta
         return await windows.cut_before(timestamp) or "head"
 
 
-class Output:
+class StandardOutput:
     """Standard output, buffered until `flush`."""
 
-    def __init__(self, printed: Callable[[Place], bytes]) -> None:
+    def __init__(self, printed: Callable[[EventPlace], bytes]) -> None:
         self._printed = printed
         self._on_terminal = sys.stdout.isatty()
 
-    def write(self, event: Place, *, flush: bool) -> None:
+    def write(self, event: EventPlace, *, flush: bool) -> None:
         data = self._printed(event)
         if self._on_terminal:
             from segstore.wire.printable import printable
@@ -165,8 +165,8 @@ class Output:
 
 @asynccontextmanager
 async def _slices(
-    client: Client, stream: tuple[str, str], start: Any, *, at_end: bool, member: Member | None
-) -> AsyncIterator[AsyncIterator[list[Place]]]:
+    client: Client, stream: tuple[str, str], start: Any, *, at_end: bool, member: MemberOptions | None
+) -> AsyncIterator[AsyncIterator[list[EventPlace]]]:
     """Yields the events in lists."""
     if member is not None:
         scope, name = stream
@@ -181,24 +181,24 @@ async def _slices(
             yield _placed(stream, events.slices())
 
 
-async def _placed(stream: tuple[str, str], slices: AsyncIterator[Any]) -> AsyncIterator[list[Place]]:
+async def _placed(stream: tuple[str, str], slices: AsyncIterator[Any]) -> AsyncIterator[list[EventPlace]]:
     from segstore.wire.names import split_segment_id
 
     name = "/".join(stream)
     async for events in slices:
         epoch, number = split_segment_id(events[0].segment_id)
-        yield [Place(each.data, name, number, epoch, each.offset) for each in events]
+        yield [EventPlace(each.data, name, number, epoch, each.offset) for each in events]
 
 
-async def _of_ranges(client: Client, stream: tuple[str, str], start: Any) -> AsyncIterator[list[Place]]:
+async def _of_ranges(client: Client, stream: tuple[str, str], start: Any) -> AsyncIterator[list[EventPlace]]:
     for each in await client.event_ranges(*stream, from_=start):
         async with client.range_reader(each) as reader:
             async for events in _placed(stream, reader.slices()):
                 yield events
 
 
-async def _of_group(reader: Any) -> AsyncIterator[list[Place]]:
+async def _of_group(reader: Any) -> AsyncIterator[list[EventPlace]]:
     async for event in reader:
         stream, _, segment = event.segment.rpartition("/")
         number, _, epoch = segment.partition(".#epoch.")
-        yield [Place(event.data, stream, int(number), int(epoch or 0), event.offset)]
+        yield [EventPlace(event.data, stream, int(number), int(epoch or 0), event.offset)]

@@ -17,7 +17,7 @@ _FIELD: Final = re.compile(r"%(.|$)", re.DOTALL)
 _NOT_STORED: Final = {"k": "keys", "K": "keys", "h": "headers", "T": "times"}
 
 
-class Place(NamedTuple):
+class EventPlace(NamedTuple):
     """An event and where it is stored. stream: "scope/stream". segment: its number and epoch."""
 
     data: bytes
@@ -44,7 +44,7 @@ def unescaped(text: str) -> bytes:
     return b"".join([*parts, text[at:].encode()])
 
 
-_FIELDS: Final[dict[str, Callable[[Place], bytes]]] = {
+_FIELDS: Final[dict[str, Callable[[EventPlace], bytes]]] = {
     "s": lambda event: event.data,
     "S": lambda event: b"%d" % len(event.data),
     "R": lambda event: len(event.data).to_bytes(4, "big"),
@@ -56,9 +56,9 @@ _FIELDS: Final[dict[str, Callable[[Place], bytes]]] = {
 }
 
 
-def formatter(text: str) -> Callable[[Place], bytes]:
+def formatter(text: str) -> Callable[[EventPlace], bytes]:
     """Returns a function that formats events. Raises ValueError for an unknown field."""
-    parts: list[bytes | Callable[[Place], bytes]] = []
+    parts: list[bytes | Callable[[EventPlace], bytes]] = []
     at = 0
     for found in _FIELD.finditer(text):
         name = found[1]
@@ -70,13 +70,13 @@ def formatter(text: str) -> Callable[[Place], bytes]:
         at = found.end()
     parts.append(unescaped(text[at:]))
 
-    def formatted(event: Place) -> bytes:
+    def formatted(event: EventPlace) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(event) for part in parts)
 
     return formatted
 
 
-def as_json(event: Place) -> bytes:
+def as_json(event: EventPlace) -> bytes:
     """Returns an event as a line of JSON. The payload is text if it is UTF-8, and otherwise base64."""
     shown: dict[str, str | int] = {
         "stream": event.stream,

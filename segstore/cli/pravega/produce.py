@@ -1,7 +1,7 @@
 """`segstore produce`: writes lines of standard input as events. Its options follow kcat's.
 
 Exit status as in `segstore.cli.pravega.running`; with 0, all events are stored. Otherwise their number is on standard
-error; all events before an invalid one are stored.
+error; all events before an invalid event are stored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, cluster_options
+from segstore.cli.pravega.cluster import RATE, STREAM, ClusterOptions, cluster_options
 from segstore.cli.pravega.formats import unescaped
 from segstore.cli.terminal import echo
 
@@ -39,7 +39,7 @@ def _delimiter(context: click.Context, parameter: click.Parameter, given: str | 
 @click.option(
     "-K", "key_delimiter", callback=_delimiter, metavar="TEXT", help="Ends the routing key at the start of an event."
 )
-@click.option("-k", "key", metavar="KEY", help="Routing key of the events without one of their own.")
+@click.option("-k", "key", metavar="KEY", help="Routing key of events without a key of their own.")
 @click.option("-c", "count", type=click.IntRange(1), metavar="N", help="Stop after N events.")
 @RATE
 @cluster_options
@@ -50,22 +50,22 @@ def produce(
     key: str | None,
     count: int | None,
     rate: float | None,
-    cluster: Cluster,
+    cluster: ClusterOptions,
 ) -> int:
     """Write lines of standard input as events of the stream SCOPE/NAME.
 
     Every line is an event, including empty lines. The command ends when all events are stored. Ctrl-C ends reading. All
-    events before an invalid one are stored. If the command stops early, it prints how many events are stored.
+    events before an invalid event are stored. If the command stops early, it prints how many events are stored.
     """
     import asyncio
 
     from segstore.cli.pravega.lines import Lines
-    from segstore.cli.pravega.running import Pace, run
+    from segstore.cli.pravega.running import EventPace, run
     from segstore.client import ClientError
 
     async def work(client: Client, interruption: Interruption) -> None:
         lines = Lines(delimiter, key_delimiter, key, client.pool.settings.max_large_event_bytes)
-        pace, left, stored = Pace(rate), count, 0
+        pace, left, stored = EventPace(rate), count, 0
 
         def check(event: asyncio.Future[None]) -> None:
             nonlocal stored

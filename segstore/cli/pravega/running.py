@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from segstore import loops
-from segstore.cli.pravega.cluster import Cluster
+from segstore.cli.pravega.cluster import ClusterOptions
 from segstore.client import Client, ClientError
 
 
@@ -28,7 +28,7 @@ class Interruption:
     """Ends a block at the first SIGINT or SIGTERM.
 
     Attributes:
-        number: the signal that came, 0 for none.
+        number: the signal that came, 0 without a signal.
         reader_gone: whether it ended because the reader of standard output had gone.
     """
 
@@ -46,7 +46,7 @@ class Interruption:
         self.end_block()
 
     def lose_reader(self, task: asyncio.Task[Any]) -> None:
-        """Ends the block, or the task if the block has not started: what it prints has no reader."""
+        """Ends the block, or the task if the block has not started: its output has no reader."""
         self.reader_gone = not self._started or self._scope is not None
         if not self._started:
             task.cancel()
@@ -73,7 +73,9 @@ class Interruption:
             self._scope = None
 
 
-def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]], *, prints: bool = False) -> int:
+def run(
+    cluster: ClusterOptions, work: Callable[[Client, Interruption], Awaitable[None]], *, prints: bool = False
+) -> int:
     """Runs a command's work with an open client; returns the exit status.
 
     prints: whether the work is for the reader of standard output only. Raises ClickException, and BrokenPipeError if
@@ -123,7 +125,7 @@ def _watch_output(lose: Callable[[], None]) -> None:
             loop.add_reader(number, end)  # there is nothing to read, so this is called at the end only
 
 
-class Pace:
+class EventPace:
     """Spaces events evenly. per_s: events per second; None for no limit."""
 
     def __init__(self, per_s: float | None) -> None:

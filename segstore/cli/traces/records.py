@@ -23,7 +23,7 @@ TRACE: Final = click.argument("trace", type=INPUT_FILE)
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """An address as `HOST:PORT`; `:PORT` is one of this machine."""
+    """An address as `HOST:PORT`; `:PORT` is a port of this machine."""
 
     name = "HOST:PORT"
 
@@ -105,7 +105,7 @@ def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...],
 
 
 def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
-    """`--ignore`: fields that are not compared, as a set of names. calls: whether it may be one of a call."""
+    """`--ignore`: fields that are not compared, as a set of names. calls: whether fields of calls are allowed."""
     return click.option(
         "--ignore",
         metavar="FIELD",

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upstream_controller", "pace")
 
 _MOST_PRINTED: Final = 100
-"""Problems that a replay prints, with the nearest requests; a client that retries has any number of them."""
+"""Maximum number of problems that a replay prints; a client that retries has any number of them."""
 
 
 @click.command(short_help="Answer clients from a trace.")
 @TRACE
 @click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", metavar="PORT", type=PORT, default=12345, show_default=True, help="Port to listen on; 0 picks a free one."
+    "--port", metavar="PORT", type=PORT, default=12345, show_default=True, help="Port to listen on; 0: a free port."
 )
 @click.option(
     "--controller-port",
@@ -45,7 +45,7 @@ _MOST_PRINTED: Final = 100
     "--http-port",
     metavar="PORT",
     type=PORT,
-    help="Port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
+    help="Port of the HTTP API, which lists the problems; 0 picks a free port; disabled by default.",
 )
 @http_token_file
 @click.option(
@@ -80,8 +80,8 @@ _MOST_PRINTED: Final = 100
 def replay(trace: Path, **options: Any) -> int:
     """Answer clients from a trace, in place of a store. `segstore send` sends its requests to a store.
 
-    It prints a line when it is listening and one for each of the first 100 requests that the trace cannot answer. At
-    the end it lists the requests that no client has sent.
+    It prints a line when it is listening, then lines for the first 100 requests that the trace cannot answer. At the
+    end it lists the requests that no client has sent.
     """
     import asyncio
 
@@ -189,9 +189,9 @@ def _match(ctx: click.Context, option: click.Parameter, given: str) -> str:
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
     """Replay a trace once for each point at which its connection can be cut, and report the failures.
 
-    Without --client, a client that reconnects and queries what was stored makes the requests of the trace. With it,
-    that command runs once for each cut point of its own requests, and the result is compared with the trace: the
-    events of its segments must be stored at the end.
+    Without --client, a client that reconnects and queries the stored data makes the requests of the trace. With it,
+    that command runs once for each cut point of its own requests, and the result is compared with the trace: the events
+    of its segments must be stored at the end.
     """
     import asyncio
 

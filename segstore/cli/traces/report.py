@@ -104,7 +104,7 @@ def spark_failure(error: Exception) -> str | None:
 
 
 def _informative_line(said: str) -> str:
-    """The most informative line: of a traceback the error raised; otherwise the first, or the one after the call."""
+    """The most informative line: the error of a traceback; otherwise the first line, or the line after the call."""
     lines = [line.rstrip() for line in said.splitlines() if line.strip()]
     traced = next((at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
     raised = next((line for line in lines[traced + 1 :] if not line[0].isspace()), None)
@@ -131,7 +131,7 @@ def errors_reported() -> Iterator[None]:
 
 @contextmanager
 def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iterator[Engine]:
-    """The engine of this name, or for `auto` the one that suits the traces. made: the folder of the report."""
+    """Yields the engine of a name, or for `auto` the best for the traces. made: the folder of the report."""
     from segstore.pipeline.local_engine import LocalEngine, ProcessDied, missing
     from segstore.pipeline.trace.files import sizes_of
 
@@ -209,7 +209,7 @@ def report(
 class _Progress:
     """Shows a progress bar on a terminal, elsewhere a line for each step. A context manager.
 
-    engine: reports the progress of a step; None until there is one.
+    engine: reports the progress of a step; None until it starts.
     """
 
     def __init__(self) -> None:

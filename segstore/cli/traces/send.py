@@ -17,7 +17,7 @@ from segstore.cli.traces.records import PACE, Address, ignore_option, records_of
 from segstore.cli.traces.report import MASTER, errors_reported, spark_session
 
 if TYPE_CHECKING:
-    from segstore.pipeline.replay_plan import Outcome
+    from segstore.pipeline.replay_plan import PartOutcome
     from segstore.traces import Access, Drive
     from segstore.wire.trace import Record
 
@@ -63,8 +63,7 @@ class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in old
     "--token-file",
     type=EXISTING_FILE,
     metavar="FILE",
-    help="File with the delegation token of all requests; default: those that the controller gives, or else those of "
-    "the trace.",
+    help="File with the delegation token of all requests; default: the controller's tokens, or else the trace's.",
 )
 @click.option("--all", "all_differences", is_flag=True, help="Continue after the first difference.")
 @PACE
@@ -84,7 +83,7 @@ class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in old
 )
 @MASTER
 def send(traces: tuple[str, ...], target: tuple[tuple[str, int], bool], **options: Any) -> int:
-    """Send the requests of a trace to a store, and compare its replies with those of the trace.
+    """Send the requests of a trace to a store, and compare its replies with the replies in the trace.
 
     The store should be empty at the start. With --against, the replies of two stores are compared, both empty at the
     start. With --to-controller, the controller calls of the trace are made, too.
@@ -122,18 +121,18 @@ def _name(option: str) -> str:
 
 
 async def _authorization() -> str:
-    """The value of that metadata for the credentials in the environment; "" if there are none. Raises UsageError."""
-    from segstore.cli.pravega import Cluster
+    """Returns the metadata `authorization` for the credentials in the environment, or "". Raises UsageError."""
+    from segstore.cli.pravega import ClusterOptions
     from segstore.client import Basic
 
-    settings = Cluster("", None).settings()
+    settings = ClusterOptions("", None).settings()
     if settings.username is not None and settings.password is not None:
         return await Basic(settings.username, settings.password.get_secret_value()).authorization()
     return "" if settings.bearer_token is None else f"Bearer {settings.bearer_token.get_secret_value().strip()}"
 
 
 async def _access(tls: bool, options: dict[str, Any]) -> Access:
-    """What the store and the controller of --to need. Raises UsageError, ValueError, and OSError for a file."""
+    """Returns the access to store and controller of --to. Raises UsageError, ValueError, and OSError for a file."""
     from segstore.server.secret_file import read_secret
     from segstore.traces import Access
 
@@ -212,19 +211,19 @@ def _send_parts(traces: tuple[str, ...], target: tuple[str, int], options: dict[
 
 def send_part(
     host: str, port: int, timeout_s: float, ignore: frozenset[str], part: int, records: list[Record]
-) -> Outcome:
+) -> PartOutcome:
     """Sends one part, as one task. Raises OSError if the store cannot be reached."""
     import asyncio
 
-    from segstore.pipeline.replay_plan import Outcome
+    from segstore.pipeline.replay_plan import PartOutcome
     from segstore.traces import drive
 
     drove = asyncio.run(drive(records, host, port, timeout_s=timeout_s, ignore=ignore, all_differences=True))
     shown = [str(difference) for difference in drove.differences[:_MOST_SHOWN]]
-    return Outcome(part, drove.requests, drove.replies, len(drove.differences), shown)
+    return PartOutcome(part, drove.requests, drove.replies, len(drove.differences), shown)
 
 
-def _summed(outcomes: list[Outcome]) -> int:
+def _summed(outcomes: list[PartOutcome]) -> int:
     """Prints the differences of all parts. Returns the exit status."""
     status = 0
     for outcome in outcomes:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 _MOST_PLACES: Final = 8
-"""Places in which one payload differs that a comparison prints."""
+"""Maximum number of printed differences in a payload."""
 
 _OUT = NewPath(dir_okay=False, path_type=Path)
 _REREAD = Rereadable(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -318,9 +318,9 @@ _exact_option = click.option(
 def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_tokens: bool) -> int:
     """Compare two traces, such as two runs of one program.
 
-    Prints, for each connection and direction, the first difference by field; exits with 1 if there is one. Times are
-    not compared. Ids of requests, writers, transactions and transient segments may differ, if each always stands for
-    the same one in the other trace. Connections are matched by their first request, controller calls by method and
+    Prints, for each connection and direction, the first difference by field; exits with 1 if the traces differ. Times
+    are not compared. Ids of requests, writers, transactions and transient segments may differ, if each id always stands
+    for the same id in the other trace. Connections are matched by their first request, controller calls by method and
     fields.
     """
     from segstore.wire.trace import Translation, differences
@@ -387,7 +387,7 @@ def _connections(found: Difference) -> str:
 @trace.command(short_help="Write an HTML page.")
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_REREAD)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
-@click.option("--against", metavar="B", type=_REREAD, help="Compare the trace with another one, as diff does.")
+@click.option("--against", metavar="B", type=_REREAD, help="Compare the trace with another trace, as diff does.")
 @ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @_exact_option
 def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: frozenset[str], exact: bool) -> int:
@@ -439,7 +439,7 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
 @click.option("--with-replies", is_flag=True, help="Keep the replies to the requests that match, too.")
-@click.option("--only", is_flag=True, help="Write only what matches, without what a replay of it needs.")
+@click.option("--only", is_flag=True, help="Write only matching records, not records that their replay needs.")
 @_redact_option
 @_compress_option
 def filter_(

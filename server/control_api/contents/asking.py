@@ -1,6 +1,6 @@
 """Requests of this room's routes to the controller and to stores: pages of names, and the lengths of segments.
 
-Invariant: an answer waits at most `_MEASURE_S` for stores; what is not known by then is left out.
+Invariant: an answer waits at most `_MEASURE_S` for stores and omits values unknown by then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeVar
 
 from fastapi import Query
 
-from segstore.server.controller import Controller, SegmentStoreFailed
+from segstore.server.controller import SegmentStoreFailed
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,9 @@ Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of entrie
 async def named(
     names: Callable[[str], Awaitable[tuple[list[str], str]]], after: str, limit: int
 ) -> tuple[list[str], str | None]:
-    """Returns the first `limit` names after one, and the last of them if there are more.
+    """Returns the first `limit` names after `after`, and the last of these names if there are more.
 
-    names: returns a page of names after one, and the last of them; an empty page at the end.
+    names: returns the page of names after a name, and the page's last name; an empty page at the end.
     """
     found: list[str] = []
     while len(found) <= limit:
@@ -39,7 +39,7 @@ async def named(
     return found[:limit], found[limit - 1] if len(found) > limit else None
 
 
-async def answers(controller: Controller, ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -> dict[str, T]:
+async def answers(ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -> dict[str, T]:
     """Asks about each segment, at the same time. Returns the answers; those of stores that have none are left out."""
     found: dict[str, T] = {}
 
@@ -51,7 +51,7 @@ async def answers(controller: Controller, ask: Callable[[str], Awaitable[T]], se
 
     try:
         async with asyncio.timeout(_MEASURE_S), asyncio.TaskGroup() as group:
-            async for segment in controller.pace.over(segments):
+            for segment in segments:
                 group.create_task(one(segment), name=f"asking about {segment}")
     except TimeoutError:
         log.debug("only %d of %d segments were measured within %g s", len(found), len(segments), _MEASURE_S)

@@ -1,8 +1,7 @@
-"""Routes for reader groups: their readers, and the position and the lag in each segment.
+"""Routes for reader groups: their readers, and their positions and lags in the segments.
 
 A group keeps its state in a stream (clients in Java) or in a table (clients in Rust and Python).
-Tables of groups are known to stores only: those of stores in other processes are not listed, but can be asked for by
-name.
+Only stores know the tables of groups: tables in other processes are not listed, but can be queried by name.
 
 Invariant: at most `_MOST_MEASURED` segments are measured.
 """
@@ -18,7 +17,7 @@ from fastapi import APIRouter
 
 from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import After, Limit, answers, named
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.first import First
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Group, Scope, controller_of
@@ -27,43 +26,39 @@ from segstore.server.controller.state import READER_GROUP_PREFIX, TABLE_SUFFIX, 
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.names import SegmentName, is_reader_group_table
 
-_MOST_READERS: Final = 1_000
-_MOST_STREAMS: Final = 1_000
 _MOST_MEASURED: Final = 500
 _MOST_LATER: Final = 10_000
-_MOST_CHARACTERS: Final = 1_000
 _AT_ONCE: Final = 20_000
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1", tags=["groups"])
+router = APIRouter(prefix="/v1", tags=["groups"])
 
-    @made.get("/groups/{scope}", summary="Reader groups of a scope")
-    async def list_groups(scope: Scope, after: After = "", limit: Limit = 100) -> m.GroupPage:
-        controller = controller_of(controlled)
 
-        async def names(token: str) -> tuple[list[str], str]:
-            return await controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
+@router.get("/groups/{scope}", summary="Reader groups of a scope")
+async def list_groups(controlled: Here, scope: Scope, after: After = "", limit: Limit = 100) -> m.GroupPage:
+    controller = controller_of(controlled)
 
-        found: dict[str, Literal["table", "stream"]] = {}
-        after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""
-        streams, _ = await named(names, after_stream, limit + 1)
-        found |= {name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams}
-        found |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
-        page = sorted(found)
-        groups = [m.GroupSummary(scope=scope, group=shown(each), kind=found[each]) for each in page[:limit]]
-        return m.GroupPage(groups=groups, next=shown(page[limit - 1]) if len(page) > limit else None)
+    async def names(token: str) -> tuple[list[str], str]:
+        return await controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
 
-    @made.get("/groups/{scope}/{group}", summary="A reader group: its readers, positions and lag")
-    async def get_group(scope: Scope, group: Group) -> m.GroupDetails:
-        controller = controller_of(controlled)
-        return await _details(controller, scope, group, await controller.reader_groups.shared_state(scope, group))
+    found: dict[str, Literal["table", "stream"]] = {}
+    after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""
+    streams, _ = await named(names, after_stream, limit + 1)
+    found |= {name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams}
+    found |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
+    page = sorted(found)
+    groups = [m.GroupSummary(scope=scope, group=shown(each), kind=found[each]) for each in page[:limit]]
+    return m.GroupPage(groups=groups, next=shown(page[limit - 1]) if len(page) > limit else None)
 
-    return made
+
+@router.get("/groups/{scope}/{group}", summary="A reader group: its readers, positions and lag")
+async def get_group(controlled: Here, scope: Scope, group: Group) -> m.GroupDetails:
+    controller = controller_of(controlled)
+    return await _details(controller, scope, group, await controller.reader_groups.shared_state(scope, group))
 
 
 async def _tables(controlled: Controlled, state: State, scope: str, after: str, limit: int) -> list[str]:
-    """Returns names of groups after one, from the names of tables in the stores of this process."""
+    """Returns the names of groups after `after`, from the tables in this process's stores."""
     page: First[str] = First(limit)
     prefix, done = f"{scope}/", 0
     for store in controlled.stores:
@@ -89,7 +84,7 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
     for name in await _later(controller, [*places, *found.future], found.ends):
         places.setdefault(name, (None, None))
     listed = sorted(places)[:_MOST_MEASURED]
-    infos = await answers(controller, controller.segments.segment_info, listed)
+    infos = await answers(controller.segments.segment_info, listed)
     shown_segments = [_segment(name, *places[name], infos.get(name), found.ends.get(name)) for name in listed]
     lags: dict[str | None, int] = defaultdict(int)
     for name, each in zip(listed, shown_segments, strict=True):
@@ -99,10 +94,10 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
         scope=scope,
         group=group,
         kind=found.kind,
-        streams=[_text(each) for each in found.streams[:_MOST_STREAMS]],
+        streams=[shown(each) for each in found.streams],
         readers=[
-            m.ReaderView(reader=_text(each), segments=len(found.readers[each]), lag_bytes=lags[each])
-            for each in readers[:_MOST_READERS]
+            m.ReaderView(reader=shown(each), segments=len(found.readers[each]), lag_bytes=lags[each])
+            for each in readers
         ],
         reader_count=len(readers),
         segments=shown_segments,
@@ -125,8 +120,8 @@ def _segment(
         end = info.write_offset if ends is None else min(ends, info.write_offset)
         lag = max(0, end - max(offset or 0, info.start_offset))
     return m.GroupSegment(
-        name=_text(name),
-        reader=None if reader is None else _text(reader),
+        name=shown(name),
+        reader=None if reader is None else shown(reader),
         status=status,
         offset=offset,
         length=None if info is None else info.write_offset,
@@ -134,19 +129,15 @@ def _segment(
     )
 
 
-def _text(name: str) -> str:
-    return shown(name[:_MOST_CHARACTERS])
-
-
 async def _later(controller: Controller, names: Iterable[str], ends: Container[str]) -> set[str]:
-    """Returns the segments that follow others in their streams, directly or not, and those of `names` themselves.
+    """Returns the segments of `names` and all segments that follow them in their streams.
 
     ends: the segments in which the group ends.
     """
     seen = set(names)
     ahead = [each for each in seen if each not in ends]
     while ahead and len(seen) < _MOST_LATER:
-        await controller.pace.take(1)
+        await asyncio.sleep(0)
         more = [each for each in _successors(controller.state, ahead.pop()) if each not in seen]
         seen |= set(more)
         ahead += [each for each in more if each not in ends]

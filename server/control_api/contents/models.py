@@ -1,4 +1,4 @@
-"""Response models of the routes that show what a cluster holds. Times are in ms since 1970, sizes in bytes."""
+"""Response models of the routes that show a cluster's contents. Times are in ms since 1970, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import BaseModel, Field
 
 from segstore.server.control_api.steering import TransactionState
 
-Next = Field(description="`after` for the next page; null on the last one.")
+Next = Field(description="`after` for the next page; null on the last page.")
 
 
-class Scopes(BaseModel):
+class ScopeList(BaseModel):
     """Names of scopes, sorted."""
 
     scopes: list[str]
@@ -23,7 +23,7 @@ class ScopeDetails(BaseModel):
 
     scope: str
     created_ms: int
-    streams: int = Field(description="Number of its streams, including internal ones.")
+    streams: int = Field(description="Number of its streams, including internal streams.")
     reader_groups: int = Field(description="Number of reader groups that the controller knows of.")
     tables: int = Field(description="Number of its key-value tables.")
 
@@ -53,7 +53,7 @@ class ScalingView(BaseModel):
 
     kind: Literal["fixed", "kbytes_per_s", "events_per_s"]
     target_rate: int = Field(description="Per segment; 0 for a fixed number of segments.")
-    factor: int = Field(description="Number of segments into which one is split at most.")
+    factor: int = Field(description="Maximum number of segments into which a segment is split.")
     min_segments: int
 
 
@@ -61,8 +61,8 @@ class RetentionView(BaseModel):
     """The retention policy of a stream."""
 
     kind: Literal["time", "size"]
-    limit: int = Field(description="What is kept at least, in ms or bytes.")
-    maximum: int = Field(description="What is kept at most if subscribers lag; 0 for no maximum.")
+    limit: int = Field(description="Minimum to keep, in ms or bytes.")
+    maximum: int = Field(description="Maximum to keep if subscribers lag; 0 for no maximum.")
 
 
 class StreamDetails(StreamSummary):
@@ -73,8 +73,8 @@ class StreamDetails(StreamSummary):
     rollover_bytes: int
     timestamp_aggregation_timeout_ms: int
     scaling_now: bool = Field(description="Whether segments are being replaced.")
-    head: str | None = Field(description="The position at which it begins; null if it names too many segments.")
-    subscribers: list[str] = Field(description="Reader groups that delay its retention, at most 100.")
+    head: str = Field(description="The position at which it begins.")
+    subscribers: list[str] = Field(description="Reader groups that delay its retention.")
 
 
 class SegmentOfStream(BaseModel):
@@ -83,17 +83,17 @@ class SegmentOfStream(BaseModel):
     id: int
     name: str = Field(description="Its full name in the segment store.")
     number: int
-    epoch: int = Field(description="The first epoch that has it.")
-    until_epoch: int | None = Field(description="The first epoch that does not have it; null if the last one has it.")
-    low: float = Field(description="The lowest position of the routing keys that it takes.")
-    high: float = Field(description="The position after the highest one.")
+    epoch: int = Field(description="First epoch with the segment.")
+    until_epoch: int | None = Field(description="First epoch without the segment; null if the last epoch has it.")
+    low: float = Field(description="Lowest position of its routing keys.")
+    high: float = Field(description="Position after the highest.")
     created_ms: int
     status: Literal["open", "sealed", "deleted"]
     store: str | None = Field(description="The address of its store; null if no store owns it now.")
     start_offset: int | None = Field(description="Null if its store does not answer, or it is deleted.")
     length: int | None = Field(description="The offset after its last byte; null as `start_offset`.")
-    predecessors: list[int] = Field(description="Ids, at most 100.")
-    successors: list[int] = Field(description="Ids, at most 100.")
+    predecessors: list[int] = Field(description="Ids.")
+    successors: list[int] = Field(description="Ids.")
 
 
 class SegmentPage(BaseModel):
@@ -105,9 +105,9 @@ class SegmentPage(BaseModel):
 
 
 class TailEvent(BaseModel):
-    """An event of a segment, or bytes that are none."""
+    """An event of a segment, or bytes that are not an event."""
 
-    offset: int = Field(description="That of its header.")
+    offset: int = Field(description="Offset of its header.")
     size: int = Field(description="Its bytes, without the header.")
     kind: Literal["event", "partial event", "padding", "data"] = Field(description="`data` for bytes without a header.")
     form: str = Field(description="json, text or hex.")
@@ -121,14 +121,14 @@ class SegmentTail(BaseModel):
     name: str
     length: int | None = Field(description="The offset after its last byte; null if its store does not answer.")
     events: list[TailEvent]
-    left_out: bool = Field(description="Whether there are events before them.")
-    why: str = Field(description="Why there are none, although the segment has bytes; else empty.")
+    left_out: bool = Field(description="Whether the segment has earlier events.")
+    why: str = Field(description="Why no events are shown although the segment has bytes; else empty.")
 
 
-class Tail(BaseModel):
+class StreamTail(BaseModel):
     """The last events of a stream's segments. Events of different segments have no order.
 
-    The segments are those of the last epoch that has events, among the last ten.
+    The segments belong to the last epoch with events, among the last ten epochs.
     """
 
     segments: list[SegmentTail] = Field(description="By key; at most 20.")
@@ -143,7 +143,7 @@ class TransactionSegment(BaseModel):
 
 
 class TransactionDetails(TransactionState):
-    """A transaction with its segments. Those of one that has ended are gone."""
+    """A transaction with its segments. After its end, the segments are gone."""
 
     opened_ms: int | None = Field(description="Null if it has ended.")
     age_ms: int | None = Field(description="Null if it has ended.")
@@ -201,12 +201,12 @@ class GroupSegment(BaseModel):
 
 
 class GroupDetails(GroupSummary):
-    """A reader group: its readers, and its segments with the lag of each.
+    """A reader group: its readers, and its segments with their lags.
 
-    Positions are those that readers have recorded last, which they do every few seconds.
+    Positions are as last recorded by the readers, every few seconds.
     """
 
-    streams: list[str] = Field(description="Its streams as scope/stream, at most 1,000.")
+    streams: list[str] = Field(description="Its streams as scope/stream.")
     readers: list[ReaderView] = Field(description="At most 1,000, sorted by name.")
     reader_count: int
     segments: list[GroupSegment] = Field(description="At most 500, sorted by name.")

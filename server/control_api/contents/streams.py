@@ -5,6 +5,7 @@ A stream may have had any number of segments: a page walks their history from th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
@@ -12,12 +13,12 @@ from fastapi import APIRouter, Query
 
 from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import After, Limit, answers, named
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Scope, Stream, controller_of, position_text
 from segstore.server.controller import Controller, SegmentStoreFailed
-from segstore.server.controller.state import Segment, history
 from segstore.server.controller.state import Stream as KnownStream
+from segstore.server.controller.state import StreamSegment, history
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.names import split_segment_id
 
@@ -26,72 +27,69 @@ _SCALING: Final[tuple[Literal["fixed", "kbytes_per_s", "events_per_s"], ...]] = 
     "kbytes_per_s",
     "events_per_s",
 )
-_MOST_NEIGHBOURS: Final = 100
-_MOST_SUBSCRIBERS: Final = 100
-_MOST_POSITION: Final = 32_768
-_AT_ONCE: Final = 100
-"""Number of segments of an epoch that are one unit of pace."""
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1")
 
-    @made.get("/scopes", tags=["scopes"], summary="Names of scopes")
-    async def list_scopes(after: After = "", limit: Limit = 500) -> m.Scopes:
-        names, following = await named(controller_of(controlled).scopes.names, after, limit)
-        return m.Scopes(scopes=names, next=following)
 
-    @made.get("/scopes/{scope}", tags=["scopes"], summary="A scope")
-    async def get_scope(scope: Scope) -> m.ScopeDetails:
-        found = controller_of(controlled).state.scope(scope)
-        return m.ScopeDetails(
-            scope=scope,
-            created_ms=found.created_ms,
-            streams=len(found.streams),
-            reader_groups=len(found.reader_groups),
-            tables=len(found.tables),
-        )
+@router.get("/scopes", tags=["scopes"], summary="Names of scopes")
+async def list_scopes(controlled: Here, after: After = "", limit: Limit = 500) -> m.ScopeList:
+    names, following = await named(controller_of(controlled).scopes.names, after, limit)
+    return m.ScopeList(scopes=names, next=following)
 
-    @made.get("/streams/{scope}", tags=["streams"], summary="Streams of a scope")
-    async def list_streams(
-        scope: Scope,
-        after: After = "",
-        limit: Limit = 100,
-        internal: Annotated[
-            bool, Query(description="Whether to list internal streams, whose names begin with _.")
-        ] = False,
-    ) -> m.StreamPage:
-        controller = controller_of(controlled)
 
-        async def names(token: str) -> tuple[list[str], str]:
-            return await controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
+@router.get("/scopes/{scope}", tags=["scopes"], summary="A scope")
+async def get_scope(controlled: Here, scope: Scope) -> m.ScopeDetails:
+    found = controller_of(controlled).state.scope(scope)
+    return m.ScopeDetails(
+        scope=scope,
+        created_ms=found.created_ms,
+        streams=len(found.streams),
+        reader_groups=len(found.reader_groups),
+        tables=len(found.tables),
+    )
 
-        found, following = await named(names, after, limit)
-        streams = [controller.state.find_stream(scope, name) for name in found]
-        return m.StreamPage(streams=[_summary(each) for each in streams if each is not None], next=following)
 
-    @made.get("/streams/{scope}/{stream}", tags=["streams"], summary="A stream and its configuration")
-    async def get_stream(scope: Scope, stream: Stream) -> m.StreamDetails:
-        return _details(controller_of(controlled).streams.get(scope, stream))
+@router.get("/streams/{scope}", tags=["streams"], summary="Streams of a scope")
+async def list_streams(
+    controlled: Here,
+    scope: Scope,
+    after: After = "",
+    limit: Limit = 100,
+    internal: Annotated[bool, Query(description="Whether to list internal streams, whose names begin with _.")] = False,
+) -> m.StreamPage:
+    controller = controller_of(controlled)
 
-    @made.get("/streams/{scope}/{stream}/segments", tags=["streams"], summary="Segments of a stream, by epoch")
-    async def list_stream_segments(
-        scope: Scope,
-        stream: Stream,
-        after: Annotated[int, Query(description="`next` of the previous page.")] = -1,
-        limit: Limit = 100,
-        only_open: Annotated[bool, Query(alias="open", description="Only segments that take writes.")] = False,
-    ) -> m.SegmentPage:
-        controller = controller_of(controlled)
-        found = controller.streams.get(scope, stream)
-        segments = _open(found, after) if only_open else _segments(controller, found, after)
-        return await _page(controller, found, segments, limit)
+    async def names(token: str) -> tuple[list[str], str]:
+        return await controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
 
-    return made
+    found, following = await named(names, after, limit)
+    streams = [controller.state.find_stream(scope, name) for name in found]
+    return m.StreamPage(streams=[_summary(each) for each in streams if each is not None], next=following)
+
+
+@router.get("/streams/{scope}/{stream}", tags=["streams"], summary="A stream and its configuration")
+async def get_stream(controlled: Here, scope: Scope, stream: Stream) -> m.StreamDetails:
+    return _details(controller_of(controlled).streams.get(scope, stream))
+
+
+@router.get("/streams/{scope}/{stream}/segments", tags=["streams"], summary="Segments of a stream, by epoch")
+async def list_stream_segments(
+    controlled: Here,
+    scope: Scope,
+    stream: Stream,
+    after: Annotated[int, Query(description="`next` of the previous page.")] = -1,
+    limit: Limit = 100,
+    only_open: Annotated[bool, Query(alias="open", description="Only segments that take writes.")] = False,
+) -> m.SegmentPage:
+    controller = controller_of(controlled)
+    found = controller.streams.get(scope, stream)
+    segments = _open(found, after) if only_open else _segments(controller, found, after)
+    return await _page(controller, found, segments, limit)
 
 
 async def _page(
-    controller: Controller, stream: KnownStream, segments: AsyncIterator[Segment], limit: int
+    controller: Controller, stream: KnownStream, segments: AsyncIterator[StreamSegment], limit: int
 ) -> m.SegmentPage:
     """The first `limit` of the segments."""
     listed = []
@@ -101,7 +99,7 @@ async def _page(
             break
     page = listed[:limit]
     alive = [stream.segment_name(each) for each in page if each.id not in stream.deleted]
-    infos = await answers(controller, controller.segments.segment_info, alive)
+    infos = await answers(controller.segments.segment_info, alive)
     return m.SegmentPage(
         epoch=stream.current.number,
         segments=[_segment(controller, stream, each, infos.get(stream.segment_name(each))) for each in page],
@@ -142,23 +140,23 @@ def _details(stream: KnownStream) -> m.StreamDetails:
         rollover_bytes=config.rollover_bytes,
         timestamp_aggregation_timeout_ms=config.timestamp_aggregation_timeout_ms,
         scaling_now=stream.scale is not None,
-        head=head if len(head) <= _MOST_POSITION else None,
-        subscribers=sorted(stream.subscribers)[:_MOST_SUBSCRIBERS],
+        head=head,
+        subscribers=sorted(stream.subscribers),
     )
 
 
-async def _segments(controller: Controller, stream: KnownStream, after: int) -> AsyncIterator[Segment]:
+async def _segments(controller: Controller, stream: KnownStream, after: int) -> AsyncIterator[StreamSegment]:
     """Yields the segments after an id, by id."""
     born = max(0, split_segment_id(after)[0]) if -1 <= after < 1 << 63 else len(stream.epochs)
     for number in range(born, len(stream.epochs)):
         epoch = stream.epochs[number]
-        await controller.pace.take(1 + len(epoch.segments) // _AT_ONCE)
+        await asyncio.sleep(0)
         for identifier in sorted(epoch.made):
             if identifier > after:
                 yield epoch.made[identifier]
 
 
-async def _open(stream: KnownStream, after: int) -> AsyncIterator[Segment]:
+async def _open(stream: KnownStream, after: int) -> AsyncIterator[StreamSegment]:
     """Yields the segments that take writes and are after an id, by id."""
     if not stream.sealed:
         for each in sorted(stream.current.segments, key=lambda each: each.id):
@@ -167,7 +165,7 @@ async def _open(stream: KnownStream, after: int) -> AsyncIterator[Segment]:
 
 
 def _segment(
-    controller: Controller, stream: KnownStream, segment: Segment, info: StreamSegmentInfo | None
+    controller: Controller, stream: KnownStream, segment: StreamSegment, info: StreamSegmentInfo | None
 ) -> m.SegmentOfStream:
     name = stream.segment_name(segment)
     sealed = history.sealed_in(stream.epochs, segment)
@@ -194,6 +192,6 @@ def _segment(
         store=None if owner is None else str(owner),
         start_offset=None if info is None else info.start_offset,
         length=None if info is None else info.write_offset,
-        predecessors=[each.id for each in before[:_MOST_NEIGHBOURS]],
-        successors=[each.id for each in after[:_MOST_NEIGHBOURS]],
+        predecessors=[each.id for each in before],
+        successors=[each.id for each in after],
     )

@@ -8,45 +8,44 @@ from fastapi import APIRouter
 
 from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import After, Limit, answers, named
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.steering import Scope, Table, controller_of
 from segstore.server.controller.state import Table as KnownTable
 
 _LISTED: Final = 100
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1", tags=["tables"])
+router = APIRouter(prefix="/v1", tags=["tables"])
 
-    @made.get("/tables/{scope}", summary="Key-value tables of a scope")
-    async def list_tables(scope: Scope, after: After = "", limit: Limit = 100) -> m.TablePage:
-        controller = controller_of(controlled)
 
-        async def names(token: str) -> tuple[list[str], str]:
-            return await controller.tables.names(scope, token)
+@router.get("/tables/{scope}", summary="Key-value tables of a scope")
+async def list_tables(controlled: Here, scope: Scope, after: After = "", limit: Limit = 100) -> m.TablePage:
+    controller = controller_of(controlled)
 
-        found, following = await named(names, after, limit)
-        there = controller.state.scope(scope).tables
-        return m.TablePage(tables=[_summary(there[name]) for name in found if name in there], next=following)
+    async def names(token: str) -> tuple[list[str], str]:
+        return await controller.tables.names(scope, token)
 
-    @made.get("/tables/{scope}/{table}", summary="A key-value table and its partitions")
-    async def get_table(scope: Scope, table: Table) -> m.TableDetails:
-        controller = controller_of(controlled)
-        found = controller.state.table(scope, table)
-        partitions = found.epoch.segments
-        listed = {each: found.segment_name(each) for each in partitions[:_LISTED]}
-        counts = await answers(controller, controller.segments.count_entries, list(listed.values()))
-        return m.TableDetails(
-            **_summary(found).model_dump(),
-            rollover_bytes=found.config.rollover_bytes,
-            segments=[
-                m.Partition(id=each.id, name=name, low=each.start, high=each.end, entries=counts.get(name))
-                for each, name in listed.items()
-            ],
-            entries=sum(counts.values()) if len(counts) == len(partitions) else None,
-        )
+    found, following = await named(names, after, limit)
+    there = controller.state.scope(scope).tables
+    return m.TablePage(tables=[_summary(there[name]) for name in found if name in there], next=following)
 
-    return made
+
+@router.get("/tables/{scope}/{table}", summary="A key-value table and its partitions")
+async def get_table(controlled: Here, scope: Scope, table: Table) -> m.TableDetails:
+    controller = controller_of(controlled)
+    found = controller.state.table(scope, table)
+    partitions = found.epoch.segments
+    listed = {each: found.segment_name(each) for each in partitions[:_LISTED]}
+    counts = await answers(controller.segments.count_entries, list(listed.values()))
+    return m.TableDetails(
+        **_summary(found).model_dump(),
+        rollover_bytes=found.config.rollover_bytes,
+        segments=[
+            m.Partition(id=each.id, name=name, low=each.start, high=each.end, entries=counts.get(name))
+            for each, name in listed.items()
+        ],
+        entries=sum(counts.values()) if len(counts) == len(partitions) else None,
+    )
 
 
 def _summary(table: KnownTable) -> m.TableSummary:

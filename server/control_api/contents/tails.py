@@ -15,13 +15,13 @@ from typing import Annotated, Final, NamedTuple
 from fastapi import APIRouter, Query
 
 from segstore.server.control_api.contents import models as m
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.detail import readable_form
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Scope, Stream, controller_of
 from segstore.server.controller import SegmentAdmin, SegmentStoreFailed
-from segstore.server.controller.state import Segment
 from segstore.server.controller.state import Stream as KnownStream
+from segstore.server.controller.state import StreamSegment
 from segstore.wire.codec import HEADER_BYTES
 from segstore.wire.inspect import PayloadPart, payload_parts
 
@@ -33,38 +33,39 @@ _LARGER: Final = 4
 _AT_ONCE: Final = 5_000
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
-
-    @made.get("/streams/{scope}/{stream}/tail", tags=["events"], summary="The last events of a stream's segments")
-    async def read_tail(
-        scope: Scope,
-        stream: Stream,
-        limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of events of each segment.")] = 10,
-        segment: Annotated[
-            int | None, Query(ge=0, lt=1 << 63, description="The id of a segment; else the segments of the last epoch.")
-        ] = None,
-    ) -> m.Tail:
-        controller = controller_of(controlled)
-        found = controller.streams.get(scope, stream)
-        if segment is not None:
-            return await _tails(controller.segments, found, (found.segment(segment),), limit)
-        last = None
-        for epoch in found.epochs[: -_MOST_EPOCHS - 1 : -1]:
-            tail = await _tails(controller.segments, found, epoch.segments, limit)
-            last = last or tail
-            if any(each.events or each.why for each in tail.segments):
-                return tail
-        assert last is not None, "a stream has an epoch"
-        return last
-
-    return made
+router = APIRouter(prefix="/v1")
 
 
-async def _tails(admin: SegmentAdmin, stream: KnownStream, segments: Sequence[Segment], limit: int) -> m.Tail:
+@router.get("/streams/{scope}/{stream}/tail", tags=["events"], summary="The last events of a stream's segments")
+async def read_tail(
+    controlled: Here,
+    scope: Scope,
+    stream: Stream,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of events of each segment.")] = 10,
+    segment: Annotated[
+        int | None, Query(ge=0, lt=1 << 63, description="The id of a segment; else the segments of the last epoch.")
+    ] = None,
+) -> m.StreamTail:
+    controller = controller_of(controlled)
+    found = controller.streams.get(scope, stream)
+    if segment is not None:
+        return await _tails(controller.segments, found, (found.segment(segment),), limit)
+    last = None
+    for epoch in found.epochs[: -_MOST_EPOCHS - 1 : -1]:
+        tail = await _tails(controller.segments, found, epoch.segments, limit)
+        last = last or tail
+        if any(each.events or each.why for each in tail.segments):
+            return tail
+    assert last is not None, "a stream has an epoch"
+    return last
+
+
+async def _tails(
+    admin: SegmentAdmin, stream: KnownStream, segments: Sequence[StreamSegment], limit: int
+) -> m.StreamTail:
     there = [each for each in segments if each.id not in stream.deleted]
     tails = [await _tail(admin, each.id, stream.segment_name(each), limit) for each in there[:_MOST_SEGMENTS]]
-    return m.Tail(segments=tails, segment_count=len(there))
+    return m.StreamTail(segments=tails, segment_count=len(there))
 
 
 class _Last(NamedTuple):

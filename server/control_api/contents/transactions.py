@@ -1,6 +1,6 @@
 """Routes for the transactions of a stream, with their segments and sizes.
 
-A transaction has a segment for each of its epoch's; one page of transactions measures at most `_MOST_MEASURED` of them.
+A transaction has a segment for each segment of its epoch; a page measures at most `_MOST_MEASURED` segments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query
 
 from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import answers
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.steering import Scope, Stream, Transaction, controller_of
 from segstore.server.controller import Controller
@@ -23,34 +23,36 @@ from segstore.server.controller.state import TransactionStatus, transaction_epoc
 
 _MOST_MEASURED: Final = 1_000
 _LISTED: Final = 100
+_PATH: Final = "/streams/{scope}/{stream}/transactions"
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
-    path = "/streams/{scope}/{stream}/transactions"
+router = APIRouter(prefix="/v1")
 
-    @made.get(path, tags=["transactions"], summary="The transactions of a stream that have not ended")
-    async def list_transactions(
-        scope: Scope,
-        stream: Stream,
-        after: Annotated[UUID | None, Query(description="`next` of the previous page.")] = None,
-        limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of entries.")] = 20,
-    ) -> m.TransactionPage:
-        controller = controller_of(controlled)
-        found = controller.streams.get(scope, stream)
-        page = nsmallest(limit + 1, (each for each in found.transactions if after is None or each > after))
-        details = await _details(controller, found, page[:limit])
-        return m.TransactionPage(transactions=details, next=str(page[limit - 1]) if len(page) > limit else None)
 
-    @made.get(f"{path}/{{transaction}}", tags=["transactions"], summary="A transaction")
-    async def get_transaction(scope: Scope, stream: Stream, transaction: Transaction) -> m.TransactionDetails:
-        controller = controller_of(controlled)
-        details = await _details(controller, controller.streams.get(scope, stream), [transaction])
-        if not details:
-            raise ApiProblem(404, f"stream {scope}/{stream} has no transaction {transaction}", "path.transaction")
-        return details[0]
+@router.get(_PATH, tags=["transactions"], summary="The transactions of a stream that have not ended")
+async def list_transactions(
+    controlled: Here,
+    scope: Scope,
+    stream: Stream,
+    after: Annotated[UUID | None, Query(description="`next` of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of entries.")] = 20,
+) -> m.TransactionPage:
+    controller = controller_of(controlled)
+    found = controller.streams.get(scope, stream)
+    page = nsmallest(limit + 1, (each for each in found.transactions if after is None or each > after))
+    details = await _details(controller, found, page[:limit])
+    return m.TransactionPage(transactions=details, next=str(page[limit - 1]) if len(page) > limit else None)
 
-    return made
+
+@router.get(f"{_PATH}/{{transaction}}", tags=["transactions"], summary="A transaction")
+async def get_transaction(
+    controlled: Here, scope: Scope, stream: Stream, transaction: Transaction
+) -> m.TransactionDetails:
+    controller = controller_of(controlled)
+    details = await _details(controller, controller.streams.get(scope, stream), [transaction])
+    if not details:
+        raise ApiProblem(404, f"stream {scope}/{stream} has no transaction {transaction}", "path.transaction")
+    return details[0]
 
 
 async def _details(controller: Controller, stream: KnownStream, identifiers: list[UUID]) -> list[m.TransactionDetails]:
@@ -62,7 +64,7 @@ async def _details(controller: Controller, stream: KnownStream, identifiers: lis
             names[each] = [name for _, name in islice(stream.transaction_segments(each), max(left, _LISTED))]
             left = max(0, left - len(names[each]))
     asked = list(islice((name for some in names.values() for name in some), _MOST_MEASURED))
-    infos = await answers(controller, controller.segments.segment_length, asked)
+    infos = await answers(controller.segments.segment_length, asked)
     made = (_transaction(controller, stream, each, names.get(each, []), infos) for each in identifiers)
     return [each for each in made if each is not None]
 

@@ -1,4 +1,4 @@
-"""The routes of the control API, one module for each kind of resource, and what their paths have in common."""
+"""The routes of the control API, a module per kind of resource, and the common parts of their paths."""
 
 from __future__ import annotations
 

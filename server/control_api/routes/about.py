@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.fronts import Front
-from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
+from segstore.server.control_api.models import Counts, Health, ServerInfo, ServerVersion, StoreCounts, StoreInfo
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.net import address_text
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
@@ -23,59 +23,61 @@ if TYPE_CHECKING:
 _HELP = {"outstanding_bytes": "Bytes held for all peers.", "segments": "Segments, including indexes."}
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter()
+router = APIRouter()
 
-    @made.get("/v1/health", tags=["server"], summary="Health")
-    async def health() -> Health:
-        return Health(stores=len(controlled.stores), controller=controlled.controller_address() is not None)
 
-    @made.get("/v1/version", tags=["server"], summary="Versions")
-    async def version() -> Version:
-        return Version(
-            segstore=controlled.version,
-            wire_version=controlled.wire_version,
-            oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
-        )
+@router.get("/v1/health", tags=["server"], summary="Health")
+async def health(controlled: Here) -> Health:
+    return Health(stores=len(controlled.stores), controller=controlled.controller_address() is not None)
 
-    @made.get("/v1/server", tags=["server"], summary="Services and addresses")
-    async def server() -> Served:
-        return Served(
-            segstore=controlled.version,
-            started_ms=controlled.started_ms,
-            controller=address_text(controlled.controller_address()),
-            capabilities=controlled.capabilities,
-            data=None if controlled.data is None else shown(str(controlled.data)),
-            tls=controlled.tls,
-            containers=controlled.containers,
-            stores=[store_info(each) for each in controlled.fronts],
-        )
 
-    @made.get("/v1/counters", tags=["server"], summary="Counters as plain numbers")
-    async def counters() -> Counts:
-        counted = [(each.number, *each.counters()) for each in controlled.fronts]
-        stores = [StoreCounts(store=store, totals=totals, now=now) for store, totals, now in counted]
-        return Counts(time_s=time.monotonic(), stores=stores)
-
-    @made.get(
-        "/metrics",
-        tags=["server"],
-        summary="Counters in Prometheus text format",
-        response_class=PlainTextResponse,
-        responses={501: {"description": "prometheus-client is not installed."}},
+@router.get("/v1/version", tags=["server"], summary="Versions")
+async def version(controlled: Here) -> ServerVersion:
+    return ServerVersion(
+        segstore=controlled.version,
+        wire_version=controlled.wire_version,
+        oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
     )
-    async def metrics() -> Response:
-        try:
-            from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-        except ModuleNotFoundError as error:
-            if error.name != "prometheus_client":
-                raise
-            raise ApiProblem(501, f"metrics need prometheus-client: {pip_command('metrics')}", "path") from error
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Counters(controlled))
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    return made
+
+@router.get("/v1/server", tags=["server"], summary="Services and addresses")
+async def server(controlled: Here) -> ServerInfo:
+    return ServerInfo(
+        segstore=controlled.version,
+        started_ms=controlled.started_ms,
+        controller=address_text(controlled.controller_address()),
+        capabilities=controlled.capabilities,
+        data=None if controlled.data is None else shown(str(controlled.data)),
+        tls=controlled.tls,
+        containers=controlled.containers,
+        stores=[store_info(each) for each in controlled.fronts],
+    )
+
+
+@router.get("/v1/counters", tags=["server"], summary="Counters as plain numbers")
+async def counters(controlled: Here) -> Counts:
+    counted = [(each.number, *each.counters()) for each in controlled.fronts]
+    stores = [StoreCounts(store=store, totals=totals, now=now) for store, totals, now in counted]
+    return Counts(time_s=time.monotonic(), stores=stores)
+
+
+@router.get(
+    "/metrics",
+    tags=["server"],
+    summary="Counters in Prometheus text format",
+    response_class=PlainTextResponse,
+    responses={501: {"description": "prometheus-client is not installed."}},
+)
+async def metrics(controlled: Here) -> Response:
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    except ModuleNotFoundError as error:
+        if error.name != "prometheus_client":
+            raise
+        raise ApiProblem(501, f"metrics need prometheus-client: {pip_command('metrics')}", "path") from error
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Counters(controlled))
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def store_info(front: Front) -> StoreInfo:

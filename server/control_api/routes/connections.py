@@ -6,53 +6,54 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.fronts import OpenConnection
-from segstore.server.control_api.models import Closed, ConnectionInfo, Connections, Cut
+from segstore.server.control_api.models import ClosedConnection, ClosedConnections, ConnectionInfo, Connections
 from segstore.server.control_api.problems import ApiProblem, shown
 
 _ASKED = "closed through the control API"
 _Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of entries.")]
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1/connections", tags=["connections"])
+router = APIRouter(prefix="/v1/connections", tags=["connections"])
 
-    @made.get("", summary="Open connections")
-    async def list_connections(limit: _Limit = 1_000) -> Connections:
-        found = sorted(
-            (
-                (front.number, each.number or 0, each.peer, each)
-                for front in controlled.fronts
-                for each in front.connections
-            ),
-            key=lambda each: each[:3],
-        )
-        shown_now = [_connection(store, each) for store, _, _, each in found[:limit]]
-        return Connections(total=len(found), connections=shown_now)
 
-    @made.delete("", summary="Close all connections at once, as a failing network does")
-    async def cut_connections() -> Cut:
-        cut = [each for front in controlled.fronts for each in front.connections]
-        for each in cut:
-            each.disconnect(_ASKED, drain=False)
-        return Cut(connections=len(cut))
+@router.get("", summary="Open connections")
+async def list_connections(controlled: Here, limit: _Limit = 1_000) -> Connections:
+    found = sorted(
+        (
+            (front.number, each.number or 0, each.peer, each)
+            for front in controlled.fronts
+            for each in front.connections
+        ),
+        key=lambda each: each[:3],
+    )
+    shown_now = [_connection(store, each) for store, _, _, each in found[:limit]]
+    return Connections(total=len(found), connections=shown_now)
 
-    @made.delete("/{number}", summary="Close a connection")
-    async def close_connection(
-        number: Annotated[int, Path(description="Its number in the list.")],
-        drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
-    ) -> Closed:
-        if controlled.faults is None and controlled.traffic is None:
-            raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
-        for front in controlled.fronts:
-            for each in front.connections:
-                if each.number == number:
-                    each.disconnect(_ASKED, drain=drain)
-                    return Closed(peer=shown(each.peer))
-        raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
 
-    return made
+@router.delete("", summary="Close all connections at once, as a failing network does")
+async def cut_connections(controlled: Here) -> ClosedConnections:
+    cut = [each for front in controlled.fronts for each in front.connections]
+    for each in cut:
+        each.disconnect(_ASKED, drain=False)
+    return ClosedConnections(connections=len(cut))
+
+
+@router.delete("/{number}", summary="Close a connection")
+async def close_connection(
+    controlled: Here,
+    number: Annotated[int, Path(description="Its number in the list.")],
+    drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
+) -> ClosedConnection:
+    if controlled.faults is None and controlled.traffic is None:
+        raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
+    for front in controlled.fronts:
+        for each in front.connections:
+            if each.number == number:
+                each.disconnect(_ASKED, drain=drain)
+                return ClosedConnection(peer=shown(each.peer))
+    raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
 
 
 def _connection(store: int, connection: OpenConnection) -> ConnectionInfo:

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 
-from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.fronts import Cluster, Store
+from segstore.server.control_api.controlled import Controlled, Here
+from segstore.server.control_api.fronts import ClusterControl, Store
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo, StoreInfo
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes.about import store_info
@@ -23,88 +23,89 @@ _MOVE_S: Final = 10.0
 _Number = Annotated[int, Path(description="The number of a store.")]
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1", tags=["containers"])
-    one_at_a_time = asyncio.Lock()
-    _containers(made, controlled, one_at_a_time)
-    _stores(made, controlled, one_at_a_time)
-    return made
+router = APIRouter(prefix="/v1", tags=["containers"])
 
 
-def _containers(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.Lock) -> None:
-    @made.get("/containers", summary="Containers and their owners")
-    async def list_containers() -> Containers:
-        return Containers(
-            stores=len(controlled.stores),
-            movable=controlled.cluster is not None,
-            containers=[_info(controlled, each) for each in range(controlled.containers)],
-        )
-
-    @made.post("/containers/{container}/move", summary="Move a container to a store; answers once that store serves it")
-    async def move_container(container: Annotated[int, Path()], where: MoveTo) -> ContainerInfo:
-        cluster, count = _cluster(controlled), controlled.containers
-        if not 0 <= container < count:
-            raise ApiProblem(404, f"there is no container {container}: there are {count}, from 0", "path.container")
-        controlled.check_store(where.to, "body.to")
-        try:
-            async with asyncio.timeout(_MOVE_S), one_at_a_time:
-                await cluster.move(container, where.to)
-        except RuntimeError as error:
-            raise ApiProblem(409, str(error), "body.to") from error
-        except TimeoutError as error:
-            why = f"store {where.to} has not taken container {container} within {_MOVE_S:g} s"
-            raise ApiProblem(409, f"{why}: its session may be cut", "body.to") from error
-        return _info(controlled, container)
+@router.get("/containers", summary="Containers and their owners")
+async def list_containers(controlled: Here) -> Containers:
+    return Containers(
+        stores=len(controlled.stores),
+        movable=controlled.cluster is not None,
+        containers=[_info(controlled, each) for each in range(controlled.containers)],
+    )
 
 
-def _stores(made: APIRouter, controlled: Controlled, one_at_a_time: asyncio.Lock) -> None:
-    def several(number: int) -> Cluster:
-        cluster, count = _cluster(controlled), len(controlled.stores)
-        if not 0 <= number < count:
-            raise ApiProblem(404, f"there is no store {number}: there are {count}, from 0", "path.store")
-        return cluster
-
-    def change_session(change: Callable[[int], None], number: int) -> StoreInfo:
-        try:
-            change(number)
-        except RuntimeError as error:
-            raise ApiProblem(409, str(error), "path.store") from error
-        return store_info(controlled.fronts[number])
-
-    @made.post("/stores/{store}/stop", summary="Stop a store; the others take its containers")
-    async def stop_store(
-        store: _Number,
-        drain_s: Annotated[float, Query(ge=0, le=10, description="Time to send replies; 0 cuts connections.")] = 0.0,
-    ) -> StoreInfo:
-        cluster = several(store)
-        async with one_at_a_time:
-            await cluster.stop_store(store, drain_s=drain_s)
-        return store_info(controlled.fronts[store])
-
-    @made.post("/stores/{store}/start", summary="Restart a store on its port; it takes its share of the containers")
-    async def start_store(store: _Number) -> StoreInfo:
-        cluster = several(store)
-        try:
-            async with one_at_a_time:
-                await cluster.start_store(store)
-        except CannotListen as error:
-            raise ApiProblem(409, str(error), "path.store") from error
-        return store_info(controlled.fronts[store])
-
-    @made.post("/stores/{store}/expire-session", summary="Expire a store's session with the coordination service")
-    async def expire_session(store: _Number) -> StoreInfo:
-        return change_session(several(store).expire_session, store)
-
-    @made.post("/stores/{store}/cut-session", summary="Disconnect a store from the coordination service")
-    async def cut_session(store: _Number) -> StoreInfo:
-        return change_session(several(store).cut_session, store)
-
-    @made.post("/stores/{store}/heal-session", summary="Reconnect a store to the coordination service")
-    async def heal_session(store: _Number) -> StoreInfo:
-        return change_session(several(store).heal_session, store)
+@router.post("/containers/{container}/move", summary="Move a container to a store; answers once that store serves it")
+async def move_container(controlled: Here, container: Annotated[int, Path()], where: MoveTo) -> ContainerInfo:
+    cluster, count = _cluster(controlled), controlled.containers
+    if not 0 <= container < count:
+        raise ApiProblem(404, f"there is no container {container}: there are {count}, from 0", "path.container")
+    controlled.check_store(where.to, "body.to")
+    try:
+        async with asyncio.timeout(_MOVE_S), controlled.moving:
+            await cluster.move(container, where.to)
+    except RuntimeError as error:
+        raise ApiProblem(409, str(error), "body.to") from error
+    except TimeoutError as error:
+        why = f"store {where.to} has not taken container {container} within {_MOVE_S:g} s"
+        raise ApiProblem(409, f"{why}: its session may be cut", "body.to") from error
+    return _info(controlled, container)
 
 
-def _cluster(controlled: Controlled) -> Cluster:
+def _several(controlled: Controlled, number: int) -> ClusterControl:
+    cluster, count = _cluster(controlled), len(controlled.stores)
+    if not 0 <= number < count:
+        raise ApiProblem(404, f"there is no store {number}: there are {count}, from 0", "path.store")
+    return cluster
+
+
+def _change_session(controlled: Controlled, number: int, change: Callable[[int], None]) -> StoreInfo:
+    try:
+        change(number)
+    except RuntimeError as error:
+        raise ApiProblem(409, str(error), "path.store") from error
+    return store_info(controlled.fronts[number])
+
+
+@router.post("/stores/{store}/stop", summary="Stop a store; the others take its containers")
+async def stop_store(
+    controlled: Here,
+    store: _Number,
+    drain_s: Annotated[float, Query(ge=0, le=10, description="Time to send replies; 0 cuts connections.")] = 0.0,
+) -> StoreInfo:
+    cluster = _several(controlled, store)
+    async with controlled.moving:
+        await cluster.stop_store(store, drain_s=drain_s)
+    return store_info(controlled.fronts[store])
+
+
+@router.post("/stores/{store}/start", summary="Restart a store on its port; it takes its share of the containers")
+async def start_store(controlled: Here, store: _Number) -> StoreInfo:
+    cluster = _several(controlled, store)
+    try:
+        async with controlled.moving:
+            await cluster.start_store(store)
+    except CannotListen as error:
+        raise ApiProblem(409, str(error), "path.store") from error
+    return store_info(controlled.fronts[store])
+
+
+@router.post("/stores/{store}/expire-session", summary="Expire a store's session with the coordination service")
+async def expire_session(controlled: Here, store: _Number) -> StoreInfo:
+    return _change_session(controlled, store, _several(controlled, store).expire_session)
+
+
+@router.post("/stores/{store}/cut-session", summary="Disconnect a store from the coordination service")
+async def cut_session(controlled: Here, store: _Number) -> StoreInfo:
+    return _change_session(controlled, store, _several(controlled, store).cut_session)
+
+
+@router.post("/stores/{store}/heal-session", summary="Reconnect a store to the coordination service")
+async def heal_session(controlled: Here, store: _Number) -> StoreInfo:
+    return _change_session(controlled, store, _several(controlled, store).heal_session)
+
+
+def _cluster(controlled: Controlled) -> ClusterControl:
     if controlled.cluster is None:
         raise ApiProblem(409, f"this needs several stores in one process: {controlled.why_no_cluster}", "path")
     return controlled.cluster

@@ -1,13 +1,10 @@
 """Routes that list, add and remove fault rules while the server runs.
 
 Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
-Its rules are checked, and all rules are encoded, in a thread, while others are served.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated
@@ -15,11 +12,11 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Path, Response
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.routes.bodies import LongBodyRoute
+from segstore.server.control_api.routes.bodies import YamlRoute
 from segstore.server.faults import Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
@@ -33,15 +30,11 @@ def faults_of(controlled: Controlled) -> Faults:
     return controlled.faults
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=LongBodyRoute)
-    _all_rules(made, controlled)
-    _one_rule(made, controlled)
-    return made
+router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
 
 
 def _faults_with(controlled: Controlled, name: str) -> Faults:
-    """The fault rules, of which one has the name. Raises ApiProblem."""
+    """Returns the fault rules, which include the named rule. Raises ApiProblem."""
     there = faults_of(controlled)
     if name not in there.rules:
         raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
@@ -56,96 +49,95 @@ def _rule(there: Faults, name: str) -> FaultRule:
     return next(_info(each, there.held(name)) for each in there.tallies() if each.name == name)
 
 
-async def _state(there: Faults) -> Response:
+def _state(there: Faults) -> FaultRules:
     """All rules and their counts, as they are now."""
     given = there.round_trip_ms
-    state = FaultRules(
-        seed=there.seed, round_trip_ms=given if isinstance(given, int | float) else dict(given), rules=[]
+    return FaultRules(
+        seed=there.seed,
+        round_trip_ms=given if isinstance(given, int | float) else dict(given),
+        rules=[_info(each, there.held(each.name)) for each in there.tallies()],
     )
-    counts = [(each, there.held(each.name)) for each in there.tallies()]
-    return Response(await asyncio.to_thread(_encoded, state, counts), media_type="application/json")
 
 
-def _encoded(state: FaultRules, counts: Sequence[tuple[Tally, int]]) -> str:
-    """Encodes rule by rule: no other thread runs while a model or a text is encoded."""
-    rules = ",".join(_info(tally, held).model_dump_json() for tally, held in counts)
-    rest = json.dumps(state.model_dump(mode="json", exclude={"rules"}), separators=(",", ":"))
-    return f'{rest[:-1]},"rules":[{rules}]}}'
+@router.get("", summary="Rules and their counts")
+async def list_faults(controlled: Here) -> FaultRules:
+    return _state(faults_of(controlled))
 
 
-def _all_rules(made: APIRouter, controlled: Controlled) -> None:
-    @made.get("", summary="Rules and their counts", response_model=FaultRules)
-    async def list_faults() -> Response:
-        return await _state(faults_of(controlled))
-
-    @made.post("", summary="Append a rule", status_code=201)
-    async def add_fault(rule: Rule) -> Added:
-        there = faults_of(controlled)
-        _check_rule(controlled, rule, "body")
-        if rule.name in there.rules:
-            raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
-        try:
-            return Added(name=there.add(rule))
-        except ValueError as error:
-            raise ApiProblem(409, str(error), "body") from error
-
-    @made.put("", summary="Replace all rules and toxics with a fault file", response_model=FaultRules)
-    async def replace_faults(settings: FaultSettings) -> Response:
-        there = faults_of(controlled)
-        await asyncio.to_thread(_check_rules, controlled, settings.rules)
-        check_round_trip(controlled, settings.round_trip_ms)
-        for index, each in enumerate(settings.toxics):
-            controlled.check_store(each.store, f"body.toxics[{index}].store")
-        there.clear()
-        there.toxics.clear()
-        there.load(settings)
-        return await _state(there)
-
-    @made.delete("", summary="Remove all rules", status_code=204)
-    async def clear_faults() -> Response:
-        faults_of(controlled).clear()
-        return Response(status_code=204)
+@router.post("", summary="Append a rule", status_code=201)
+async def add_fault(controlled: Here, rule: Rule) -> Added:
+    there = faults_of(controlled)
+    _check_rule(controlled, rule, "body")
+    if rule.name in there.rules:
+        raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
+    try:
+        return Added(name=there.add(rule))
+    except ValueError as error:
+        raise ApiProblem(409, str(error), "body") from error
 
 
-def _one_rule(made: APIRouter, controlled: Controlled) -> None:
-    @made.get(f"/{NAME}", summary="One rule and its counts")
-    async def get_fault(name: _Name) -> FaultRule:
-        return _rule(_faults_with(controlled, name), name)
+@router.put("", summary="Replace all rules and toxics with a fault file")
+async def replace_faults(controlled: Here, settings: FaultSettings) -> FaultRules:
+    there = faults_of(controlled)
+    _check_rules(controlled, settings.rules)
+    check_round_trip(controlled, settings.round_trip_ms)
+    for index, each in enumerate(settings.toxics):
+        controlled.check_store(each.store, f"body.toxics[{index}].store")
+    there.clear()
+    there.toxics.clear()
+    there.load(settings)
+    return _state(there)
 
-    @made.put(f"/{NAME}", summary="Replace a rule at its place, and release what it holds")
-    async def replace_fault(name: _Name, rule: Rule) -> FaultRule:
-        there = _faults_with(controlled, name)
-        _check_rule(controlled, rule, "body")
-        taken = rule.name != name and rule.name in there.rules
-        try:
-            return _rule(there, there.replace(name, rule))
-        except ValueError as error:
-            raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
 
-    @made.delete(f"/{NAME}", summary="Remove a rule, and release what it holds", status_code=204)
-    async def remove_fault(name: _Name) -> Response:
-        _faults_with(controlled, name).clear(name)
-        return Response(status_code=204)
+@router.delete("", summary="Remove all rules", status_code=204)
+async def clear_faults(controlled: Here) -> Response:
+    faults_of(controlled).clear()
+    return Response(status_code=204)
 
-    @made.post(f"/{NAME}/disable", summary="Disable a rule, and release what it holds")
-    async def disable_fault(name: _Name) -> FaultRule:
-        there = _faults_with(controlled, name)
-        there.disable(name)
-        return _rule(there, name)
 
-    @made.post(f"/{NAME}/enable", summary="Enable a rule")
-    async def enable_fault(name: _Name) -> FaultRule:
-        there = _faults_with(controlled, name)
-        there.enable(name)
-        return _rule(there, name)
+@router.get(f"/{NAME}", summary="One rule and its counts")
+async def get_fault(controlled: Here, name: _Name) -> FaultRule:
+    return _rule(_faults_with(controlled, name), name)
 
-    @made.post(f"/{NAME}/release", summary="Release what a rule holds now")
-    async def release_fault(name: _Name) -> Released:
-        return Released(released=_faults_with(controlled, name).release(name))
+
+@router.put(f"/{NAME}", summary="Replace a rule at its place, and release what it holds")
+async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
+    there = _faults_with(controlled, name)
+    _check_rule(controlled, rule, "body")
+    taken = rule.name != name and rule.name in there.rules
+    try:
+        return _rule(there, there.replace(name, rule))
+    except ValueError as error:
+        raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
+
+
+@router.delete(f"/{NAME}", summary="Remove a rule, and release what it holds", status_code=204)
+async def remove_fault(controlled: Here, name: _Name) -> Response:
+    _faults_with(controlled, name).clear(name)
+    return Response(status_code=204)
+
+
+@router.post(f"/{NAME}/disable", summary="Disable a rule, and release what it holds")
+async def disable_fault(controlled: Here, name: _Name) -> FaultRule:
+    there = _faults_with(controlled, name)
+    there.disable(name)
+    return _rule(there, name)
+
+
+@router.post(f"/{NAME}/enable", summary="Enable a rule")
+async def enable_fault(controlled: Here, name: _Name) -> FaultRule:
+    there = _faults_with(controlled, name)
+    there.enable(name)
+    return _rule(there, name)
+
+
+@router.post(f"/{NAME}/release", summary="Release what a rule holds now")
+async def release_fault(controlled: Here, name: _Name) -> Released:
+    return Released(released=_faults_with(controlled, name).release(name))
 
 
 def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:
-    """Refuses rules of a fault file, also those that have a name that is made up for others."""
+    """Refuses rules of a fault file, also rules with a name reserved for unnamed rules."""
     for index, each in enumerate(rules):
         _check_rule(controlled, each, f"body.rules[{index}]")
         if _MADE_UP.fullmatch(each.name):
@@ -159,7 +151,7 @@ def check_round_trip(controlled: Controlled, given: RoundTrip) -> None:
 
 
 def _check_rule(controlled: Controlled, rule: Rule, where: str) -> None:
-    """Refuses a rule of an unknown store, or one that cannot be encoded as JSON: a lone surrogate cannot."""
+    """Refuses a rule of an unknown store, or a rule that JSON cannot encode, such as a lone surrogate."""
     controlled.check_store(rule.store, f"{where}.store")
     try:
         rule.model_dump_json()

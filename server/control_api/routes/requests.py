@@ -1,4 +1,4 @@
-"""Routes about the latest requests: a list, one in detail, and sending one again."""
+"""Routes about the latest requests: list them, show a request in detail, send a request again."""
 
 from __future__ import annotations
 
@@ -7,75 +7,71 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, not_kept, shown
 from segstore.server.control_api.routes import NUMBER
-from segstore.server.control_api.routes.resending import Resending
+from segstore.server.control_api.routes.resending import resend
 from segstore.server.traffic import History, RecordedRequest, Traffic
 from segstore.wire.trace import MOST_TEXT, FilterError
 
 _NEIGHBOURS = 10
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
-    resending = Resending()
+router = APIRouter(prefix="/v1")
+sending = APIRouter(prefix="/v1")
+"""The routes that need a store."""
 
-    def kept() -> History:
-        if controlled.history is None:
-            raise not_kept()
-        return controlled.history
 
-    @made.get("/requests", tags=["requests"], summary="The latest requests, newest first")
-    async def list_requests(
-        match: Annotated[
-            str, Query(max_length=MOST_TEXT, description='A filter: `type = READ_SEGMENT and segment ~ "scope/*"`.')
-        ] = "",
-        after: Annotated[int, Query(ge=0, description="Only requests with a greater number.")] = 0,
-        limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of requests.")] = 100,
-    ) -> LatestRequests:
-        found = kept()
-        try:
-            requests = await found.find(match, limit=limit, after=after)
-        except (FilterError, ValueError) as error:
-            raise ApiProblem(422, f"query.match: {error}", "query.match") from error
-        traffic = found.traffic
-        numbers = _numbers(controlled)
-        infos = [_info(each, traffic, numbers) for each in requests]
-        return LatestRequests(last=traffic.last_request, forgotten=traffic.first_request - 1, requests=infos)
+def _history(controlled: Controlled) -> History:
+    if controlled.history is None:
+        raise not_kept()
+    return controlled.history
 
-    @made.get(f"/requests/{NUMBER}", tags=["requests"], summary="A request and its reply in detail")
-    async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
-        found = kept()
-        request, beside = await found.about(number, _NEIGHBOURS)
-        if request is None:
-            raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
-        info = _info(request, found.traffic, _numbers(controlled))
-        return detail_of(info, request, beside, found.traffic)
 
-    @made.post(
-        f"/requests/{NUMBER}/send",
-        tags=["requests"],
-        summary="Send a request again, as a client of its own",
-        include_in_schema=controlled.tap is None,
-    )
-    async def send_request(number: Annotated[int, Path(ge=1)]) -> SentAgain:
-        found = kept()
-        if not controlled.stores:
-            raise ApiProblem(409, "requests cannot be sent from here: there is no store in this process", "path")
-        request, _ = await found.about(number, 0)
-        if request is None:
-            raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
-        facts = found.traffic.peers.get(request.request.connection, {})
-        at = _number(_numbers(controlled), facts.get("store", ""))
-        store = next((each for each in controlled.stores if each.number == at), None)
-        if store is None:  # a request of the controller, or of a store that listens elsewhere now
-            store = next((controlled.store_of(each) for each in request.request.segments), None) or controlled.stores[0]
-        return await resending.send(request, store, found.traffic, admin=facts.get("port") == "admin")
+@router.get("/requests", tags=["requests"], summary="The latest requests, newest first")
+async def list_requests(
+    controlled: Here,
+    match: Annotated[
+        str, Query(max_length=MOST_TEXT, description='A filter: `type = READ_SEGMENT and segment ~ "scope/*"`.')
+    ] = "",
+    after: Annotated[int, Query(ge=0, description="Only requests with a greater number.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of requests.")] = 100,
+) -> LatestRequests:
+    found = _history(controlled)
+    try:
+        requests = await found.find(match, limit=limit, after=after)
+    except (FilterError, ValueError) as error:
+        raise ApiProblem(422, f"query.match: {error}", "query.match") from error
+    traffic = found.traffic
+    numbers = _numbers(controlled)
+    infos = [_info(each, traffic, numbers) for each in requests]
+    return LatestRequests(last=traffic.last_request, forgotten=traffic.first_request - 1, requests=infos)
 
-    return made
+
+@router.get(f"/requests/{NUMBER}", tags=["requests"], summary="A request and its reply in detail")
+async def get_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> RequestDetail:
+    found = _history(controlled)
+    request, beside = await found.about(number, _NEIGHBOURS)
+    if request is None:
+        raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
+    info = _info(request, found.traffic, _numbers(controlled))
+    return detail_of(info, request, beside, found.traffic)
+
+
+@sending.post(f"/requests/{NUMBER}/send", tags=["requests"], summary="Send a request again, as a client of its own")
+async def send_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> SentAgain:
+    found = _history(controlled)
+    request, _ = await found.about(number, 0)
+    if request is None:
+        raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
+    facts = found.traffic.peers.get(request.request.connection, {})
+    at = _number(_numbers(controlled), facts.get("store", ""))
+    store = next((each for each in controlled.stores if each.number == at), None)
+    if store is None:  # a request of the controller, or of a store that listens elsewhere now
+        store = next((controlled.store_of(each) for each in request.request.segments), None) or controlled.stores[0]
+    return await resend(request, store, found.traffic, admin=facts.get("port") == "admin")
 
 
 def _info(recorded: RecordedRequest, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:

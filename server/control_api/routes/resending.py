@@ -5,8 +5,7 @@ and, for an append, with the set-up of its writer. The request itself is the rec
 delegation token was not kept, so a store that verifies tokens refuses it. An append with an event number that the store
 already has is stored once more and not acknowledged, as in the reference; a KeepAlive behind it shows that.
 
-Invariants: at most `_MOST_AT_ONCE` requests are sent at a time, each within `_PATIENCE_S`, and `_MOST_BYTES` of replies
-are read.
+Invariant: a request is sent and answered within `_PATIENCE_S`, and `_MOST_BYTES` of replies are read.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from segstore.server.traffic import RecordedRequest, Traffic
 
 _PATIENCE_S: Final = 5.0
-_MOST_AT_ONCE: Final = 4
 _MOST_BYTES: Final = 2 * MAX_FRAME_BYTES
 _HEADER_BYTES: Final = 8
 _STORED_TWICE: Final = "stored once more, and not acknowledged: the store had its event number already"
@@ -49,43 +47,32 @@ _CLOSED: Final = "the store closed the connection"
 _APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 
 
-class Resending:
-    """Sends requests again."""
+async def resend(recorded: RecordedRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
+    """Sends a request to a store, and returns what came until it was answered or the connection was closed.
 
-    def __init__(self) -> None:
-        self._sending = 0
-
-    async def send(self, recorded: RecordedRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
-        """Sends a request to a store, and returns what came until it was answered or the connection was closed.
-
-        traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.
-        """
-        frames = list(_frames(recorded))
-        where = store.admin_address if admin else store.address
-        if where is None or store.hub.closing:
-            raise ApiProblem(409, f"store {store.number} does not listen: it is stopped", "path.number")
-        if self._sending >= _MOST_AT_ONCE:
-            raise ApiProblem(409, f"{_MOST_AT_ONCE} requests are being sent already, as many as may", "path")
-        self._sending += 1
+    traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.
+    """
+    frames = list(_frames(recorded))
+    where = store.admin_address if admin else store.address
+    if where is None or store.hub.closing:
+        raise ApiProblem(409, f"store {store.number} does not listen: it is stopped", "path.number")
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            reader, writer = await asyncio.open_connection(where.host, where.port, ssl=_tls(store))
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                reader, writer = await asyncio.open_connection(where.host, where.port, ssl=_tls(store))
-            try:
-                own = "{}:{}".format(*writer.get_extra_info("sockname")[:2])
-                replies, ended = await _exchange(frames, reader, writer)
-            finally:
-                writer.transport.abort()
-        except OSError as error:
-            why = str(error) or f"it was not there within {_PATIENCE_S:g} s"
-            raise ApiProblem(409, f"no connection to store {store.number} at {where}: {why}", "path") from error
+            own = "{}:{}".format(*writer.get_extra_info("sockname")[:2])
+            replies, ended = await _exchange(frames, reader, writer)
         finally:
-            self._sending -= 1
-        # A port of an older connection may have been used again.
-        number = next((each for each, facts in reversed(traffic.peers.items()) if facts.get("peer") == own), None)
-        if ended == _CLOSED and number is not None:
-            why = await _reason(traffic, number)
-            ended = f"{ended}: {why}" if why else ended
-        return SentAgain(connection=number, replies=[frame_of("reply", each) for each in replies], ended=ended)
+            writer.transport.abort()
+    except OSError as error:
+        why = str(error) or f"it was not there within {_PATIENCE_S:g} s"
+        raise ApiProblem(409, f"no connection to store {store.number} at {where}: {why}", "path") from error
+    # A port of an older connection may have been used again.
+    number = next((each for each, facts in reversed(traffic.peers.items()) if facts.get("peer") == own), None)
+    if ended == _CLOSED and number is not None:
+        why = await _reason(traffic, number)
+        ended = f"{ended}: {why}" if why else ended
+    return SentAgain(connection=number, replies=[frame_of("reply", each) for each in replies], ended=ended)
 
 
 def _tls(store: Store) -> ssl.SSLContext | None:
@@ -100,7 +87,7 @@ def _tls(store: Store) -> ssl.SSLContext | None:
 async def _exchange(
     frames: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> tuple[list[Exchange], str]:
-    """Sends frames and returns the replies up to that to the request, the last of them; or why it has none."""
+    """Sends frames and returns the replies up to the reply to the last frame, or why it has no reply."""
     exchanges, replies = Exchanges(), list[Exchange]()
     *_, asked = [exchanges.see(_record(each, Direction.REQUEST)) for each in frames]
     behind = None

@@ -1,4 +1,4 @@
-"""Routes that list segments, describe one, and read its bytes."""
+"""Routes that list segments, describe a segment, and read its bytes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import asyncio
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Response
-from fastapi.responses import StreamingResponse
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import AllSegments, SegmentDetails, SegmentSummary
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.routes.recordings import sent
 from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
 
@@ -31,86 +29,88 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
 _Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of entries.")]
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1")
 
-    @made.get("/segments", tags=["segments"], summary="Segments by name")
-    async def list_segments(
-        prefix: Annotated[str, Query(description="Only names with this prefix.")] = "",
-        contains: Annotated[str, Query(max_length=65_535, description="Only names that contain this.")] = "",
-        after: Annotated[str, Query(description="Only names after this one: `next` of the previous page.")] = "",
-        limit: _Limit = 100,
-        indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
-    ) -> AllSegments:
-        page: First[str] = First(limit)
-        escaped: dict[str, list[str]] = {}
-        """Names that are shown escaped, by what is shown."""
-        total = done = 0
-        for store in controlled.stores:
-            for container in list(store.store.containers.values()):
-                for name in list(container.segments):
-                    listed = shown(name)
-                    if listed.startswith(prefix) and contains in listed and (indexes or not is_index(name)):
-                        total += 1
-                        if listed > after:
-                            page.add(listed)
-                            if listed != name:
-                                escaped.setdefault(listed, []).append(name)
-                    done += 1 + len(name) // _COMPARED_CHARACTERS
-                    if done > _AT_ONCE:
-                        done = 0
-                        await asyncio.sleep(0)
-        found = []
-        for listed in dict.fromkeys(page.names):
-            for name in (listed, *escaped.get(listed, ())):
-                segment = _find(controlled, name)
-                if segment is not None:  # it may have been deleted meanwhile
-                    found.append(segment)
-        return AllSegments(
-            total=total,
-            segments=[_summary(number, container, segment) for number, container, segment in found],
-            next=page.names[-1] if page.left_out else None,
-        )
 
-    @made.get(f"/segments/{NAME}", tags=["segments"], summary="One segment")
-    async def get_segment(name: _Name) -> SegmentDetails:
-        found = _find(controlled, name)
-        if found is None:
-            raise _no_segment(name)
-        number, container, segment = found
-        return SegmentDetails(
-            **_summary(number, container, segment).model_dump(),
-            last_modified_ms=segment.last_modified_ms,
-            events=segment.event_count,
-            kind=_kind(segment),
-            attributes=segment.attribute_count(),
-            writers=len(controlled.counts.of(name)),
-        )
-
-    @made.get(
-        f"/bytes/{NAME}",
-        tags=["segments"],
-        summary="Bytes of a segment, as they are stored",
-        response_class=Response,
-        responses=_BYTES,
+@router.get("/segments", tags=["segments"], summary="Segments by name")
+async def list_segments(
+    controlled: Here,
+    prefix: Annotated[str, Query(description="Only names with this prefix.")] = "",
+    contains: Annotated[str, Query(max_length=65_535, description="Only names that contain this.")] = "",
+    after: Annotated[str, Query(description="Only names after this one: `next` of the previous page.")] = "",
+    limit: _Limit = 100,
+    indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
+) -> AllSegments:
+    page: First[str] = First(limit)
+    escaped: dict[str, list[str]] = {}
+    """Names that are shown escaped, by what is shown."""
+    total = done = 0
+    for store in controlled.stores:
+        for container in list(store.store.containers.values()):
+            for name in list(container.segments):
+                listed = shown(name)
+                if listed.startswith(prefix) and contains in listed and (indexes or not is_index(name)):
+                    total += 1
+                    if listed > after:
+                        page.add(listed)
+                        if listed != name:
+                            escaped.setdefault(listed, []).append(name)
+                done += 1 + len(name) // _COMPARED_CHARACTERS
+                if done > _AT_ONCE:
+                    done = 0
+                    await asyncio.sleep(0)
+    found = []
+    for listed in dict.fromkeys(page.names):
+        for name in (listed, *escaped.get(listed, ())):
+            segment = _find(controlled, name)
+            if segment is not None:  # it may have been deleted meanwhile
+                found.append(segment)
+    return AllSegments(
+        total=total,
+        segments=[_summary(number, container, segment) for number, container, segment in found],
+        next=page.names[-1] if page.left_out else None,
     )
-    async def read_bytes(
-        name: _Name,
-        offset: Annotated[int | None, Query(alias="from", ge=0, description="Default: the start offset.")] = None,
-        limit: Annotated[int, Query(ge=1, le=_MOST_READ, description="Maximum number of bytes.")] = _MOST_READ,
-    ) -> Response:
-        store = controlled.store_of(name)
-        if store is None or _find(controlled, name) is None:
-            raise _no_segment(name)
-        info = store.store.segment_info(name)  # writes the entries that an index lacks
-        at = info.start_offset if offset is None else offset
-        if not info.start_offset <= at <= info.length:
-            why = f"the segment has the bytes from {info.start_offset} to {info.length}"
-            raise ApiProblem(422, f"offset {at} is not in the segment: {why}", "query.from")
-        data = store.store.segment(name).read_bytes(at, min(limit, info.length - at))
-        return StreamingResponse(sent([data]), media_type="application/octet-stream")
 
-    return made
+
+@router.get(f"/segments/{NAME}", tags=["segments"], summary="One segment")
+async def get_segment(controlled: Here, name: _Name) -> SegmentDetails:
+    found = _find(controlled, name)
+    if found is None:
+        raise _no_segment(name)
+    number, container, segment = found
+    return SegmentDetails(
+        **_summary(number, container, segment).model_dump(),
+        last_modified_ms=segment.last_modified_ms,
+        events=segment.event_count,
+        kind=_kind(segment),
+        attributes=segment.attribute_count(),
+        writers=len(controlled.counts.of(name)),
+    )
+
+
+@router.get(
+    f"/bytes/{NAME}",
+    tags=["segments"],
+    summary="Bytes of a segment, as they are stored",
+    response_class=Response,
+    responses=_BYTES,
+)
+async def read_bytes(
+    controlled: Here,
+    name: _Name,
+    offset: Annotated[int | None, Query(alias="from", ge=0, description="Default: the start offset.")] = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_READ, description="Maximum number of bytes.")] = _MOST_READ,
+) -> Response:
+    store = controlled.store_of(name)
+    if store is None or _find(controlled, name) is None:
+        raise _no_segment(name)
+    info = store.store.segment_info(name)  # writes the entries that an index lacks
+    at = info.start_offset if offset is None else offset
+    if not info.start_offset <= at <= info.length:
+        why = f"the segment has the bytes from {info.start_offset} to {info.length}"
+        raise ApiProblem(422, f"offset {at} is not in the segment: {why}", "query.from")
+    data = store.store.segment(name).read_bytes(at, min(limit, info.length - at))
+    return Response(data, media_type="application/octet-stream")
 
 
 def _no_segment(name: str) -> ApiProblem:

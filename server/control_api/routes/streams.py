@@ -13,7 +13,7 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Response
 
 from segstore.server.connection import WriterCount
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
 from segstore.server.control_api.problems import ApiProblem
@@ -27,54 +27,54 @@ _AT_ONCE = 20_000
 _MOST_WRITERS = 2_000
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
-    names = controlled.names
+router = APIRouter(prefix="/v1")
 
-    @made.get("/streams/{scope}/{stream}/stats", tags=["streams"], summary="A stream and its writers")
-    async def stream_stats(
-        scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
-    ) -> StreamStats:
-        found = await _segments_of(controlled, f"{scope}/{stream}")
-        if not found and not _known(controlled, scope, stream):
-            raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
-        writers = _Sums()
-        for segment in found:
-            counts = controlled.counts.of(segment.name)
-            await names.find(segment.name, counts)
-            await writers.add(counts)
-        return StreamStats(
-            scope=scope,
-            stream=stream,
-            segments=len(found),
-            open_segments=sum(not segment.sealed for segment in found),
-            events=sum(segment.event_count or 0 for segment in found),
-            bytes=sum(segment.length - segment.start_offset for segment in found),
-            writers=await writers.first(),
-            writer_count=len(writers),
-            uncounted=controlled.counts.uncounted,
-        )
 
-    @made.get("/writers", tags=["writers"], summary="Registered writer names")
-    async def list_writers() -> WriterNamesPage:
-        return WriterNamesPage(names=list(names), limit=names.max_names)
+@router.get("/streams/{scope}/{stream}/stats", tags=["streams"], summary="A stream and its writers")
+async def stream_stats(
+    controlled: Here, scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
+) -> StreamStats:
+    found = await _segments_of(controlled, f"{scope}/{stream}")
+    if not found and not _known(controlled, scope, stream):
+        raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
+    writers = _Sums()
+    for segment in found:
+        counts = controlled.counts.of(segment.name)
+        await controlled.names.find(segment.name, counts)
+        await writers.add(counts)
+    return StreamStats(
+        scope=scope,
+        stream=stream,
+        segments=len(found),
+        open_segments=sum(not segment.sealed for segment in found),
+        events=sum(segment.event_count or 0 for segment in found),
+        bytes=sum(segment.length - segment.start_offset for segment in found),
+        writers=await writers.first(),
+        writer_count=len(writers),
+        uncounted=controlled.counts.uncounted,
+    )
 
-    @made.post("/writers", tags=["writers"], summary="Register a writer name", status_code=201)
-    async def register_writer(writer: WriterName) -> WriterName:
-        try:
-            names.add(writer.name)
-        except TooManyNames as error:
-            raise ApiProblem(409, str(error), "body.name") from error
-        return writer
 
-    @made.delete(f"/writers/{NAME}", tags=["writers"], summary="Remove a writer name", status_code=204)
-    async def remove_writer(name: Annotated[str, Path(max_length=255)]) -> Response:
-        if name not in names:
-            raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
-        names.remove(name, list(controlled.counts.all()))
-        return Response(status_code=204)
+@router.get("/writers", tags=["writers"], summary="Registered writer names")
+async def list_writers(controlled: Here) -> WriterNamesPage:
+    return WriterNamesPage(names=list(controlled.names), limit=controlled.names.max_names)
 
-    return made
+
+@router.post("/writers", tags=["writers"], summary="Register a writer name", status_code=201)
+async def register_writer(controlled: Here, writer: WriterName) -> WriterName:
+    try:
+        controlled.names.add(writer.name)
+    except TooManyNames as error:
+        raise ApiProblem(409, str(error), "body.name") from error
+    return writer
+
+
+@router.delete(f"/writers/{NAME}", tags=["writers"], summary="Remove a writer name", status_code=204)
+async def remove_writer(controlled: Here, name: Annotated[str, Path(max_length=255)]) -> Response:
+    if name not in controlled.names:
+        raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
+    controlled.names.remove(name, list(controlled.counts.all()))
+    return Response(status_code=204)
 
 
 class _Sums:

@@ -1,11 +1,11 @@
-"""Routes of the control API that arrange data and check what a server has seen, one module for each resource."""
+"""Routes of the control API that arrange data and verify a server's requests, a module per resource."""
 
 from segstore.server.control_api.steering.arranging import controller_of
 from segstore.server.control_api.steering.models import (
     Group,
     Scope,
     Stream,
-    StreamState,
+    StreamInfo,
     Table,
     Transaction,
     TransactionState,
@@ -17,7 +17,7 @@ __all__ = [
     "Group",
     "Scope",
     "Stream",
-    "StreamState",
+    "StreamInfo",
     "Table",
     "Transaction",
     "TransactionState",

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import models as m
 from segstore.server.control_api.steering.position import parse_position
@@ -25,7 +25,7 @@ _NO_CONTROLLER = "there is no controller in this process: streams and tables are
 
 
 def controller_of(controlled: Controlled) -> Controller:
-    """Returns the controller. Raises ApiProblem if there is none."""
+    """Returns the controller. Raises ApiProblem without a controller."""
     controller = controlled.controller()
     if controller is None:
         raise ApiProblem(409, _NO_CONTROLLER, "path")
@@ -40,80 +40,81 @@ async def arranging(controlled: Controlled) -> AsyncIterator[Controller]:
         await controlled.settled()
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
-    _scopes(made, controlled)
-    _streams(made, controlled)
-    _transactions(made, controlled)
-    _tables(made, controlled)
-    return made
+router = APIRouter(prefix="/v1")
+_STREAM: Final = "/streams/{scope}/{stream}"
+_TRANSACTIONS: Final = f"{_STREAM}/transactions"
+_TRANSACTION: Final = f"{_TRANSACTIONS}/{{transaction}}"
+_TABLE: Final = "/tables/{scope}/{table}"
 
 
-def _scopes(made: APIRouter, controlled: Controlled) -> None:
-    @made.put("/scopes/{scope}", tags=["scopes"], summary="Create a scope, unless it exists", status_code=204)
-    async def create_scope(scope: m.Scope) -> Response:
-        async with arranging(controlled) as controller:
-            if not controller.scopes.exists(scope):
-                controller.scopes.create(scope)
-        return Response(status_code=204)
-
-    @made.delete("/scopes/{scope}", tags=["scopes"], summary="Delete a scope", status_code=204)
-    async def delete_scope(
-        scope: m.Scope, recursive: Annotated[bool, Query(description="Whether to delete what is in it, too.")] = False
-    ) -> Response:
-        async with arranging(controlled) as controller:
-            controller.state.scope(scope)
-            if recursive:
-                await controller.scopes.delete_recursively(scope)
-            else:
-                controller.scopes.delete(scope)
-        return Response(status_code=204)
+@router.put("/scopes/{scope}", tags=["scopes"], summary="Create a scope, unless it exists", status_code=204)
+async def create_scope(controlled: Here, scope: m.Scope) -> Response:
+    async with arranging(controlled) as controller:
+        if not controller.scopes.exists(scope):
+            controller.scopes.create(scope)
+    return Response(status_code=204)
 
 
-def _streams(made: APIRouter, controlled: Controlled) -> None:
-    path = "/streams/{scope}/{stream}"
+@router.delete("/scopes/{scope}", tags=["scopes"], summary="Delete a scope", status_code=204)
+async def delete_scope(
+    controlled: Here,
+    scope: m.Scope,
+    recursive: Annotated[bool, Query(description="Whether to delete what is in it, too.")] = False,
+) -> Response:
+    async with arranging(controlled) as controller:
+        controller.state.scope(scope)
+        if recursive:
+            await controller.scopes.delete_recursively(scope)
+        else:
+            controller.scopes.delete(scope)
+    return Response(status_code=204)
 
-    @made.put(path, tags=["streams"], summary="Create a stream, and its scope if needed", status_code=201)
-    async def create_stream(
-        scope: m.Scope, stream: m.Stream, settings: m.StreamSettings | None = None
-    ) -> m.StreamState:
-        config = StreamConfig(ScalingPolicy(min_segments=(settings or m.StreamSettings()).segments))
-        async with arranging(controlled) as controller:
-            if not controller.scopes.exists(scope):
-                controller.scopes.create(scope)
-            await controller.create_stream(scope, stream, config)
-            return _state(controller, scope, stream)
 
-    @made.delete(path, tags=["streams"], summary="Delete a sealed stream", status_code=204)
-    async def delete_stream(scope: m.Scope, stream: m.Stream) -> Response:
-        async with arranging(controlled) as controller:
-            await controller.streams.delete(scope, stream)
-        return Response(status_code=204)
+@router.put(_STREAM, tags=["streams"], summary="Create a stream, and its scope if needed", status_code=201)
+async def create_stream(
+    controlled: Here, scope: m.Scope, stream: m.Stream, settings: m.StreamSettings | None = None
+) -> m.StreamInfo:
+    config = StreamConfig(ScalingPolicy(min_segments=(settings or m.StreamSettings()).segments))
+    async with arranging(controlled) as controller:
+        if not controller.scopes.exists(scope):
+            controller.scopes.create(scope)
+        await controller.create_stream(scope, stream, config)
+        return _state(controller, scope, stream)
 
-    @made.post(f"{path}/seal", tags=["streams"], summary="Seal a stream")
-    async def seal_stream(scope: m.Scope, stream: m.Stream) -> m.StreamState:
-        async with arranging(controlled) as controller:
-            await controller.streams.seal(scope, stream)
-            return _state(controller, scope, stream)
 
-    @made.post(f"{path}/scale", tags=["streams"], summary="Replace segments of a stream by others")
-    async def scale_stream(scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamState:
-        async with arranging(controlled) as controller:
-            found = controller.streams.get(scope, stream)
-            sealed, ranges = to.seal or [each.id for each in found.current.segments], to.ranges
-            if ranges is None:
-                ranges = history.equal_ranges(to.segments or 1)
-            controller.scaling.check_size(len(sealed), len(ranges))
-            await controller.scaling.start(scope, stream, sealed, sorted(ranges))
-            return _state(controller, scope, stream)
+@router.delete(_STREAM, tags=["streams"], summary="Delete a sealed stream", status_code=204)
+async def delete_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> Response:
+    async with arranging(controlled) as controller:
+        await controller.streams.delete(scope, stream)
+    return Response(status_code=204)
 
-    @made.post(f"{path}/truncate", tags=["streams"], summary="Remove the events before a position")
-    async def truncate_stream(scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamState:
-        cut = parse_position(at.position, "body.position")
-        async with arranging(controlled) as controller:
-            await _check_ends(controller, scope, stream, cut)
-            await controller.streams.truncate(scope, stream, cut)
-            return _state(controller, scope, stream)
+
+@router.post(f"{_STREAM}/seal", tags=["streams"], summary="Seal a stream")
+async def seal_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> m.StreamInfo:
+    async with arranging(controlled) as controller:
+        await controller.streams.seal(scope, stream)
+        return _state(controller, scope, stream)
+
+
+@router.post(f"{_STREAM}/scale", tags=["streams"], summary="Replace segments of a stream by others")
+async def scale_stream(controlled: Here, scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamInfo:
+    async with arranging(controlled) as controller:
+        found = controller.streams.get(scope, stream)
+        sealed, ranges = to.seal or [each.id for each in found.current.segments], to.ranges
+        if ranges is None:
+            ranges = history.equal_ranges(to.segments or 1)
+        controller.scaling.check_size(len(sealed), len(ranges))
+        await controller.scaling.start(scope, stream, sealed, sorted(ranges))
+        return _state(controller, scope, stream)
+
+
+@router.post(f"{_STREAM}/truncate", tags=["streams"], summary="Remove the events before a position")
+async def truncate_stream(controlled: Here, scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamInfo:
+    cut = parse_position(at.position, "body.position")
+    async with arranging(controlled) as controller:
+        await _check_ends(controller, scope, stream, cut)
+        await controller.streams.truncate(scope, stream, cut)
+        return _state(controller, scope, stream)
 
 
 async def _check_ends(controller: Controller, scope: str, stream: str, cut: Mapping[int, int]) -> None:
@@ -128,10 +129,10 @@ async def _check_ends(controller: Controller, scope: str, stream: str, cut: Mapp
             raise ApiProblem(422, why, "body.position")
 
 
-def _state(controller: Controller, scope: str, stream: str) -> m.StreamState:
+def _state(controller: Controller, scope: str, stream: str) -> m.StreamInfo:
     found = controller.streams.get(scope, stream)
     segments = () if found.sealed else found.current.segments
-    return m.StreamState(
+    return m.StreamInfo(
         scope=scope,
         stream=stream,
         sealed=found.sealed,
@@ -142,30 +143,32 @@ def _state(controller: Controller, scope: str, stream: str) -> m.StreamState:
     )
 
 
-def _transactions(made: APIRouter, controlled: Controlled) -> None:
-    path = "/streams/{scope}/{stream}/transactions"
-    one = f"{path}/{{transaction}}"
+@router.post(_TRANSACTIONS, tags=["transactions"], summary="Begin a transaction", status_code=201)
+async def begin_transaction(
+    controlled: Here, scope: m.Scope, stream: m.Stream, settings: m.NewTransaction | None = None
+) -> m.TransactionState:
+    lease_ms = (settings or m.NewTransaction()).lease_ms
+    async with arranging(controlled) as controller:
+        identifier, _ = await controller.transactions.open(scope, stream, lease_ms)
+        return _transaction(controller, scope, stream, identifier)
 
-    @made.post(path, tags=["transactions"], summary="Begin a transaction", status_code=201)
-    async def begin_transaction(
-        scope: m.Scope, stream: m.Stream, settings: m.NewTransaction | None = None
-    ) -> m.TransactionState:
-        lease_ms = (settings or m.NewTransaction()).lease_ms
-        async with arranging(controlled) as controller:
-            identifier, _ = await controller.transactions.open(scope, stream, lease_ms)
-            return _transaction(controller, scope, stream, identifier)
 
-    @made.post(f"{one}/commit", tags=["transactions"], summary="Commit a transaction")
-    async def commit_transaction(scope: m.Scope, stream: m.Stream, transaction: m.Transaction) -> m.TransactionState:
-        async with arranging(controlled) as controller:
-            await controller.transactions.commit(scope, stream, transaction)
-            return _transaction(controller, scope, stream, transaction)
+@router.post(f"{_TRANSACTION}/commit", tags=["transactions"], summary="Commit a transaction")
+async def commit_transaction(
+    controlled: Here, scope: m.Scope, stream: m.Stream, transaction: m.Transaction
+) -> m.TransactionState:
+    async with arranging(controlled) as controller:
+        await controller.transactions.commit(scope, stream, transaction)
+        return _transaction(controller, scope, stream, transaction)
 
-    @made.post(f"{one}/abort", tags=["transactions"], summary="Abort a transaction")
-    async def abort_transaction(scope: m.Scope, stream: m.Stream, transaction: m.Transaction) -> m.TransactionState:
-        async with arranging(controlled) as controller:
-            await controller.transactions.abort(scope, stream, transaction)
-            return _transaction(controller, scope, stream, transaction)
+
+@router.post(f"{_TRANSACTION}/abort", tags=["transactions"], summary="Abort a transaction")
+async def abort_transaction(
+    controlled: Here, scope: m.Scope, stream: m.Stream, transaction: m.Transaction
+) -> m.TransactionState:
+    async with arranging(controlled) as controller:
+        await controller.transactions.abort(scope, stream, transaction)
+        return _transaction(controller, scope, stream, transaction)
 
 
 def _transaction(controller: Controller, scope: str, stream: str, identifier: UUID) -> m.TransactionState:
@@ -175,20 +178,18 @@ def _transaction(controller: Controller, scope: str, stream: str, identifier: UU
     return m.TransactionState(id=identifier, status=status.value)
 
 
-def _tables(made: APIRouter, controlled: Controlled) -> None:
-    path = "/tables/{scope}/{table}"
+@router.put(_TABLE, tags=["tables"], summary="Create a key-value table, and its scope if needed", status_code=204)
+async def create_table(controlled: Here, scope: m.Scope, table: m.Table, settings: m.TableSettings) -> Response:
+    config = TableConfig(settings.partitions, settings.primary_key_bytes, settings.secondary_key_bytes)
+    async with arranging(controlled) as controller:
+        if not controller.scopes.exists(scope):
+            controller.scopes.create(scope)
+        await controller.tables.create(scope, table, config)
+    return Response(status_code=204)
 
-    @made.put(path, tags=["tables"], summary="Create a key-value table, and its scope if needed", status_code=204)
-    async def create_table(scope: m.Scope, table: m.Table, settings: m.TableSettings) -> Response:
-        config = TableConfig(settings.partitions, settings.primary_key_bytes, settings.secondary_key_bytes)
-        async with arranging(controlled) as controller:
-            if not controller.scopes.exists(scope):
-                controller.scopes.create(scope)
-            await controller.tables.create(scope, table, config)
-        return Response(status_code=204)
 
-    @made.delete(path, tags=["tables"], summary="Delete a key-value table", status_code=204)
-    async def delete_table(scope: m.Scope, table: m.Table) -> Response:
-        async with arranging(controlled) as controller:
-            await controller.tables.delete(scope, table)
-        return Response(status_code=204)
+@router.delete(_TABLE, tags=["tables"], summary="Delete a key-value table", status_code=204)
+async def delete_table(controlled: Here, scope: m.Scope, table: m.Table) -> Response:
+    async with arranging(controlled) as controller:
+        await controller.tables.delete(scope, table)
+    return Response(status_code=204)

@@ -1,29 +1,25 @@
-"""Routes that keep requests, wait for them and verify their number, and wait for what a fault rule holds.
+"""Routes that keep requests, wait for them and verify their number, and wait for requests held by a fault rule.
 
 They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start to its end,
 `segstore serve` until `DELETE /v1/requests/keep`, and a tap only from `POST /v1/requests/keep`. Where it is not kept,
 waits and verifications are refused: they would count only the requests that come from then on.
-Invariants: a wait ends by its deadline, before the listener's, or with its connection; at most `_MOST_WAITS` wait at a
-time.
+Invariant: a wait ends by its deadline, or with its connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
+from segstore.server.control_api.steering.models import Held, Matched, RequestLogEnd, Verified
 from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Seen, StageName, line_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import MOST_TEXT, FilterError
 
-_MOST_WAITS: Final = 64
 _MOST_KEPT: Final = 1_000_000
 _SHOWN: Final = 3
 _LONGEST: Final = 1_000
@@ -36,28 +32,7 @@ _Timeout = Annotated[float, Query(gt=0, le=50, description="Seconds to wait.")]
 _Count = Annotated[int | None, Query(ge=0)]
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made, waits = APIRouter(prefix="/v1"), _Waits()
-    _keeping(made, controlled, waits)
-    _asserting(made, controlled, waits)
-    return made
-
-
-class _Waits:
-    """Bounds the waits in progress, of which `count` is the number."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        if self.count >= _MOST_WAITS:
-            raise ApiProblem(409, f"{_MOST_WAITS} requests wait already, as many as may", "path")
-        self.count += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
+router = APIRouter(prefix="/v1")
 
 
 def _faults(controlled: Controlled) -> Faults:
@@ -77,114 +52,98 @@ def _observer(controlled: Controlled) -> Observer:
     return observer
 
 
-def _keeping(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
-    faults, history, own = controlled.faults, controlled.history, None
-    if faults is not None and faults.observer is None and (history is not None or controlled.tap is None):
-        own = faults.observer = Observer(history=history, kept_from=None if controlled.tap is not None else 0)
-
-    @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
-    async def keep_requests() -> Kept:
-        nonlocal own
-        there = _faults(controlled)
-        if there.observer is None:
-            own = there.observer = Observer()
-        if there.observer.kept_from is None:
-            there.observer.kept_from = there.observer.last
-        return Kept(last=there.observer.last)
-
-    @made.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
-    async def stop_keeping_requests() -> Response:
-        nonlocal own
-        there = _faults(controlled)
-        if there.observer is not own:
-            raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
-        if waits.count:
-            raise ApiProblem(409, f"waits in progress: {waits.count}; end them first", "path")
-        if own is not None and own.history is not None:
-            own.kept_from = None
-        else:
-            own = there.observer = None
-        return Response(status_code=204)
-
-    @made.delete("/requests", tags=["requests"], summary="Forget the requests so far", status_code=204)
-    async def forget_requests() -> Response:
-        controlled.forget_requests()
-        return Response(status_code=204)
+@router.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
+async def keep_requests(controlled: Here) -> RequestLogEnd:
+    return RequestLogEnd(last=controlled.keep_requests(_faults(controlled)).last)
 
 
-def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
-    @made.get("/requests/wait", tags=["requests"], summary="Wait until requests have reached a stage")
-    async def wait_for_requests(
-        match: _Match = "",
-        count: Annotated[int, Query(ge=1, le=_MOST_KEPT, description="Number of requests to wait for.")] = 1,
-        stage: _Stage = "applied",
-        timeout_s: _Timeout = 5.0,
-        since: _Since = 0,
-    ) -> Matched:
-        observer = _observer(controlled)
-        with waits.one():
-            try:
-                found = await observer.wait_for(
-                    match, count=count, stage=stage, timeout_s=timeout_s, since=max(since, observer.kept_from or 0)
-                )
-            except (FilterError, ValueError) as error:
-                raise _bad_filter(error) from error
-            except NotSeen as error:
-                raise ApiProblem(409, shown(str(error)), "query.match") from error
-        return Matched(number=found.number, type=found.type_name, segments=[shown(each) for each in found.segments])
+@router.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
+async def stop_keeping_requests(controlled: Here) -> Response:
+    there = _faults(controlled)
+    if there.observer is not controlled.observer:
+        raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
+    controlled.stop_keeping_requests(there)
+    return Response(status_code=204)
 
-    @made.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")
-    async def verify_requests(
-        match: _Match = "",
-        stage: _Stage = "received",
-        since: _Since = 0,
-        exactly: _Count = None,
-        at_least: _Count = None,
-        at_most: _Count = None,
-    ) -> Verified:
-        bounds = {"exactly": exactly, "at least": at_least, "at most": at_most}
-        expected = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
-        if not expected:
-            raise ApiProblem(422, "query: one of exactly, at_least and at_most is needed", "query")
-        low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
-        if any(low > each for each in high):
-            raise ApiProblem(422, f"query: no number is {' and '.join(expected)}", "query")
-        observer = _observer(controlled)
-        since = max(since, observer.kept_from or 0)
-        try:
-            found = await observer.find(match, stage, since)
-        except (FilterError, ValueError) as error:
-            raise _bad_filter(error) from error
-        count = len(found)
-        if count < low or any(count > each for each in high):
-            noun, verb = "request" if expected[-1].endswith(" 1") else "requests", "was" if count == 1 else "were"
-            about = f" with {printable(match, _LONGEST)}" if match else ""
-            known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
-            said = f"expected {' and '.join(expected)} {noun}{about}, {count} {verb} {stage}{known}"
-            said += f"; {observer.last_request()}"
-            examples = observer.near(match, stage, since) if count < low else map(_matching, found[:_SHOWN])
-            raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
-        return Verified(count=count)
 
-    @made.post(f"/faults/{NAME}/wait", tags=["faults"], summary="Wait until a rule holds requests or replies")
-    async def wait_held(
-        name: Annotated[str, Path(description="The name of a rule.")],
-        count: Annotated[int, Query(ge=1, le=_MOST_KEPT)] = 1,
-        timeout_s: _Timeout = 5.0,
-    ) -> Held:
-        there = _faults(controlled)
-        if name not in there.rules:
-            raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
-        with waits.one():
-            try:
-                await there.wait_held(name, count, timeout_s)
-            except TimeoutError as error:
-                raise ApiProblem(409, shown(str(error)), "path.name") from error
-            except ValueError as error:
-                raise ApiProblem(409, shown(str(error)), "path.name") from error
-            except NoSuchRule as error:
-                raise ApiProblem(404, f"the rule was removed during the wait: {error}", "path.name") from error
-        return Held(held=there.held(name))
+@router.delete("/requests", tags=["requests"], summary="Forget the requests so far", status_code=204)
+async def forget_requests(controlled: Here) -> Response:
+    controlled.forget_requests()
+    return Response(status_code=204)
+
+
+@router.get("/requests/wait", tags=["requests"], summary="Wait until requests have reached a stage")
+async def wait_for_requests(
+    controlled: Here,
+    match: _Match = "",
+    count: Annotated[int, Query(ge=1, le=_MOST_KEPT, description="Number of requests to wait for.")] = 1,
+    stage: _Stage = "applied",
+    timeout_s: _Timeout = 5.0,
+    since: _Since = 0,
+) -> Matched:
+    observer = _observer(controlled)
+    since = max(since, observer.kept_from or 0)
+    try:
+        found = await observer.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+    except (FilterError, ValueError) as error:
+        raise _bad_filter(error) from error
+    except NotSeen as error:
+        raise ApiProblem(409, shown(str(error)), "query.match") from error
+    return Matched(number=found.number, type=found.type_name, segments=[shown(each) for each in found.segments])
+
+
+@router.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")
+async def verify_requests(
+    controlled: Here,
+    match: _Match = "",
+    stage: _Stage = "received",
+    since: _Since = 0,
+    exactly: _Count = None,
+    at_least: _Count = None,
+    at_most: _Count = None,
+) -> Verified:
+    bounds = {"exactly": exactly, "at least": at_least, "at most": at_most}
+    expected = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
+    if not expected:
+        raise ApiProblem(422, "query: one of exactly, at_least and at_most is needed", "query")
+    low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
+    if any(low > each for each in high):
+        raise ApiProblem(422, f"query: no number is {' and '.join(expected)}", "query")
+    observer = _observer(controlled)
+    since = max(since, observer.kept_from or 0)
+    try:
+        found = await observer.find(match, stage, since)
+    except (FilterError, ValueError) as error:
+        raise _bad_filter(error) from error
+    count = len(found)
+    if count < low or any(count > each for each in high):
+        noun, verb = "request" if expected[-1].endswith(" 1") else "requests", "was" if count == 1 else "were"
+        about = f" with {printable(match, _LONGEST)}" if match else ""
+        known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
+        said = f"expected {' and '.join(expected)} {noun}{about}, {count} {verb} {stage}{known}"
+        said += f"; {observer.last_request()}"
+        examples = observer.near(match, stage, since) if count < low else map(_matching, found[:_SHOWN])
+        raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
+    return Verified(count=count)
+
+
+@router.post(f"/faults/{NAME}/wait", tags=["faults"], summary="Wait until a rule holds requests or replies")
+async def wait_held(
+    controlled: Here,
+    name: Annotated[str, Path(description="The name of a rule.")],
+    count: Annotated[int, Query(ge=1, le=_MOST_KEPT)] = 1,
+    timeout_s: _Timeout = 5.0,
+) -> Held:
+    there = _faults(controlled)
+    if name not in there.rules:
+        raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
+    try:
+        await there.wait_held(name, count, timeout_s)
+    except (TimeoutError, ValueError) as error:
+        raise ApiProblem(409, shown(str(error)), "path.name") from error
+    except NoSuchRule as error:
+        raise ApiProblem(404, f"the rule was removed during the wait: {error}", "path.name") from error
+    return Held(held=there.held(name))
 
 
 def _bad_filter(error: FilterError | ValueError) -> ApiProblem:

@@ -1,8 +1,8 @@
 """Contents of events and table entries in JSON: text, a JSON value, or bytes in Base64.
 
-Stored bytes that are not what a caller asks for are shown in another form, so every content can be shown: JSON that
-does not parse as text, text that is not UTF-8 as Base64. The form `readable` is for people: the start of a content, as
-indented JSON, text or hex.
+Stored bytes without the requested form are shown in another form, so every content can be shown: JSON that does not
+parse as text, text that is not UTF-8 as Base64. The form `readable` is for people: the start of a content, as indented
+JSON, text or hex.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENCODER: Final = msgspec.json.Encoder()
 
 
 class Content(RequestBody):
-    """Bytes, in exactly one of three forms."""
+    """Bytes, in exactly one form of three."""
 
     text: str | None = Field(default=None, description="Text, stored in UTF-8.")
     value: Any = Field(default=None, alias="json", description="A JSON value, stored as compact JSON in UTF-8.")
@@ -57,7 +57,7 @@ class Content(RequestBody):
 
 
 def shown_as(data: bytes, form: Form) -> dict[str, Any]:
-    """Returns a content in a form, or in one that can show it, for `ENCODER`."""
+    """Returns a content for `ENCODER`, in `form` or, if impossible, in another form."""
     if form == "readable":
         kind, text = readable_form(data)
         return {"hex" if kind == "hex" else "text": text}

@@ -1,12 +1,12 @@
 """Routes that write and read events of streams and transactions, and entries of key-value tables.
 
-Events go into segments by their routing keys, as those of Pravega's clients do, through the session that the controller
-has with the owning store; so they are appended as a client's are, and wake its readers. Those that one request writes
-to a segment are one append.
+Events go into segments by their routing keys, as with Pravega's clients, through the controller's session with the
+owning store; so they are appended like a client's events, and wake readers. The events of a request to one segment are
+one append.
 
 A page of events is read from a position, a stream cut. A segment is read to its end before its successors, so events of
-one routing key keep their order. Invariants: a page has at most `limit` events and about 1 MiB; so a request takes
-bounded memory whatever the stream has.
+one routing key keep their order. Invariant: a page has at most `limit` events and about 1 MiB, so a request takes
+bounded memory.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import models as m
 from segstore.server.control_api.steering.arranging import arranging, controller_of
 from segstore.server.control_api.steering.content import ENCODER, Content, Form, shown_as
 from segstore.server.control_api.steering.position import parse_position, position_text
 from segstore.server.controller import Controller, SegmentAdmin
-from segstore.server.controller.state import Segment, Table
+from segstore.server.controller.state import StreamSegment, Table
 from segstore.wire.hashing import position_of, position_of_key
 
 WRITER: Final = UUID("5e657365-0000-4000-8000-68747470617a")
@@ -43,16 +43,13 @@ _MOST_ROUNDS: Final = 50
 _ROUND_S: Final = 0.02
 _HEADER: Final = struct.Struct(">ii")
 _AFTER: Final = re.compile(r"\d{1,9}:[A-Za-z0-9_=-]{0,12000}", re.ASCII)
-_As = Annotated[Form, Query(alias="as", description="How to show contents. `readable`: the start of each.")]
+_As = Annotated[Form, Query(alias="as", description="How to show contents. `readable`: only their starts.")]
 _Limit = Annotated[int, Query(ge=1, le=1_000)]
+_STREAM: Final = "/streams/{scope}/{stream}"
 _ENTRIES: Final = "/tables/{scope}/{table}/entries"
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
-    _stream_events(made, controlled)
-    _table_entries(made, controlled)
-    return made
+router = APIRouter(prefix="/v1")
 
 
 def _json(value: Any) -> Response:
@@ -62,70 +59,68 @@ def _json(value: Any) -> Response:
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def _stream_events(made: APIRouter, controlled: Controlled) -> None:
-    path = "/streams/{scope}/{stream}"
+@router.post(f"{_STREAM}/events", tags=["events"], summary="Write events", status_code=201)
+async def write_events(controlled: Here, scope: m.Scope, stream: m.Stream, given: m.NewEvents) -> m.WrittenEvents:
+    events = _framed(given)
+    async with arranging(controlled) as controller:
+        written = await _write(controller, scope, stream, events)
+    return m.WrittenEvents(events=[written[index] for index in range(len(events))])
 
-    @made.post(f"{path}/events", tags=["events"], summary="Write events", status_code=201)
-    async def write_events(scope: m.Scope, stream: m.Stream, given: m.NewEvents) -> m.WrittenEvents:
-        events = _framed(given)
-        async with arranging(controlled) as controller:
-            written = await _write(controller, scope, stream, events)
-        return m.WrittenEvents(events=[written[index] for index in range(len(events))])
 
-    @made.post(
-        f"{path}/transactions/{{transaction}}/events",
-        tags=["transactions"],
-        summary="Write events into a transaction",
-        status_code=201,
-    )
-    async def write_transaction(
-        scope: m.Scope, stream: m.Stream, transaction: m.Transaction, given: m.NewEvents
-    ) -> m.WrittenEvents:
-        events = _framed(given)
-        async with arranging(controlled) as controller:
-            status = controller.transactions.status(scope, stream, transaction)
-            if status is None or status.value != "OPEN":
-                what = "not there" if status is None else status.value
-                raise ApiProblem(
-                    404 if status is None else 409, f"transaction {transaction} is {what}", "path.transaction"
-                )
-            targets = dict(controller.streams.get(scope, stream).transaction_segments(transaction))
-            written = await _append(controller.segments, targets, dict(enumerate(events)))
-        if len(written) < len(events):
-            raise ApiProblem(409, f"transaction {transaction} has ended", "path.transaction")
-        return m.WrittenEvents(events=[written[index] for index in range(len(events))])
+@router.post(
+    f"{_STREAM}/transactions/{{transaction}}/events",
+    tags=["transactions"],
+    summary="Write events into a transaction",
+    status_code=201,
+)
+async def write_transaction(
+    controlled: Here, scope: m.Scope, stream: m.Stream, transaction: m.Transaction, given: m.NewEvents
+) -> m.WrittenEvents:
+    events = _framed(given)
+    async with arranging(controlled) as controller:
+        status = controller.transactions.status(scope, stream, transaction)
+        if status is None or status.value != "OPEN":
+            what = "not there" if status is None else status.value
+            raise ApiProblem(404 if status is None else 409, f"transaction {transaction} is {what}", "path.transaction")
+        targets = dict(controller.streams.get(scope, stream).transaction_segments(transaction))
+        written = await _append(controller.segments, targets, dict(enumerate(events)))
+    if len(written) < len(events):
+        raise ApiProblem(409, f"transaction {transaction} has ended", "path.transaction")
+    return m.WrittenEvents(events=[written[index] for index in range(len(events))])
 
-    @made.get(f"{path}/events", tags=["events"], summary="Read events from a position", response_model=m.EventPage)
-    async def read_events(
-        scope: m.Scope,
-        stream: m.Stream,
-        start: Annotated[
-            str, Query(alias="from", max_length=32_768, description="`next` of a page; the beginning if it is empty.")
-        ] = "",
-        limit: _Limit = 100,
-        form: _As = "text",
-    ) -> Response:
-        controller = controller_of(controlled)
-        cut = parse_position(start, "query.from") if start else await controller.streams.head(scope, stream)
-        if not controller.streams.is_cut_valid(scope, stream, cut):
-            raise ApiProblem(422, f"query.from: this is no position of stream {scope}/{stream}", "query.from")
-        gone = next((each for each in cut if each in controller.streams.get(scope, stream).deleted), None)
-        if gone is not None:
-            why = f"query.from: segment {gone} was removed by a truncation; read from the beginning, without from"
-            raise ApiProblem(422, why, "query.from")
-        page = _Page(controller, scope, stream, cut, limit)
-        await page.read()
-        events = [
-            {"segment": segment, "offset": offset, "size": len(data), **shown_as(data, form)}
-            for segment, offset, data in page.events
-        ]
-        return _json({"events": events, "next": position_text(page.cut), "at_end": page.at_end})
+
+@router.get(f"{_STREAM}/events", tags=["events"], summary="Read events from a position", response_model=m.EventPage)
+async def read_events(
+    controlled: Here,
+    scope: m.Scope,
+    stream: m.Stream,
+    start: Annotated[
+        str, Query(alias="from", max_length=32_768, description="`next` of a page; the beginning if it is empty.")
+    ] = "",
+    limit: _Limit = 100,
+    form: _As = "text",
+) -> Response:
+    controller = controller_of(controlled)
+    cut = parse_position(start, "query.from") if start else await controller.streams.head(scope, stream)
+    if not controller.streams.is_cut_valid(scope, stream, cut):
+        raise ApiProblem(422, f"query.from: this is no position of stream {scope}/{stream}", "query.from")
+    gone = next((each for each in cut if each in controller.streams.get(scope, stream).deleted), None)
+    if gone is not None:
+        why = f"query.from: segment {gone} was removed by a truncation; read from the beginning, without from"
+        raise ApiProblem(422, why, "query.from")
+    page = _Page(controller, scope, stream, cut, limit)
+    await page.read()
+    events = [
+        {"segment": segment, "offset": offset, "size": len(data), **shown_as(data, form)}
+        for segment, offset, data in page.events
+    ]
+    return _json({"events": events, "next": position_text(page.cut), "at_end": page.at_end})
 
 
 async def _write(
     controller: Controller, scope: str, stream: str, events: list[tuple[str, bytes]]
 ) -> dict[int, m.WrittenEvent]:
-    """Writes framed events; those whose segment is sealed meanwhile are written to its successors."""
+    """Writes framed events; if a segment is sealed meanwhile, its events go to its successors."""
     written: dict[int, m.WrittenEvent] = {}
     rounds = 0
     while len(written) < len(events):
@@ -144,7 +139,7 @@ async def _write(
 
 
 def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:
-    """Returns routing key and framed event for each."""
+    """Returns routing keys and framed events."""
     events = []
     for index, each in enumerate(given.events):
         data = each.data(f"body.events[{index}]")
@@ -152,17 +147,17 @@ def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:
     return events
 
 
-def _at(segments: Sequence[Segment], position: float) -> Segment:
+def _at(segments: Sequence[StreamSegment], position: float) -> StreamSegment:
     """Returns the segment of a position. The segments are sorted by key."""
     return segments[bisect_right([each.start for each in segments], position) - 1]
 
 
 async def _append(
-    admin: SegmentAdmin, targets: Mapping[Segment, str], events: Mapping[int, tuple[str, bytes]]
+    admin: SegmentAdmin, targets: Mapping[StreamSegment, str], events: Mapping[int, tuple[str, bytes]]
 ) -> dict[int, m.WrittenEvent]:
-    """Appends events to the segments of their keys. Returns where; those of sealed segments are left out."""
+    """Appends events to the segments of their keys. Returns their places, without events of sealed segments."""
     segments = sorted(targets, key=lambda each: each.start)
-    by_segment: dict[Segment, list[int]] = {}
+    by_segment: dict[StreamSegment, list[int]] = {}
     for index, (key, _) in events.items():
         by_segment.setdefault(_at(segments, position_of(key)), []).append(index)
     written = {}
@@ -278,56 +273,61 @@ def _events_in(data: bytes, base: int, name: str) -> Iterator[tuple[int, bytes]]
 # --- entries of tables ------------------------------------------------------------------------------------------------
 
 
-def _table_entries(made: APIRouter, controlled: Controlled) -> None:
-    @made.post(_ENTRIES, tags=["tables"], summary="Write entries", status_code=204)
-    async def write_entries(scope: m.Scope, table: m.Table, given: m.NewEntries) -> Response:
-        async with arranging(controlled) as controller:
-            found = controller.state.table(scope, table)
-            by_segment: dict[str, dict[bytes, bytes]] = {}
-            for index, each in enumerate(given.entries):
-                where = f"body.entries[{index}]"
-                key, value = _key(found, each.key, f"{where}.key"), each.value.data(f"{where}.value")
-                by_segment.setdefault(_partition(found, key), {})[key] = value
-            for segment, entries in by_segment.items():
-                await controller.segments.update_table(segment, entries)
-        return Response(status_code=204)
-
-    @made.delete(_ENTRIES, tags=["tables"], summary="Remove an entry", status_code=204)
-    async def remove_entry(
-        scope: m.Scope, table: m.Table, key: Annotated[str, Query(max_length=12_000, description="Text in UTF-8.")]
-    ) -> Response:
-        async with arranging(controlled) as controller:
-            found = controller.state.table(scope, table)
-            data = _key(found, Content(text=key), "query.key")
-            await controller.segments.remove_keys(_partition(found, data), [data])
-        return Response(status_code=204)
-
-    @made.get(_ENTRIES, tags=["tables"], summary="Read entries", response_model=m.EntryPage)
-    async def read_entries(
-        scope: m.Scope,
-        table: m.Table,
-        key: Annotated[str | None, Query(max_length=12_000, description="Only the entry of this key.")] = None,
-        after: Annotated[str, Query(max_length=12_100, description="`next` of the previous page.")] = "",
-        limit: _Limit = 100,
-        form: _As = "text",
-    ) -> Response:
-        controller = controller_of(controlled)
+@router.post(_ENTRIES, tags=["tables"], summary="Write entries", status_code=204)
+async def write_entries(controlled: Here, scope: m.Scope, table: m.Table, given: m.NewEntries) -> Response:
+    async with arranging(controlled) as controller:
         found = controller.state.table(scope, table)
-        following: str | None = None
-        if key is not None:
-            data = _key(found, Content(text=key), "query.key")
-            entries = await controller.segments.read_table(_partition(found, data), 1, data, data)
-        else:
-            entries, following = await _entries(controller.segments, found, after, limit)
-        shown = [
-            {
-                "key": shown_as(bytes(each.key.data), "readable" if form == "readable" else "text"),
-                "value": shown_as(bytes(each.value.data), form),
-                "version": each.key.key_version,
-            }
-            for each in entries
-        ]
-        return _json({"entries": shown, "next": following})
+        by_segment: dict[str, dict[bytes, bytes]] = {}
+        for index, each in enumerate(given.entries):
+            where = f"body.entries[{index}]"
+            key, value = _key(found, each.key, f"{where}.key"), each.value.data(f"{where}.value")
+            by_segment.setdefault(_partition(found, key), {})[key] = value
+        for segment, entries in by_segment.items():
+            await controller.segments.update_table(segment, entries)
+    return Response(status_code=204)
+
+
+@router.delete(_ENTRIES, tags=["tables"], summary="Remove an entry", status_code=204)
+async def remove_entry(
+    controlled: Here,
+    scope: m.Scope,
+    table: m.Table,
+    key: Annotated[str, Query(max_length=12_000, description="Text in UTF-8.")],
+) -> Response:
+    async with arranging(controlled) as controller:
+        found = controller.state.table(scope, table)
+        data = _key(found, Content(text=key), "query.key")
+        await controller.segments.remove_keys(_partition(found, data), [data])
+    return Response(status_code=204)
+
+
+@router.get(_ENTRIES, tags=["tables"], summary="Read entries", response_model=m.EntryPage)
+async def read_entries(
+    controlled: Here,
+    scope: m.Scope,
+    table: m.Table,
+    key: Annotated[str | None, Query(max_length=12_000, description="Only the entry of this key.")] = None,
+    after: Annotated[str, Query(max_length=12_100, description="`next` of the previous page.")] = "",
+    limit: _Limit = 100,
+    form: _As = "text",
+) -> Response:
+    controller = controller_of(controlled)
+    found = controller.state.table(scope, table)
+    following: str | None = None
+    if key is not None:
+        data = _key(found, Content(text=key), "query.key")
+        entries = await controller.segments.read_table(_partition(found, data), 1, data, data)
+    else:
+        entries, following = await _entries(controller.segments, found, after, limit)
+    shown = [
+        {
+            "key": shown_as(bytes(each.key.data), "readable" if form == "readable" else "text"),
+            "value": shown_as(bytes(each.value.data), form),
+            "version": each.key.key_version,
+        }
+        for each in entries
+    ]
+    return _json({"entries": shown, "next": following})
 
 
 def _key(table: Table, given: Content, where: str) -> bytes:
@@ -380,6 +380,6 @@ def _after(text: str) -> tuple[int, bytes]:
 
 
 def _next_key(key: bytes) -> bytes:
-    """Returns the key after one of the same length; b"" after the last."""
+    """Returns the next key of the same length; b"" after the last key."""
     number = int.from_bytes(key) + 1
     return b"" if number >> 8 * len(key) else number.to_bytes(len(key))

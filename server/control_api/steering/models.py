@@ -33,11 +33,11 @@ class OpenSegment(BaseModel):
 
     id: int
     name: str = Field(description="Its full name in the segment store.")
-    low: float = Field(description="The lowest position of the routing keys that it takes.")
-    high: float = Field(description="The position after the highest one.")
+    low: float = Field(description="Lowest position of its routing keys.")
+    high: float = Field(description="Position after the highest.")
 
 
-class StreamState(BaseModel):
+class StreamInfo(BaseModel):
     """A stream after a change."""
 
     scope: str
@@ -103,7 +103,7 @@ class WrittenEvents(BaseModel):
 
 
 class Shown(BaseModel):
-    """Bytes in one of four forms."""
+    """Bytes in one form of four."""
 
     text: str | None = None
     value: Any = Field(default=None, alias="json")
@@ -118,7 +118,7 @@ class StoredEvent(WrittenEvent, Shown):
 
 
 class EventPage(BaseModel):
-    """Events of a stream. Those of one routing key are in order, also over several pages and scales."""
+    """Events of a stream. Events of a routing key are in order, also across pages and scales."""
 
     events: list[StoredEvent]
     next: str = Field(description="The position after the last event: `from` of the next page.")
@@ -146,7 +146,7 @@ class TableSettings(RequestBody):
         ge=1,
         le=MAX_FIXED_KEY_BYTES,
         strict=True,
-        description="Length of every primary key. Both have at most 256 bytes.",
+        description="Length of every primary key. Both lengths are at most 256 bytes.",
     )
     secondary_key_bytes: int = Field(
         default=0, ge=0, lt=MAX_FIXED_KEY_BYTES, strict=True, description="Length of every secondary key."
@@ -161,21 +161,21 @@ class TableSettings(RequestBody):
 
 
 class NewEntry(RequestBody):
-    """A table entry to write. The key is the primary key, followed by the secondary key if the table has one."""
+    """A table entry to write. The key is the primary key, followed by the secondary key, if any."""
 
     key: Content
     value: Content
 
 
 class NewEntries(RequestBody):
-    """Table entries to write. Those of one partition are written together."""
+    """Table entries to write. The entries of a partition are written together."""
 
     entries: list[NewEntry] = Field(
         min_length=1, max_length=MOST_EVENTS, examples=[[{"key": {"text": "k1"}, "value": {"json": {"count": 1}}}]]
     )
 
 
-class StoredEntry(BaseModel):
+class TableEntryInfo(BaseModel):
     """A table entry."""
 
     key: Shown
@@ -186,8 +186,8 @@ class StoredEntry(BaseModel):
 class EntryPage(BaseModel):
     """Entries of a table, by partition and then by key."""
 
-    entries: list[StoredEntry]
-    next: str | None = Field(description="`after` for the next page; null on the last one.")
+    entries: list[TableEntryInfo]
+    next: str | None = Field(description="`after` for the next page; null on the last page.")
 
 
 class NewSnapshot(BaseModel):
@@ -205,13 +205,7 @@ class SnapshotList(BaseModel):
     snapshots: list[NewSnapshot]
 
 
-class Restored(BaseModel):
-    """The number of connections that a restore or a reset has closed."""
-
-    connections: int = Field(description="Number of connections that were cut.")
-
-
-class Kept(BaseModel):
+class RequestLogEnd(BaseModel):
     """The log of requests."""
 
     last: int = Field(description="The number of the last kept request: `since` of a test that begins now.")
@@ -220,7 +214,7 @@ class Kept(BaseModel):
 class Matched(BaseModel):
     """The last of the requests that were waited for."""
 
-    number: int = Field(description="Its number among the kept requests; in the list of requests it has another one.")
+    number: int = Field(description="Its number among the kept requests; the list of requests uses other numbers.")
     type: str
     segments: list[str]
 

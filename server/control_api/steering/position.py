@@ -1,4 +1,4 @@
-"""Positions in a stream as text: a stream cut, `segment id:offset` for each of its segments."""
+"""Positions in a stream as text: a stream cut, written as `segment id:offset` per segment."""
 
 from __future__ import annotations
 

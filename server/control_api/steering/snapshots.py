@@ -10,10 +10,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Response
 
 from segstore.server.config import PlainName
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Here
+from segstore.server.control_api.models import ClosedConnections
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.steering.models import NewSnapshot, Restored, SnapshotList
+from segstore.server.control_api.steering.models import NewSnapshot, SnapshotList
 from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
 
 _IN_PATH: Final = Path(min_length=1, max_length=100, description="The name of a snapshot.")
@@ -21,44 +22,48 @@ _Name = Annotated[str, _IN_PATH]
 _NewName = Annotated[PlainName, _IN_PATH]
 
 
-def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1", tags=["snapshots"])
+router = APIRouter(prefix="/v1", tags=["snapshots"])
 
-    def snapshots() -> Snapshots:
-        if controlled.snapshots is None:
-            raise ApiProblem(409, NO_SNAPSHOTS, "path")
-        return controlled.snapshots
 
-    def replaced(connections: int) -> Restored:
-        controlled.forget_requests()
-        return Restored(connections=connections)
+def _snapshots(controlled: Controlled) -> Snapshots:
+    if controlled.snapshots is None:
+        raise ApiProblem(409, NO_SNAPSHOTS, "path")
+    return controlled.snapshots
 
-    @made.get("/snapshots", summary="Snapshots")
-    async def list_snapshots() -> SnapshotList:
-        there = [] if controlled.snapshots is None else controlled.snapshots.infos()
-        return SnapshotList(snapshots=[_described(each) for each in there])
 
-    @made.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace one of this name")
-    async def take_snapshot(name: _NewName) -> NewSnapshot:
-        async with controlled.one_at_a_time:
-            return _described(await snapshots().take(name))
+def _replaced(controlled: Controlled, connections: int) -> ClosedConnections:
+    controlled.forget_requests()
+    return ClosedConnections(connections=connections)
 
-    @made.delete(f"/snapshots/{NAME}", summary="Delete a snapshot", status_code=204)
-    async def delete_snapshot(name: _Name) -> Response:
-        snapshots().delete(name)
-        return Response(status_code=204)
 
-    @made.post(f"/snapshots/{NAME}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
-    async def restore_snapshot(name: _Name) -> Restored:
-        async with controlled.one_at_a_time:
-            return replaced(await snapshots().restore(name))
+@router.get("/snapshots", summary="Snapshots")
+async def list_snapshots(controlled: Here) -> SnapshotList:
+    there = [] if controlled.snapshots is None else controlled.snapshots.infos()
+    return SnapshotList(snapshots=[_described(each) for each in there])
 
-    @made.post("/reset", summary="Remove all data and fault rules; cuts all connections")
-    async def reset() -> Restored:
-        async with controlled.one_at_a_time:
-            return replaced(await snapshots().reset())
 
-    return made
+@router.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace one of this name")
+async def take_snapshot(controlled: Here, name: _NewName) -> NewSnapshot:
+    async with controlled.one_at_a_time:
+        return _described(await _snapshots(controlled).take(name))
+
+
+@router.delete(f"/snapshots/{NAME}", summary="Delete a snapshot", status_code=204)
+async def delete_snapshot(controlled: Here, name: _Name) -> Response:
+    _snapshots(controlled).delete(name)
+    return Response(status_code=204)
+
+
+@router.post(f"/snapshots/{NAME}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
+async def restore_snapshot(controlled: Here, name: _Name) -> ClosedConnections:
+    async with controlled.one_at_a_time:
+        return _replaced(controlled, await _snapshots(controlled).restore(name))
+
+
+@router.post("/reset", summary="Remove all data and fault rules; cuts all connections")
+async def reset(controlled: Here) -> ClosedConnections:
+    async with controlled.one_at_a_time:
+        return _replaced(controlled, await _snapshots(controlled).reset())
 
 
 def _described(info: SnapshotInfo) -> NewSnapshot:

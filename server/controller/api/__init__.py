@@ -1,4 +1,4 @@
-"""The controller's gRPC server: methods, status codes, authentication and permissions, some of it also for REST."""
+"""The controller's gRPC server: methods, status codes, authentication and permissions (the last two also for REST)."""
 
 from segstore.server.controller.api.access import Permission
 from segstore.server.controller.api.answers import answer, with_status
@@ -6,7 +6,7 @@ from segstore.server.controller.api.auth import Accounts, Authority
 from segstore.server.controller.api.calls import Calls, sent_metadata
 from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.forwarding import ForwardingServer, NotForwarded
-from segstore.server.controller.api.in_flight import Handler, InFlight, trailing_of
+from segstore.server.controller.api.in_flight import CallsInFlight, Handler, trailing_of
 from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
 from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
 from segstore.server.controller.api.service import Caller
@@ -20,11 +20,11 @@ __all__ = [
     "Authority",
     "Caller",
     "Calls",
+    "CallsInFlight",
     "ControllerServer",
     "Executor",
     "ForwardingServer",
     "Handler",
-    "InFlight",
     "NotForwarded",
     "Permission",
     "UpstreamController",

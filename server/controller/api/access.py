@@ -1,14 +1,14 @@
 """Access-control entries: which resources a user may read or change, parsed and matched as in Pravega.
 
 An entry is `resource,permission`. The resource is a Java regular expression for whole resource names, in which every
-`*` stands for `.*`; one that does not begin with `prn` matches nothing. The first entry that matches decides. Malformed
-entries are skipped.
+`*` stands for `.*`; an expression that does not begin with `prn` matches nothing. The first entry that matches decides.
+Malformed entries are skipped.
 
 Patterns run in linear time (`segstore.wire.patterns`), because callers choose the names that are matched.
-They are translated token by token. Invariant: an entry grants exactly what it grants in Pravega, or calls that reach it
-are refused. Refused are invalid regular expressions, on which Pravega also fails, and features that the engine or the
-translation lacks: flags, look-around, back-references, named groups, possessive quantifiers, nested classes, `\\b`,
-`\\p{…}`, and characters given by their codes.
+They are translated token by token. Invariant: an entry grants exactly the permissions that it grants in Pravega, or
+calls that reach it are refused. Refused are invalid regular expressions, on which Pravega also fails, and features that
+the engine or the translation lacks: flags, look-around, back-references, named groups, possessive quantifiers, nested
+classes, `\\b`, `\\p{…}`, and characters given by their codes.
 
 Follows `AccessControlEntry`, `AclAuthorizerImpl` and `PasswordAuthHandler.parseAcl`.
 """
@@ -25,7 +25,7 @@ from segstore.wire.patterns import PatternError, linear
 
 _DOMAIN: Final = "prn"
 _JAVA_SPACE: Final = "".join(map(chr, range(0x21)))
-"""What `String.trim` removes."""
+"""The characters that `String.trim` removes."""
 
 _CLASSES: Final = {
     "d": "[0-9]",
@@ -53,21 +53,21 @@ _TOKEN: Final = re.compile(
 
 
 class Permission(IntEnum):
-    """What may be done with a resource; a higher permission includes the lower ones."""
+    """Permission for a resource; a higher permission includes the lower permissions."""
 
     NONE = 0
     READ = 1
     READ_UPDATE = 2
 
 
-class Entry(NamedTuple):
+class AclEntry(NamedTuple):
     """A permission. matches: whether it applies to a resource; None for a pattern that cannot be matched."""
 
     matches: Callable[[str], bool] | None
     permission: Permission
 
 
-def permission_of(entries: Iterable[Entry], resource: str) -> Permission:
+def permission_of(entries: Iterable[AclEntry], resource: str) -> Permission:
     """The permission that entries grant for a resource. Raises UnusableEntry."""
     for matches, permission in entries:
         if matches is None:
@@ -77,9 +77,9 @@ def permission_of(entries: Iterable[Entry], resource: str) -> Permission:
     return Permission.NONE
 
 
-def read_entries(text: str) -> tuple[list[Entry], list[str]]:
-    """The entries in a text, separated by `;`, and the problems of those that do not work as written."""
-    entries: list[Entry] = []
+def read_entries(text: str) -> tuple[list[AclEntry], list[str]]:
+    """Returns the entries in a text, separated by `;`, and the problems of entries that do not work as written."""
+    entries: list[AclEntry] = []
     problems: list[str] = []
     for entry in filter(None, text.strip(_JAVA_SPACE).split(";")):
         resource, *rest = entry.rstrip(",").split(",")
@@ -92,12 +92,12 @@ def read_entries(text: str) -> tuple[list[Entry], list[str]]:
             matches = _matcher(pattern.replace("*", ".*"))
             if matches is None:
                 problems.append("an entry is not a supported regular expression; calls that reach it are refused")
-            entries.append(Entry(matches, Permission[permission]))
+            entries.append(AclEntry(matches, Permission[permission]))
     return entries, problems
 
 
 def _matcher(pattern: str) -> Callable[[str], bool] | None:
-    """Whether a text matches a Java pattern as a whole; None for one that cannot be translated."""
+    """Returns a function that matches whole texts with a Java pattern; None if the pattern cannot be translated."""
     translated, at = "", 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)

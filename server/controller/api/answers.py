@@ -1,7 +1,7 @@
 """The table that maps the controller's errors to response enums and gRPC status codes.
 
 If a method's response has an enum value for an error, the call succeeds with that value; else it fails with a gRPC
-status. Both are those of Pravega's controller (`ControllerService`, `StreamMetadataTasks`,
+status. Both are as in Pravega's controller (`ControllerService`, `StreamMetadataTasks`,
 `ControllerServiceImpl.getStatusFromException`), even if surprising: an empty name is INTERNAL, a lease out of bounds is
 UNKNOWN, committing an unknown transaction is FAILURE. An invalid message is INTERNAL.
 """
@@ -19,7 +19,7 @@ _STATUS_FIELDS: Final = ("status", "result", "state")
 """Names of a response's enum field."""
 
 
-class Answer(NamedTuple):
+class CallResult(NamedTuple):
     """A value of the method's enum, or a status code."""
 
     value: str | None
@@ -42,7 +42,7 @@ _NO_STREAM: Final = (_Rule(errors.NotFound, "STREAM_NOT_FOUND", "stream"),)
 _CHANGE_OF_STREAM: Final = (
     *_NO_STREAM,
     _Rule(errors.NotFound, "STREAM_NOT_FOUND", "epoch"),
-    _Rule(errors.StreamSealed, "STREAM_SEALED"),
+    _Rule(errors.StreamIsSealed, "STREAM_SEALED"),
     _Rule(errors.InvalidStreamCut, "FAILURE"),
     _Rule(errors.InvalidArgument, "FAILURE"),
     *_FAILURE,
@@ -118,7 +118,7 @@ _CODES: Final[tuple[tuple[type[errors.ControllerError], StatusCode], ...]] = (
     (errors.UnusableEntry, StatusCode.INTERNAL),
     (errors.MemoryFull, StatusCode.RESOURCE_EXHAUSTED),
     (errors.RequestsTooLarge, StatusCode.RESOURCE_EXHAUSTED),
-    (errors.Closed, StatusCode.UNAVAILABLE),
+    (errors.ControllerClosed, StatusCode.UNAVAILABLE),
     (errors.Interrupted, StatusCode.UNAVAILABLE),
     (errors.TooMany, StatusCode.INVALID_ARGUMENT),  # clients do not retry this
     (errors.IllegalState, StatusCode.INTERNAL),
@@ -131,26 +131,27 @@ _UNKNOWN_ARGUMENT: Final = {"createTransaction", "deleteReaderGroup", "updateSub
 """Methods in which Pravega detects an invalid argument only where it counts as an unexpected exception."""
 
 _UNKNOWN_NAMES: Final = {"getCurrentSegments", "getReaderGroupConfig", "updateReaderGroup", "deleteReaderGroup"}
-"""Methods in which that applies to an empty name: any in `getCurrentSegments`, a reader group's in the others."""
+"""Methods in which that applies to an empty name: in `getCurrentSegments` to any name, elsewhere to a reader group's
+name."""
 
 
-def answer(method: str, error: errors.ControllerError) -> Answer:
+def answer(method: str, error: errors.ControllerError) -> CallResult:
     if isinstance(error, errors.EmptyName):
         unexpected = method in _UNKNOWN_NAMES and (error.kind == "reader_group" or method == "getCurrentSegments")
-        return Answer(None, StatusCode.UNKNOWN if unexpected else StatusCode.INTERNAL)
+        return CallResult(None, StatusCode.UNKNOWN if unexpected else StatusCode.INTERNAL)
     if isinstance(error, errors.Malformed):
-        return Answer(None, StatusCode.INTERNAL)
+        return CallResult(None, StatusCode.INTERNAL)
     if isinstance(error, errors.NobodyOwns):  # clients retry
-        return Answer(None, StatusCode.UNAVAILABLE)
+        return CallResult(None, StatusCode.UNAVAILABLE)
     for rule in _RULES.get(method, ()):
         if isinstance(error, rule.error) and rule.kind in (None, getattr(error, "kind", None)):
-            return Answer(rule.value)
+            return CallResult(rule.value)
     if method in _UNKNOWN_ARGUMENT and isinstance(error, errors.InvalidArgument):
-        return Answer(None, StatusCode.UNKNOWN)
+        return CallResult(None, StatusCode.UNKNOWN)
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return Answer(None, code)
-    return Answer(None, StatusCode.UNKNOWN)
+            return CallResult(None, code)
+    return CallResult(None, StatusCode.UNKNOWN)
 
 
 def with_status(response: type[Message], value: str) -> Message:

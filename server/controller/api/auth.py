@@ -3,16 +3,16 @@
 With a password file, every call must carry `authorization: Basic <user:password in base64>`, and access-control entries
 (`access`) determine the user's permissions. A line of the file is `user:password:entry;entry…`. The password is either
 hashed as in Pravega (hex of `iterations:salt:PBKDF2 hash`, as written by its `PasswordFileCreatorTool`), and the line
-has the same meaning as there; or it is plain text, and a user without a third field may do everything. Malformed lines
-and entries are skipped and logged with their line number. Without a file, callers are not authenticated and everything
-is allowed.
+has the same meaning as in Pravega; or it is plain text, and a user without a third field may do everything. Malformed
+lines and entries are skipped and logged with their line number. Without a file, callers are not authenticated and
+everything is allowed.
 
 With a signing key, delegation tokens are issued: JWTs signed with HS512, with `resource: permission` among the claims.
-Without one they are "".
+Without a key, tokens are "".
 
 Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
-one at a time, and a check takes the same time for unknown users. Peers take turns, so one with many wrong passwords
-does not lock out others. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
+one at a time, and a check takes the same time for unknown users. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and
+`JsonWebToken`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from segstore.server.auth import any_key_length
-from segstore.server.controller.api.access import Entry, Permission, permission_of, read_entries
-from segstore.server.controller.errors import Closed, PermissionDenied, Unauthenticated
-from segstore.server.controller.pace import CALLER
-from segstore.server.controller.shares import Shares
+from segstore.server.controller.api.access import AclEntry, Permission, permission_of, read_entries
+from segstore.server.controller.errors import ControllerClosed, PermissionDenied, Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +43,12 @@ _VERIFIED_MAX: Final = 1024
 
 class _Account:
     def __init__(self, password: str) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[AclEntry] = []
         self.hash = _read_hash(password)
         self._plain = password
 
     def has_password(self, password: str, iterations: int) -> bool:
-        """Whether the password is right. Computes `iterations` rounds, at least those of the account's hash."""
+        """Whether the password is right. Computes `iterations` rounds, at least as many as the account's hash needs."""
         given, salt, stored = password.encode(), b"", self._plain.encode()
         if self.hash is not None:
             own, salt, stored = self.hash
@@ -85,8 +83,8 @@ class Accounts:
         self._accounts: dict[str, _Account] = {}
         self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
-        self._checks: dict[tuple[str, bytes], _Check] = {}
-        self._turns = Shares(1)
+        self._checks: dict[bytes, _Check] = {}
+        self._hashing = asyncio.Lock()
         for number, line in enumerate(lines, 1):
             if not isinstance(line, str):
                 raise ValueError(f"line {number} of the users is text, not of the type {type(line).__name__}")
@@ -107,41 +105,36 @@ class Accounts:
         self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
 
     async def authenticate(self, credentials: str) -> str:
-        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, Closed."""
+        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, ControllerClosed."""
         digest = hashlib.sha256(credentials.encode()).digest()
         user = self._verified.get(digest)
         if user is None:
-            key = CALLER.get(), digest
-            check = self._checks.get(key)
+            check = self._checks.get(digest)
             if check is None:
                 given = _parsed(credentials)
-                check = self._checks[key] = _Check(lambda check: self._check(check, key, *given))
+                check = self._checks[digest] = _Check(lambda check: self._check(check, digest, *given))
             check.wanted_by += 1
             try:
                 user = await asyncio.shield(check.task)
             except asyncio.CancelledError:
                 if check.task.cancelled():
-                    raise Closed from None
+                    raise ControllerClosed from None
                 raise
             finally:
-                self._leave(check, key)
+                self._leave(check, digest)
         if user is None:
             raise Unauthenticated("the user or the password is wrong")
         return user
 
-    async def _check(self, check: _Check, key: tuple[str, bytes], user: str, password: str) -> str | None:
-        """Returns the user, if the password is right. One password is hashed at a time; peers take turns."""
-        peer, digest = key
-        await self._turns.take(peer)
-        check.wanted_by += 1
-        try:
-            if digest in self._verified:  # by the check of another peer
-                return user
-            account = self._accounts.get(user)
-            right = await asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
-        finally:
-            self._turns.give_back(peer)
-            self._leave(check, key)
+    async def _check(self, check: _Check, digest: bytes, user: str, password: str) -> str | None:
+        """Returns the user, if the password is right. One password is hashed at a time."""
+        async with self._hashing:
+            check.wanted_by += 1
+            try:
+                account = self._accounts.get(user)
+                right = await asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
+            finally:
+                self._leave(check, digest)
         if account is None or not right:
             return None
         if len(self._verified) >= _VERIFIED_MAX:
@@ -149,10 +142,10 @@ class Accounts:
         self._verified[digest] = user
         return user
 
-    def _leave(self, check: _Check, key: tuple[str, bytes]) -> None:
+    def _leave(self, check: _Check, digest: bytes) -> None:
         check.wanted_by -= 1
         if not check.wanted_by:
-            del self._checks[key]
+            del self._checks[digest]
             check.task.cancel()
 
     async def aclose(self) -> None:
@@ -180,7 +173,7 @@ def _parsed(credentials: str) -> tuple[str, str]:
 
 
 def _read_hash(password: str) -> tuple[int, bytes, bytes] | None:
-    """Returns iterations, salt and hash of a hashed password; None for a plain one."""
+    """Returns iterations, salt and hash of a hashed password; None for a plain password."""
     try:
         iterations, salt, stored = bytes.fromhex(password).decode("ascii").split(":")
         read = int(iterations), bytes.fromhex(salt), bytes.fromhex(stored)
@@ -219,9 +212,9 @@ class Authority:
         return self._accounts is None and self._key is None
 
     async def principal(self, header: str | None) -> str | None:
-        """Returns the user in a call's `authorization`; None without one, or if its scheme is unknown.
+        """Returns the user in a call's `authorization`; None without a user, or if the scheme is unknown.
 
-        Raises Unauthenticated, Closed.
+        Raises Unauthenticated, ControllerClosed.
         """
         if self._accounts is None or not header:
             return None

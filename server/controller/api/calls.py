@@ -1,11 +1,11 @@
 """Applies fault rules to controller calls, and observes and records them.
 
-A server of the controller's API passes each unary call through `Calls`. A rule is about calls if its filter names `rpc`
-or `status`, and about frames otherwise.
+A server of the controller's API passes each unary call through `Calls`. A rule applies to calls if its filter names
+`rpc` or `status`, else to frames.
 
-Invariants: a call is recorded with its request when it arrives, and with what the caller is answered, also if that was
-cancelled; the log of requests has the same status as the recording; without rules, observer and recorder a call passes
-at once. A call that a rule drops is not answered: it ends with the caller's deadline or connection, or with the server.
+Invariants: a call's request is recorded when it arrives, and the caller's answer always, also for a cancelled call; the
+log of requests has the same status as the recording; without rules, observer and recorder a call passes at once. A call
+that a rule drops is not answered: it ends with the caller's deadline or connection, or with the server.
 
 Calls with a message beyond the server's limit are neither recorded nor observed: gRPC refuses them, with
 RESOURCE_EXHAUSTED, before they get here. So are calls of other services.
@@ -35,7 +35,7 @@ _OF_TRANSPORT: Final = ("grpc-", ":")
 
 
 def sent_metadata(context: Any) -> list[tuple[str, str | bytes]]:
-    """The metadata of a call that its client has sent, without what the transport adds."""
+    """Returns the metadata of a call as sent by its client, without the transport's additions."""
     return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_OF_TRANSPORT)]
 
 
@@ -44,7 +44,7 @@ def _nothing() -> None:
 
 
 class Calls:
-    """Sees the calls of one server. recorder, faults: return what records a call, and the rules; None for none."""
+    """Observes the calls of one server. recorder, faults: return the current recorder and rules, or None."""
 
     def __init__(
         self, recorder: Callable[[], Recorder | None] = _nothing, faults: Callable[[], Faults | None] = _nothing
@@ -135,7 +135,7 @@ class _Ruled:
         return answer
 
     async def _planned(self, behaviour: Behaviour, seen: Seen, plan: Plan | None, request: bytes, _: Any) -> bytes:
-        """Waits as planned; then executes the call, or what takes its place."""
+        """Waits as planned; then executes the call, or answers in its place."""
         action, name = (None, "") if plan is None else (plan.action, plan.rule)
         await self._wait(None if plan is None else plan.before)
         if isinstance(action, Drop) and action.drop == "request":

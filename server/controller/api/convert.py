@@ -7,7 +7,6 @@ from typing import Final
 from uuid import UUID
 
 from segstore.server.controller.errors import InvalidArgument, Malformed
-from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import (
     Cut,
     ReaderGroupConfig,
@@ -20,7 +19,8 @@ from segstore.server.controller.policies import (
     TableConfig,
     parse_group_id,
 )
-from segstore.server.controller.state import Segment
+from segstore.server.controller.state import StreamSegment
+from segstore.server.controller.steps import InSteps
 from segstore.wire.controller_api import messages as m
 
 _MASK = 2**64 - 1
@@ -38,13 +38,13 @@ def segment_id(scope: str, stream: str, identifier: int) -> m.SegmentId:
     return m.SegmentId(streamInfo=stream_info(scope, stream), segmentId=identifier)
 
 
-def segment_range(scope: str, stream: str, segment: Segment) -> m.SegmentRange:
+def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentRange:
     return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
 
 
-async def segment_ranges(pace: Pace, scope: str, stream: str, segments: Sequence[Segment]) -> list[m.SegmentRange]:
+async def segment_ranges(scope: str, stream: str, segments: Sequence[StreamSegment]) -> list[m.SegmentRange]:
     """Return the segments with their key ranges, in the given order."""
-    return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
+    return [segment_range(scope, stream, segment) async for segment in InSteps(segments)]
 
 
 def page_token(token: str) -> m.ContinuationToken:
@@ -87,7 +87,7 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
 
 
 def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
-    """Set stream info, scaling policy and tags always, because clients read them; retention only if there is one."""
+    """Sets stream info, scaling policy and tags always, because clients read them; sets retention only if present."""
     message = m.StreamConfig(
         streamInfo=stream_info(scope, stream),
         scalingPolicy=m.ScalingPolicy(
@@ -130,7 +130,7 @@ def _signed(bits: int) -> int:
 
 
 def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
-    """Return a reader group's configuration. Refuses what Pravega's `ReaderGroupConfig` refuses.
+    """Returns a reader group's configuration. Refuses the same values as Pravega's `ReaderGroupConfig`.
 
     The client's rollover size is ignored, as in Pravega.
     """

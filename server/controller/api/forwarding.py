@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import grpc
 
 from segstore.server.controller.api.calls import Calls, sent_metadata
-from segstore.server.controller.api.in_flight import Handler, InFlight, end_call, trailing_of
+from segstore.server.controller.api.in_flight import CallsInFlight, Handler, end_call, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
@@ -66,7 +66,7 @@ class ForwardingServer(Handler):
         self.leader = leader
         self.port = 0
         self.calls = calls
-        self._in_flight = InFlight(server, self, calls)
+        self._in_flight = CallsInFlight(server, self, calls)
         self._tls = tls
         self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
@@ -90,7 +90,7 @@ class ForwardingServer(Handler):
         server = new_server(*bounds(config))
         self = cls(server, leader, tls, trust_network, calls)
         self.port = await listen(server, host, port, tls)
-        await self._in_flight.begin(self.port)
+        await self._in_flight.begin()
         return self
 
     def offer(self, method: str, behaviour: Behaviour) -> None:
@@ -98,7 +98,7 @@ class ForwardingServer(Handler):
         self._offered[method] = behaviour
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of a call: the controller's own, or one that forwards it."""
+        """Returns the handler of a call: the controller's own handler, or a forwarding handler."""
         method = handler_call_details.method
         offered = self._offered.get(method)
         if self.local is not None:
@@ -166,7 +166,7 @@ class ForwardingServer(Handler):
         return channel
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Accept no more calls, give those in flight `grace_s` seconds, then stop."""
+        """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
         channels, self._channels = self._channels, {}
         for each in channels.values():

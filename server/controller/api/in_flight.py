@@ -4,22 +4,19 @@ gRPC ends such calls with CANCELLED, which means that the client gave up. Here t
 `OUTCOME_UNKNOWN` in the trailing metadata, so that a client repeats the call at another node if that is safe. A
 forwarded call that was lost with its connection is answered in the same way.
 
-Invariant: calls that the client cancels, or that finish in time, are not changed. While the server runs, idle
-connections make room for new ones (`room`).
+Invariant: calls that the client cancels, or that finish in time, are not changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
 from segstore.server.controller.api.calls import Calls
-from segstore.server.controller.api.room import make_room
-from segstore.server.descriptors import Limit, shares
 from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
 
 log = logging.getLogger(__name__)
@@ -52,7 +49,7 @@ async def _no_such_method(_: bytes, context: Any) -> NoReturn:
     await end_call(context, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
-class InFlight(Handler):
+class CallsInFlight(Handler):
     """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started.
 
     calls: sees the unary calls of the controller's API, also of methods that `handler` lacks.
@@ -64,14 +61,13 @@ class InFlight(Handler):
         self._server = server
         self._handler = handler
         self._calls = calls
-        self._tasks: dict[asyncio.Task[Any], str] = {}
-        self._room: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._interrupted: set[asyncio.Task[Any]] = set()
         self._ending = False
         server.add_generic_rpc_handlers((self,))
 
-    async def begin(self, port: int) -> None:
-        """Starts the server, which listens on this port. If cancelled, it stops it; it would outlive the event loop."""
+    async def begin(self) -> None:
+        """Starts the server. If cancelled, it stops it; it would outlive the event loop."""
         starting = asyncio.ensure_future(self._server.start())  # gRPC's does not bear to be cancelled
         try:
             await asyncio.shield(starting)
@@ -79,13 +75,6 @@ class InFlight(Handler):
             await starting
             await self._server.stop(None)
             raise
-        most = max(1, shares().controller // 2)  # gRPC accepts new ones meanwhile
-        limit = Limit("connections to the controller", most)
-        self._room = asyncio.create_task(make_room(port, limit, self._calling), name="room at the controller")
-
-    def _calling(self) -> Collection[int]:
-        """The ports of the peers with calls in flight."""
-        return {int(port) for peer in self._tasks.values() if (port := peer.rpartition(":")[2]).isdecimal()}
 
     def service(self, handler_call_details: Any) -> Any:
         found: Any = self._handler.service(handler_call_details)
@@ -106,7 +95,7 @@ class InFlight(Handler):
         async def handle(request: Any, context: Any) -> Any:
             task = asyncio.current_task()
             assert task is not None
-            self._tasks[task] = context.peer()
+            self._tasks.add(task)
             try:
                 return await behaviour(request, context)
             except asyncio.CancelledError:
@@ -116,13 +105,13 @@ class InFlight(Handler):
                 task.uncancel()
                 await end_interrupted(context)
             finally:
-                self._tasks.pop(task, None)
+                self._tasks.discard(task)
                 self._interrupted.discard(task)
 
         return handle
 
     def interrupt(self) -> None:
-        """Cancels the calls in flight, which are answered as those of a server that stops."""
+        """Cancels the calls in flight, which are answered as when the server stops."""
         for task in self._tasks:
             self._interrupted.add(task)
             task.cancel()
@@ -132,10 +121,6 @@ class InFlight(Handler):
 
         May be called twice. If it is cancelled, it interrupts them at once.
         """
-        room, self._room = self._room, None
-        if room is not None:
-            room.cancel()
-            await asyncio.wait({room})
         stopping = asyncio.ensure_future(self._server.stop(grace_s + _ANSWER_S))
         try:
             await asyncio.wait({stopping}, timeout=grace_s)

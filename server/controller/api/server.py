@@ -24,14 +24,13 @@ from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.calls import Calls
 from segstore.server.controller.api.executing import Executor
-from segstore.server.controller.api.in_flight import InFlight, end_call, end_interrupted
+from segstore.server.controller.api.in_flight import CallsInFlight, end_call, end_interrupted
 from segstore.server.controller.api.service import Caller, serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError, Interrupted
-from segstore.server.descriptors import shares
 from segstore.server.durable import JournalFailed
-from segstore.server.net import AddressInUse, CannotListen, TlsFiles
+from segstore.server.net import AddressInUse, CannotListen, TlsFiles, most_connections
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 from segstore.wire.endpoint import Endpoint
 
@@ -51,6 +50,8 @@ _OPTIONS: Final = (
 _STREAMS_MAX: Final = 1_024
 """Maximum number of calls in flight per connection, including those whose request has not arrived: gRPC needs 20 KB for
 each. It refuses others, and more than 1,000 at once."""
+_GRPC_CONNECTIONS: Final = (1 << 31) - 2
+"""gRPC aborts the process above this."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
 """Upper bound on the size of an entry of a stream cut."""
@@ -66,7 +67,7 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
     """Create a server that does not listen yet. It closes connections beyond its limit at once."""
-    most = "grpc.max_allowed_incoming_connections", shares().controller
+    most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
     return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
 
@@ -120,7 +121,7 @@ class ControllerServer:
             SERVICE,
             {name: grpc.unary_unary_rpc_method_handler(self._handler(name, each)) for name, each in METHODS.items()},
         )
-        self._in_flight: InFlight | None = None
+        self._in_flight: CallsInFlight | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._endpoint = Endpoint("", 0)
 
@@ -138,22 +139,22 @@ class ControllerServer:
         settled: Callable[[], Awaitable[None]] | None = None,
         calls: Calls | None = None,
     ) -> Self:
-        """Start listening and serve a controller, which is not closed with the server; port 0 picks a free one.
+        """Starts to serve a controller, which is not closed with the server; port 0 picks a free port.
 
         authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
         published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. servers:
-        returns the addresses of all controllers of the cluster for clients; None: this one. settled: returns when all
-        changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None: no
-        durability. calls: sees all calls.
+        returns the addresses of all controllers of the cluster for clients; None: only this server. settled: returns
+        when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None:
+        no durability. calls: observes all calls.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
         server = new_server(*bounds(controller.config))
         self = cls(controller, authority or Authority(now_s=time.time), servers, settled)
-        self._in_flight = InFlight(server, self.handlers, calls)
+        self._in_flight = CallsInFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
-        await self._in_flight.begin(bound)
+        await self._in_flight.begin()
         self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
         return self
 
@@ -180,7 +181,7 @@ class ControllerServer:
         return self._endpoint.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Accept no more calls, give those in flight `grace_s` seconds, then cancel them and their work."""
+        """Accepts no more calls, gives calls in flight `grace_s` seconds, then cancels them and their work."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -241,15 +242,13 @@ class ControllerServer:
         async def perform(request: Message, caller: Caller) -> bytes:
             response: Message | None = await serve_one(request, caller)
             response = with_status(method.response, "SUCCESS") if response is None else response
-            data = response.SerializeToString()
-            self.executor.charge(len(data))
-            return data
+            return response.SerializeToString()
 
         def prepare(asked: bytes, caller: Caller) -> Callable[[], Awaitable[bytes]]:
             return partial(perform, method.request.FromString(asked), caller)
 
         async def handle(asked: bytes, context: Any) -> bytes:
-            execution = self.executor.execute(name, context.peer(), asked, _authorization(context), prepare)
+            execution = self.executor.execute(name, asked, _authorization(context), prepare)
             del asked  # it may be large, and is not needed any more
             try:
                 return await execution

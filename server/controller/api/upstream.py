@@ -1,6 +1,6 @@
-"""Another controller, to which calls are made as raw messages: by a tap, by a replay and for it.
+"""Another controller, to which a tap, a replay or this controller sends calls as raw messages.
 
-Invariants: a message has at most 64 MiB; each call is made once; a cancelled one is cancelled there.
+Invariants: a message has at most 64 MiB; each call is made once; cancelling it cancels the upstream call.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from segstore.server.controller.state import history, operations
 from segstore.server.controller.state.core import Core, Due, Timer
 from segstore.server.controller.state.durable import image, recovered
-from segstore.server.controller.state.history import Comparison, Epoch, KeyRange, Segment
+from segstore.server.controller.state.history import Comparison, Epoch, KeyRange, StreamSegment
 from segstore.server.controller.state.state import (
     MARK_PREFIX,
     READER_GROUP_PREFIX,
@@ -36,9 +36,9 @@ __all__ = [
     "RetentionCut",
     "Scale",
     "Scope",
-    "Segment",
     "State",
     "Stream",
+    "StreamSegment",
     "Table",
     "Timer",
     "Transaction",

@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary
 
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import TooMany
-from segstore.server.controller.pace import Pace
 from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state.memory import StateMemory
 from segstore.server.controller.state.operations import Operation
@@ -41,7 +40,7 @@ class Due(Enum):
 
 
 class Timer(NamedTuple):
-    """A timer for a stream, or for one of its transactions."""
+    """A timer for a stream, or for a transaction of it."""
 
     due_ms: int
     order: int
@@ -74,7 +73,6 @@ class Core:
         # so that ids of an earlier run are unknown.
         self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
         self.memory = StateMemory(memory, state)
-        self.pace = Pace()
         self.woken = asyncio.Event()
         self._journal = journal
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -103,7 +101,7 @@ class Core:
             raise TooMany("entries of stream cuts", count, self.config.max_cut_entries)
 
     def check_name(self, *parts: str) -> None:
-        """Raise `TooMany` for a name, perhaps of several parts, that is longer than any valid one."""
+        """Raises `TooMany` if a (possibly composite) name exceeds the longest valid name."""
         length = sum(map(len, parts))
         if length > _NAME_MAX:
             raise TooMany("characters of a name", length, _NAME_MAX)
@@ -132,13 +130,13 @@ class Core:
             self.woken.set()
 
     def schedule_once(self, after_ms: int, kind: Due, scope: str, stream: str) -> None:
-        """Set a timer for a stream, unless it has one of this kind."""
+        """Sets a timer for a stream, unless it has a timer of this kind."""
         if (kind, scope, stream) not in self._once:
             self._once.add((kind, scope, stream))
             self.schedule(self.now_ms() + after_ms, kind, scope, stream)
 
     def next_due_ms(self) -> int | None:
-        """When the next timer is due; None if there is none."""
+        """Returns when the next timer is due; None without timers."""
         return self._timers[0].due_ms if self._timers else None
 
     def take_due(self, now_ms: int) -> list[Timer]:

@@ -2,11 +2,11 @@
 
 An epoch is the set of segments that take writes at the same time; their key ranges cover 0 to 1 without overlap.
 Scaling and rolling transactions end one epoch and begin the next. Invariants: epochs are numbered from 0 without gaps,
-each segment is in one contiguous run of epochs that begins with its own, and segment numbers never decrease.
+a segment is in one contiguous run of epochs that begins with its own epoch, and segment numbers never decrease.
 
 A stream cut maps segment ids to offsets and covers the key range; -1 marks a segment that a reader knows of but has not
-reached. Its *span* maps each of its segments to the last epoch that held it, within the epochs that the cut touches;
-two cuts are compared by their spans.
+reached. Its *span* maps its segments to the last epoch that held them, within the epochs that the cut touches; two cuts
+are compared by their spans.
 
 `why_invalid` checks a cut for unknown segments and uncovered keys; the other functions expect valid cuts. Follows
 `PersistentStreamBase` and `RecordHelper` (Pravega); comparisons of ranges are exact, as there.
@@ -31,7 +31,7 @@ from segstore.server.controller.policies import Cut
 from segstore.wire.names import segment_name, split_segment_id
 
 KeyRange = tuple[float, float]
-Span = dict["Segment", int]
+Span = dict["StreamSegment", int]
 
 FUTURE: Final = 0
 """An offset below this marks a segment that is known but not reached."""
@@ -42,7 +42,7 @@ _START: Final = attrgetter("start")
 _END: Final = attrgetter("end")
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True):
+class StreamSegment(msgspec.Struct, frozen=True, array_like=True):
     """One segment of a stream: its number, the epoch of its creation, its key range."""
 
     number: int
@@ -65,11 +65,11 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     number: int
     reference: int
-    segments: tuple[Segment, ...]
+    segments: tuple[StreamSegment, ...]
     created_ms: int
 
     @cached_property
-    def made(self) -> Mapping[int, Segment]:
+    def made(self) -> Mapping[int, StreamSegment]:
         """The segments created in this epoch, by id."""
         return {segment.id: segment for segment in self.segments if segment.epoch == self.number}
 
@@ -78,11 +78,11 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """The number of the next new segment. The last epoch has the highest one so far."""
         return 1 + max(segment.number for segment in self.segments)
 
-    def holds(self, segment: Segment) -> bool:
+    def holds(self, segment: StreamSegment) -> bool:
         at = bisect_right(self.segments, segment.start, key=_START) - 1
         return at >= 0 and self.segments[at].id == segment.id
 
-    def overlapping(self, start: float, end: float) -> Sequence[Segment]:
+    def overlapping(self, start: float, end: float) -> Sequence[StreamSegment]:
         """Return the segments whose keys overlap a range."""
         return self.segments[bisect_right(self.segments, start, key=_END) : bisect_left(self.segments, end, key=_START)]
 
@@ -103,18 +103,18 @@ def equal_ranges(count: int, start: float = 0.0, end: float = 1.0) -> list[KeyRa
 def first_epoch(count: int, first_number: int, now_ms: int) -> Epoch:
     """Return epoch 0 of a new stream."""
     numbered = enumerate(equal_ranges(count), first_number)
-    segments = tuple(Segment(number, 0, start, end, now_ms) for number, (start, end) in numbered)
+    segments = tuple(StreamSegment(number, 0, start, end, now_ms) for number, (start, end) in numbered)
     return Epoch(0, 0, segments, now_ms)
 
 
 def next_epoch(current: Epoch, sealed: Iterable[int], ranges: Sequence[KeyRange], now_ms: int) -> Epoch:
-    """Return the epoch after `current`, in which new segments for `ranges` replace those in `sealed`."""
+    """Returns the epoch after `current`, in which new segments for `ranges` replace the segments in `sealed`."""
     gone = set(sealed)
     number = current.number + 1
     # Creation times of epochs strictly increase, so that the epoch at a given time is unique.
     created_ms = max(now_ms, current.created_ms + 1)
     numbered = enumerate(ranges, current.next_number)
-    made = [Segment(each, number, start, end, created_ms) for each, (start, end) in numbered]
+    made = [StreamSegment(each, number, start, end, created_ms) for each, (start, end) in numbered]
     kept = [segment for segment in current.segments if segment.id not in gone]
     return Epoch(number, number, tuple(sorted([*kept, *made], key=lambda each: each.start)), created_ms)
 
@@ -129,7 +129,7 @@ def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRang
 
 
 def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Join adjacent ranges. Overlapping ranges are not joined, so that they never equal valid ones."""
+    """Joins adjacent ranges. Overlapping ranges are not joined, so that they never equal valid ranges."""
     joined: list[KeyRange] = []
     for start, end in sorted(ranges):
         if joined and joined[-1][1] == start:
@@ -142,13 +142,13 @@ def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 # Before and after ------------------------------------------------------------------------------------------------
 
 
-def find_segment(epochs: Sequence[Epoch], identifier: int) -> Segment | None:
+def find_segment(epochs: Sequence[Epoch], identifier: int) -> StreamSegment | None:
     """Return the segment with this id; None if it never existed."""
     born = split_segment_id(identifier)[0]
     return epochs[born].made.get(identifier) if 0 <= born < len(epochs) else None
 
 
-def sealed_in(epochs: Sequence[Epoch], segment: Segment) -> int | None:
+def sealed_in(epochs: Sequence[Epoch], segment: StreamSegment) -> int | None:
     """Return the first epoch without the segment; None if the segment is current."""
     if epochs[-1].holds(segment):
         return None
@@ -156,8 +156,8 @@ def sealed_in(epochs: Sequence[Epoch], segment: Segment) -> int | None:
     return later[bisect_left(later, True, key=lambda number: not epochs[number].holds(segment))]
 
 
-def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[int]]:
-    """Return the successors of a segment, each with the ids of all its predecessors; empty if there are none."""
+def successors(epochs: Sequence[Epoch], identifier: int) -> dict[StreamSegment, list[int]]:
+    """Returns the successors of a segment, with the ids of all their predecessors."""
     segment = find_segment(epochs, identifier)
     sealed = None if segment is None else sealed_in(epochs, segment)
     if segment is None or sealed is None:
@@ -169,11 +169,13 @@ def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[i
     }
 
 
-def _overlaps(ones: Iterable[Segment], others: Iterable[Segment]) -> Iterator[tuple[Segment, Segment]]:
+def _overlaps(
+    ones: Iterable[StreamSegment], others: Iterable[StreamSegment]
+) -> Iterator[tuple[StreamSegment, StreamSegment]]:
     """Yield the pairs of `ones` and `others` whose keys overlap, in one pass over the keys."""
     sides = [(segment, side) for side, segments in enumerate((ones, others)) for segment in segments]
     sides.sort(key=lambda each: each[0].start)
-    begun: tuple[list[tuple[float, int, Segment]], ...] = ([], [])
+    begun: tuple[list[tuple[float, int, StreamSegment]], ...] = ([], [])
     for segment, side in sides:
         across = begun[1 - side]
         while across and across[0][0] <= segment.start:
@@ -193,8 +195,8 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
     """
     if not cut:
         return "it is empty"
-    reached: list[Segment] = []
-    future: list[Segment] = []
+    reached: list[StreamSegment] = []
+    future: list[StreamSegment] = []
     for identifier, offset in cut.items():
         segment = find_segment(epochs, identifier)
         if segment is None:
@@ -220,10 +222,10 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
     return None
 
 
-def _cover(covered: list[KeyRange], segment: Segment) -> tuple[bool, bool]:
-    """Add a segment to sorted ranges that neither overlap nor touch.
+def _cover(covered: list[KeyRange], segment: StreamSegment) -> tuple[bool, bool]:
+    """Adds a segment to sorted ranges that neither overlap nor touch.
 
-    Returns whether some of its keys were covered before, and whether all were.
+    Returns whether any of its keys were covered before, and whether all keys were.
     """
     first = bisect_left(covered, segment.start, key=itemgetter(1))
     touched = covered[first : bisect_right(covered, segment.end, key=itemgetter(0))]
@@ -234,7 +236,7 @@ def _cover(covered: list[KeyRange], segment: Segment) -> tuple[bool, bool]:
     return some, touched == [(start, end)]
 
 
-def uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
+def uncovered(segments: Sequence[StreamSegment]) -> list[KeyRange]:
     """Return the gaps between 0 and 1 that sorted segments leave."""
     gaps: list[KeyRange] = []
     at = 0.0
@@ -279,8 +281,8 @@ def compare(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int,
     return Comparison.EQUAL_OR_AFTER
 
 
-def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
-    """Return the segments from one cut to a later one, inclusive; an empty cut means the first or the current epoch.
+def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]) -> list[StreamSegment]:
+    """Returns the segments from one cut to a later cut, inclusive; an empty cut means the first or the current epoch.
 
     They are in order of their ids. The cuts must be valid. Raises `ValueError` if `end` is before `start`.
     """
@@ -289,7 +291,7 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 
 def pieces_between(
     epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
-) -> Iterator[list[Segment]]:
+) -> Iterator[list[StreamSegment]]:
     """As `between`, but a few thousand segments at a time, because a stream may have had any number."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
@@ -297,7 +299,7 @@ def pieces_between(
     if start and end and not is_at_or_after(end, end_span, start, start_span):
         raise ValueError("the second stream cut lies before the first")
     touched = epochs[min(start_span.values()) : max(end_span.values()) + 1]
-    found: dict[int, Segment] = {}
+    found: dict[int, StreamSegment] = {}
     for epoch in touched:
         found |= epoch.made if epoch is not touched[0] else {segment.id: segment for segment in epoch.segments}
         if epoch is touched[-1] or len(found) > max(_PIECE, len(start_span), len(end_span)):
@@ -308,9 +310,9 @@ def pieces_between(
 
 
 def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> Cut:
-    """Return the earliest position for each key among several valid cuts; empty if there are no cuts.
+    """Returns the earliest position for each key among valid cuts; empty without cuts.
 
-    A segment that is only partly covered by earlier ones is marked as not reached.
+    A segment that earlier segments cover only in part is marked as not reached.
     """
     earliest: Cut = {}
     for cut in cuts:

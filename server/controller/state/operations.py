@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, SubscriberRetention, TableConfig
-from segstore.server.controller.state.history import Epoch, KeyRange, Segment, first_epoch, next_epoch
+from segstore.server.controller.state.history import Epoch, KeyRange, StreamSegment, first_epoch, next_epoch
 from segstore.server.controller.state.state import (
     TABLE_SUFFIX,
     Completed,
@@ -41,7 +41,7 @@ _LOW_HALF: Final = (1 << 64) - 1
 
 
 class Operation(msgspec.Struct, frozen=True, tag=True):
-    """A change of a scope, or of an object in one."""
+    """A change of a scope, or of an object in a scope."""
 
     scope: str
 
@@ -159,7 +159,7 @@ class ScaleFinished(_StreamChange, frozen=True):
 
 
 class EpochRolled(_StreamChange, frozen=True):
-    """Transactions of an older epoch were committed: copies of that epoch and of the current one were added."""
+    """Transactions of an older epoch were committed: copies of that epoch and of the current epoch were added."""
 
     epoch: int
     sizes: dict[int, int]
@@ -178,7 +178,7 @@ def rolled(stream: Stream, epoch: int, now_ms: int) -> tuple[Epoch, Epoch]:
 
 
 def _copy(epoch: Epoch, number: int, created_ms: int) -> Epoch:
-    segments = tuple(Segment(each.number, number, each.start, each.end, created_ms) for each in epoch.segments)
+    segments = tuple(StreamSegment(each.number, number, each.start, each.end, created_ms) for each in epoch.segments)
     return Epoch(number, epoch.reference, segments, created_ms)
 
 

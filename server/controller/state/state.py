@@ -16,7 +16,7 @@ import msgspec
 
 from segstore.server.controller.errors import EmptyName, NotFound
 from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, TableConfig
-from segstore.server.controller.state.history import Epoch, KeyRange, Segment, between, find_segment
+from segstore.server.controller.state.history import Epoch, KeyRange, StreamSegment, between, find_segment
 from segstore.wire.names import segment_name, split_segment_id, transaction_name
 
 SYSTEM_SCOPE: Final = "_system"
@@ -112,7 +112,7 @@ class RetentionCut(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct):
-    """One stream. `sizes` are the lengths of sealed segments, `cut` is its truncation point (empty: none)."""
+    """One stream. `sizes` are the lengths of sealed segments, `cut` is its truncation point ({}: not truncated)."""
 
     scope: str
     name: str
@@ -138,14 +138,14 @@ class Stream(msgspec.Struct):
 
     @property
     def current(self) -> Epoch:
-        """The epoch that takes writes, or took the last ones."""
+        """Returns the epoch that takes writes or, in a sealed stream, took the last writes."""
         return self.epochs[-1]
 
     @property
     def is_internal(self) -> bool:
         return self.name.startswith("_")
 
-    def segment(self, identifier: int) -> Segment:
+    def segment(self, identifier: int) -> StreamSegment:
         """Return the segment with this id, current or not. Raises `NotFound` if it never existed."""
         found = find_segment(self.epochs, identifier)
         if found is None:
@@ -158,10 +158,10 @@ class Stream(msgspec.Struct):
             raise NotFound("epoch", f"{number} of stream {self.full_name}")
         return self.epochs[number]
 
-    def segment_name(self, segment: Segment) -> str:
+    def segment_name(self, segment: StreamSegment) -> str:
         return segment.name(self.scope, self.name)
 
-    def all_segments(self) -> Iterator[Segment]:
+    def all_segments(self) -> Iterator[StreamSegment]:
         """Yield every segment that was not deleted, once."""
         for epoch in self.epochs:
             for segment in epoch.made.values():
@@ -172,7 +172,7 @@ class Stream(msgspec.Struct):
         """Return the cut at which the stream begins."""
         return dict(self.cut) if self.cut else {segment.id: 0 for segment in self.epochs[0].segments}
 
-    def transaction_segments(self, transaction_id: UUID) -> Iterator[tuple[Segment, str]]:
+    def transaction_segments(self, transaction_id: UUID) -> Iterator[tuple[StreamSegment, str]]:
         """Yield each segment of the transaction's epoch and the name of the transaction's segment for it.
 
         The name has the segment's number and the transaction's epoch, whatever the segment's own epoch: so it can be
@@ -209,7 +209,7 @@ class Table(msgspec.Struct):
     created_ms: int
     epoch: Epoch
 
-    def segment_name(self, segment: Segment) -> str:
+    def segment_name(self, segment: StreamSegment) -> str:
         return segment.name(self.scope, self.name + TABLE_SUFFIX)
 
 

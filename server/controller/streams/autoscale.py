@@ -1,12 +1,12 @@
 """Scaling by load: decides from segment rates which segments to split or merge. Pure: no clock, no store.
 
 A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay. A segment well above the policy's
-target for some time is split; one below it for 20 minutes is cold, and cold neighbours are merged. The thresholds are
-Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); the length of a minute is configurable
+target for some time is split. A segment below it for 20 minutes is cold, and cold neighbours are merged. The thresholds
+are Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); the length of a minute is configurable
 (`minute_ms`).
 
 A segment without events for `silence_minutes` is cold, whatever its rates were. Invariant: new segments always cover
-the keys of those that they replace, and their number stays between the policy's minimum and a stream's maximum.
+the keys of the replaced segments, and their number stays between the policy's minimum and a stream's maximum.
 Deliberate difference: rates are measured at every tick, including idle segments; Pravega's segment store reports on
 writes.
 """
@@ -30,7 +30,7 @@ _COLD_MINUTES = 10
 """How long a segment stays cold once it was found to be."""
 
 
-class Decision(NamedTuple):
+class ScaleDecision(NamedTuple):
     """Replace these segments with new ones for these ranges."""
 
     sealed: tuple[int, ...]
@@ -58,7 +58,7 @@ class Watch(msgspec.Struct):
         )
 
     def take(self, now_ms: int, total: float, minute_ms: int) -> None:
-        """Update the rates with what was written since the last call."""
+        """Updates the rates with the writes since the last call."""
         elapsed_ms = now_ms - self.taken_ms
         if elapsed_ms <= 0:
             return
@@ -107,7 +107,7 @@ def decide(
     now_ms: int,
     settings: AutoScaling,
     max_segments: int,
-) -> Decision | None:
+) -> ScaleDecision | None:
     """Return the next split or merge of a stream, if any; records requests and cold segments in the watches.
 
     Splits come first, as long as the stream may have more segments. Only one change is decided at a time; the next tick
@@ -125,7 +125,7 @@ def decide(
         if watch is not None and wanted[segment.id] > 1 < room and now_ms - watch.asked_up_ms > mute_ms:
             watch.asked_up_ms = watch.asked_down_ms = now_ms
             parts = min(max(2, wanted[segment.id]), max(2, policy.factor), room)
-            return Decision((segment.id,), tuple(history.equal_ranges(parts, segment.start, segment.end)))
+            return ScaleDecision((segment.id,), tuple(history.equal_ranges(parts, segment.start, segment.end)))
     for at, segment in enumerate(current.segments):
         watch = watches.get(segment.id)
         if watch is None or wanted[segment.id] != 0:
@@ -140,7 +140,7 @@ def decide(
 
 def _merge(
     current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], at: int, now_ms: int
-) -> Decision | None:
+) -> ScaleDecision | None:
     """Merge the cold segment at an index with its cold neighbours, as far as the minimum allows."""
     spare = len(current.segments) - policy.min_segments
     together = [
@@ -151,4 +151,4 @@ def _merge(
     together = together[: max(spare, 0) + 1]
     if len(together) < 2:
         return None
-    return Decision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))
+    return ScaleDecision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))

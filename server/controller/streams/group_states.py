@@ -1,9 +1,8 @@
-"""The state that the readers of a group share, read from where they keep it: a table or a stream of the group's own.
+"""The state shared by the readers of a group, read from the group's table or stream.
 
 Groups of clients in Rust and Python have a table of entries; those of Java have a stream of updates, whose mark shows
-where the last whole state is. Invariants: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read; they are
-decoded in a thread, one part at a time, because large ones take seconds. Refused: a state that no group has written,
-and a larger one.
+where the last whole state is. Invariants: about `_MOST_BYTES` are read at most; they are decoded in a thread, one part
+at a time, because large ones take seconds. Refused: a state that no group has written, and a larger one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from segstore.wire.reader_groups import GroupState, StoredGroup, decode_key
 _MARK: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""
 
-_MOST_ENTRIES: Final = 10_000
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _PAGE: Final = 1_000
 
@@ -32,8 +30,8 @@ _PAGE: Final = 1_000
 class SharedState(NamedTuple):
     """The state of a group. readers: online reader → segment → offset. unassigned: segment → offset.
 
-    future: segments that wait until others are read to their ends. ends: segment → offset at which the group ends in
-    it. streams: as "scope/stream", sorted.
+    future: segments that wait until other segments are read to their ends. ends: segment → offset at which the group
+    ends in it. streams: as "scope/stream", sorted.
     """
 
     kind: Literal["table", "stream"]
@@ -47,7 +45,7 @@ class SharedState(NamedTuple):
 async def shared_state(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState | None:
     """Reads the state of a group; None if there is no such group. decoding: held while a part is decoded.
 
-    Raises `IllegalState` for what no group has written, and `SegmentStoreFailed`.
+    Raises `IllegalState` for a state that no group has written, and `SegmentStoreFailed`.
     """
     if READER_GROUP_PREFIX + group in scope.streams:
         return await _from_stream(segments, scope, group, decoding)
@@ -57,7 +55,7 @@ async def shared_state(segments: SegmentAdmin, scope: Scope, group: str, decodin
 
 async def _from_table(segments: SegmentAdmin, scope: str, group: str, decoding: asyncio.Lock) -> SharedState | None:
     segment = segment_name(scope, f"{group}{TABLE_SUFFIX}", 0, 0)
-    stored, token, entries, size = StoredGroup(), b"", 0, 0
+    stored, token, size = StoredGroup(), b"", 0
     while True:
         try:
             page, token = await segments.read_entries(segment, _PAGE, token)
@@ -68,10 +66,10 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str, decoding: 
         pairs = [(bytes(each.key.data), bytes(each.value.data)) for each in page]
         async with decoding:
             await asyncio.to_thread(_take, stored, pairs, segment)
-        entries, size = entries + len(pairs), size + sum(len(key) + len(value) for key, value in pairs)
+        size += sum(len(key) + len(value) for key, value in pairs)
         if not token or not page:
             break
-        if entries > _MOST_ENTRIES or size > _MOST_BYTES:
+        if size > _MOST_BYTES:
             raise _too_large(segment)
     streams = [] if stored.config is None else sorted(stored.config.starts)
     return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future), {})

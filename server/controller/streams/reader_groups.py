@@ -45,7 +45,7 @@ class ReaderGroups:
         self._core.check_cut(count)
 
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
-        """Create a group with its stream; return its configuration, or that of an existing group with this name."""
+        """Creates a group with its stream, unless it exists; returns the group's configuration."""
         if not is_user_stream_name(name):
             raise errors.InvalidName("reader group", name)
         core = self._core
@@ -73,8 +73,9 @@ class ReaderGroups:
         return self._core.state.reader_group(scope, name)
 
     async def shared_state(self, scope: str, name: str) -> SharedState:
-        """Return the state that a group's readers share, whichever clients they are. Raises `IllegalState` for one that
-        no group has written.
+        """Returns the state that a group's readers share, in any client's format.
+
+        Raises `IllegalState` for a state that no group has written.
         """
         require(scope=scope, reader_group=name)
         self._core.check_name(scope, name)

@@ -1,11 +1,11 @@
 """Retention: decides where a stream's policy allows truncation. Pure: takes cuts, returns a cut.
 
-Stream cuts are recorded periodically, each with its time and the bytes written before it. Without subscribers, a stream
-is truncated at the latest recorded cut that leaves what the policy requires. With subscribers, it is truncated at the
-position of the slowest one, within the policy's bounds: at least the limit is always kept, and at most the maximum if
-one is set.
+Stream cuts are recorded periodically, with their times and the bytes written before them. Without subscribers, a stream
+is truncated at the latest recorded cut that leaves the data required by the policy. With subscribers, it is truncated
+at the slowest subscriber's position, within the policy's bounds: at least the limit is always kept, and at most the
+maximum, if set.
 
-Invariant: no kept cut lies before an earlier one, so that cuts can be found by bisection.
+Invariant: the recorded cuts never go backwards, so that bisection finds cuts.
 
 Follows the retention part of `StreamMetadataTasks`.
 """
@@ -20,7 +20,7 @@ from segstore.server.controller.state import Comparison, Epoch, RetentionCut, St
 
 
 def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, now_ms: int) -> Cut | None:
-    """Return where to truncate, given the position of the slowest subscribers ({} for none); None: nowhere yet."""
+    """Returns where to truncate, or None. subscribers: position of the slowest subscribers; {} without subscribers."""
     kept = stream.retention_cuts
     if not kept:
         return None

@@ -1,8 +1,8 @@
-"""Scaling of a stream: replaces some of its segments with others that cover the same key ranges.
+"""Scaling of a stream: replaces segments with new segments that cover the same key ranges.
 
-Invariant: a new epoch is recorded once its segments exist and the replaced ones are sealed, so a reader at the end of a
-segment finds the successors. Until then the old epoch is current, for the configured delay, and `status` reports that.
-Refused: segments that are not current, ranges that do not cover the same keys, fewer segments than the policy's
+Invariant: a new epoch is recorded once its segments exist and the replaced segments are sealed, so a reader at the end
+of a segment finds the successors. Until then the old epoch is current, for the configured delay, and `status` reports
+that. Refused: segments that are not current, ranges that do not cover the same keys, fewer segments than the policy's
 minimum. Follows `PersistentStreamBase.submitScale`, `ScaleOperationTask` and `StreamMetadataTasks.checkScale`.
 """
 
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
-from segstore.server.controller.state import Core, Due, KeyRange, Scale, Segment, Stream, history
+from segstore.server.controller.state import Core, Due, KeyRange, Scale, Stream, StreamSegment, history
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.wire.names import split_segment_id
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Scaling:
 
     async def start(
         self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
-    ) -> tuple[list[Segment], int]:
+    ) -> tuple[list[StreamSegment], int]:
         """Accept a scale; return the new segments and the number of the epoch that ends. Repeating it is allowed.
 
         The new segments are numbered and returned in the order of `ranges`.
@@ -79,18 +80,18 @@ class Scaling:
         await self.finish(stream)
 
     async def finish(self, stream: Stream) -> None:
-        """Execute the accepted scale, if there is one. The caller holds the stream's lock."""
+        """Executes the accepted scale, if any. The caller holds the stream's lock."""
         if stream.scale is None:
             return
         core = self._core
         sealed = _as_current(stream, stream.scale)
         now_ms = core.now_ms()
         coming = history.next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
-        async for segment in core.pace.over(list(coming.made.values())):
+        async for segment in InSteps(list(coming.made.values())):
             name = stream.segment_name(segment)
             await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         sizes = {}
-        async for identifier in core.pace.over(sealed):
+        async for identifier in InSteps(sealed):
             sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
         core.record(op.ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 

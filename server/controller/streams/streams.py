@@ -2,7 +2,7 @@
 
 Invariant: segments are created in the segment store before the state names them, and deleted there before the state
 drops them; a call that fails in between can be repeated. A stream created again under an old name numbers its segments
-after the old ones, because their names cannot be used again.
+after the old segments, because segment names cannot be used again.
 
 Follows `StreamMetadataTasks`, `ControllerService`, `AbstractStreamMetadataStore`. Deliberate differences: by default
 the stream of watermarks (`_MARK…`) is created when a client first asks for its segments, and is not listed; a stream
@@ -11,6 +11,7 @@ cannot be created without segments.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from heapq import nsmallest
@@ -18,10 +19,10 @@ from itertools import chain
 from typing import Any, Final
 
 from segstore.server.controller import errors
-from segstore.server.controller.pace import PER_TICK
 from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
-from segstore.server.controller.state import MARK_PREFIX, Core, Segment, Stream, history, require
+from segstore.server.controller.state import MARK_PREFIX, Core, Stream, StreamSegment, history, require
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.transactions import Transactions
 from segstore.wire.endpoint import Endpoint
@@ -31,9 +32,6 @@ from segstore.wire.schema import utf16
 
 _AT_ONCE: Final = 500
 """Number of names that a listing examines per loop iteration."""
-
-_AT_ONCE_BETWEEN: Final = 8
-"""Number of segments between cuts that count as one unit of `Pace`."""
 
 _TAG_PARTS: Final = 25
 _TAG_SEED: Final = java_hash_code("StreamTags")
@@ -56,7 +54,7 @@ async def page(
     after, size = order(token) if token else None, core.config.page_size
     for at in range(0, len(every), _AT_ONCE):
         piece = every[at : at + _AT_ONCE]
-        await core.pace.take(1 + PER_TICK * len(piece) // _AT_ONCE)
+        await asyncio.sleep(0)
         last = order(found[-1]) if len(found) == size else None
         keyed = ((order(name), name) for name in piece if listed(name))
         fitting = (name for key, name in keyed if (after is None or key > after) and (last is None or key < last))
@@ -87,7 +85,7 @@ class Streams:
             await self._create_mark(scope, MARK_PREFIX + stream)
 
     async def _create_mark(self, scope: str, stream: str) -> None:
-        """Create a stream of watermarks, unless it exists. Its name is valid if that of its stream is."""
+        """Creates a stream of watermarks, unless it exists. Its name is valid if its stream's name is."""
         with suppress(errors.AlreadyExists):
             await self._create(scope, stream, StreamConfig())
 
@@ -98,9 +96,7 @@ class Streams:
                 raise errors.AlreadyExists("stream", f"{scope}/{stream}")
             number = core.state.numbers.get(f"{scope}/{stream}", 0)
             now_ms = core.now_ms()
-            async for segment in core.pace.over(
-                history.first_epoch(config.scaling.min_segments, number, now_ms).segments
-            ):
+            async for segment in InSteps(history.first_epoch(config.scaling.min_segments, number, now_ms).segments):
                 await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(op.StreamCreated(scope, stream, config, number, now_ms))
@@ -111,7 +107,7 @@ class Streams:
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
             await self._scaling.finish(found)
-            async for segment in self._core.pace.over(found.current.segments):
+            async for segment in InSteps(found.current.segments):
                 await self._core.segments.update_policy(found.segment_name(segment), config.scaling)
             self._core.record(op.StreamUpdated(scope, stream, config))
             count, wanted = len(found.current.segments), config.scaling.min_segments
@@ -119,7 +115,7 @@ class Streams:
                 await self._scaling.replace(found, history.equal_ranges(wanted))
 
     async def truncate(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Truncate a stream at a cut, which must not be before the last one."""
+        """Truncates a stream at a cut, which must not be before the last cut."""
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
             self.check_progress(found, found.cut, cut)
@@ -128,13 +124,13 @@ class Streams:
                 for segment in history.between(found.epochs, found.cut, cut)
                 if segment.id not in cut and segment.id not in found.deleted
             ]
-            async for identifier, offset in self._core.pace.over(list(cut.items())):
+            async for identifier, offset in InSteps(list(cut.items())):
                 if offset > 0:
                     name = found.segment_name(found.segment(identifier))
                     # A cut beyond the end truncates nothing, but the stream begins there, as in Pravega.
                     if offset <= await self._core.segments.segment_length(name):
                         await self._core.segments.truncate_segment(name, offset)
-            async for segment in self._core.pace.over(gone):
+            async for segment in InSteps(gone):
                 await self._core.segments.delete_segment(found.segment_name(segment))
             self._core.record(op.StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
 
@@ -147,7 +143,7 @@ class Streams:
             await self._scaling.finish(found)
             await self._transactions.settle(found)
             sizes = {}
-            async for segment in self._core.pace.over(found.current.segments):
+            async for segment in InSteps(found.current.segments):
                 sizes[segment.id] = await self._core.segments.seal_segment(found.segment_name(segment))
             self._core.record(op.StreamSealed(scope, stream, sizes))
 
@@ -165,7 +161,7 @@ class Streams:
             self._core.record(op.StreamDeleted(scope, stream))
 
     async def _delete_segments(self, stream: Stream) -> None:
-        async for segment in self._core.pace.over(list(stream.all_segments())):
+        async for segment in InSteps(list(stream.all_segments())):
             await self._core.segments.delete_segment(stream.segment_name(segment))
 
     # Queries ---------------------------------------------------------------------------------------------------
@@ -199,7 +195,7 @@ class Streams:
 
         return await page(self._core, streams, token, _tag_order, listed, accepts)
 
-    async def current(self, scope: str, stream: str) -> list[Segment]:
+    async def current(self, scope: str, stream: str) -> list[StreamSegment]:
         """Return the segments that take writes, by key; an empty list if the stream is sealed."""
         found = await self._get_or_mark(scope, stream)
         return [] if found.sealed else list(found.current.segments)
@@ -207,13 +203,13 @@ class Streams:
     async def head(self, scope: str, stream: str) -> Cut:
         return (await self._get_or_mark(scope, stream)).head()
 
-    def at_epoch(self, scope: str, stream: str, epoch: int) -> list[Segment]:
+    def at_epoch(self, scope: str, stream: str, epoch: int) -> list[StreamSegment]:
         """Return the segments of an epoch, by key."""
         if epoch < 0:
             raise errors.InvalidArgument(f"epoch {epoch} is negative")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
-    async def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
+    async def following(self, scope: str, stream: str, identifier: int) -> dict[StreamSegment, list[int]]:
         """Return the successors of a segment, each with all its predecessors; empty at the end of a sealed stream.
 
         The caller may have reached the end of a segment while its epoch is about to end. A reader would take an empty
@@ -230,8 +226,10 @@ class Streams:
                 await self._transactions.finish_due(found)
             return history.successors(found.epochs, identifier)
 
-    async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
-        """Return the segments from one stream cut to another; one of them may be empty, for the beginning or the end.
+    async def between(
+        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[StreamSegment]:
+        """Returns the segments from one stream cut to another. One cut may be empty: the beginning or the end.
 
         A cut need not cover all keys here, and unknown segments in it are ignored.
         """
@@ -244,10 +242,10 @@ class Streams:
             _check_epochs(found, cut)
             if all(history.find_segment(found.epochs, identifier) is None for identifier in cut):
                 raise errors.BrokenStreamCut(found.full_name, "it names no segment of the stream")
-        segments: list[Segment] = []
+        segments: list[StreamSegment] = []
         try:
             for piece in history.pieces_between(tuple(found.epochs), start, end):
-                await self._core.pace.take(1 + len(piece) // _AT_ONCE_BETWEEN)
+                await asyncio.sleep(0)
                 segments += piece
         except ValueError as error:
             raise errors.InvalidStreamCut(found.full_name, str(error)) from error
@@ -282,7 +280,7 @@ class Streams:
             )
 
     def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
-        """Refuse a cut that is invalid for this stream, or before an earlier one."""
+        """Refuses a cut that is invalid for this stream, or before the `earlier` cut."""
         self._core.check_cut(len(cut))
         if not cut:
             raise errors.InvalidArgument("the stream cut is empty")
@@ -296,7 +294,7 @@ class Streams:
     def _unsealed(self, scope: str, stream: str) -> Stream:
         found = self._core.state.stream(scope, stream)
         if found.sealed:
-            raise errors.StreamSealed(found.full_name)
+            raise errors.StreamIsSealed(found.full_name)
         return found
 
     async def _get_or_mark(self, scope: str, stream: str) -> Stream:
@@ -312,7 +310,7 @@ class Streams:
 
 
 def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
-    """Refuse a cut that names an unknown epoch; with `NotFound` if it names no known one."""
+    """Refuses a cut that names an unknown epoch; with `NotFound` if all are unknown."""
     named = sorted({split_segment_id(identifier)[0] for identifier in cut})
     if named[0] >= 0:
         stream.epoch(named[0])
@@ -321,7 +319,7 @@ def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
 
 
 def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
-    """Return why a cut is invalid; raises `BrokenStreamCut` if it names unknown segments or has reached none."""
+    """Returns why a cut is invalid, or None. Raises `BrokenStreamCut` for unknown, or only unreached, segments."""
     _check_epochs(stream, cut)
     for identifier in cut:
         try:

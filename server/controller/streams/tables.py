@@ -1,7 +1,7 @@
 """Key-value tables: partitions are table segments, created and deleted with the table.
 
-Invariant: a table's partitions never change; a table created again under an old name numbers them after the old ones.
-Follows `TableMetadataTasks` and `ControllerService`.
+Invariant: a table's partitions never change; a table created again under an old name numbers its partitions after the
+old partitions. Follows `TableMetadataTasks` and `ControllerService`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from segstore.server.controller.errors import AlreadyExists, InvalidArgument, InvalidName
 from segstore.server.controller.policies import TableConfig
-from segstore.server.controller.state import TABLE_SUFFIX, Core, Segment, Table, history
+from segstore.server.controller.state import TABLE_SUFFIX, Core, StreamSegment, Table, history
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.streams import page
 from segstore.wire.names import is_user_stream_name
 
@@ -40,7 +41,7 @@ class Tables:
             now_ms = core.now_ms()
             table = Table(scope, name, config, now_ms, history.first_epoch(config.partitions, number, now_ms))
             key_bytes = config.primary_key_bytes + config.secondary_key_bytes
-            async for segment in core.pace.over(table.epoch.segments):
+            async for segment in InSteps(table.epoch.segments):
                 await core.segments.create_table(table.segment_name(segment), key_bytes, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(op.TableCreated(scope, name, config, number, now_ms))
@@ -48,7 +49,7 @@ class Tables:
     def get(self, scope: str, name: str) -> TableConfig:
         return self._core.state.table(scope, name).config
 
-    def partitions(self, scope: str, name: str) -> list[Segment]:
+    def partitions(self, scope: str, name: str) -> list[StreamSegment]:
         """Return the table's segments, by key."""
         return list(self._core.state.table(scope, name).epoch.segments)
 
@@ -60,6 +61,6 @@ class Tables:
         core = self._core
         async with core.lock("table", scope, name):
             table = core.state.table(scope, name)
-            async for segment in core.pace.over(table.epoch.segments):
+            async for segment in InSteps(table.epoch.segments):
                 await core.segments.delete_table(table.segment_name(segment))
             core.record(op.TableDeleted(scope, name))

@@ -16,6 +16,7 @@ Follows `StreamTransactionMetadataTasks`, `CommitRequestHandler` and `AbortReque
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -28,14 +29,15 @@ from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.state import (
     Core,
     Due,
-    Segment,
     Stream,
+    StreamSegment,
     Timer,
     Transaction,
     TransactionStatus,
     transaction_epoch,
 )
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.writers import note
 
 _log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ _LEASES_MAX: Final = 1000
 """No transaction lives longer than this many of its leases (`StreamTransactionMetadataTasks`)."""
 
 _NO_TIME: Final = -(2**63)
-"""The timestamp of a commit without one."""
+"""Timestamp of a commit without a timestamp."""
 
 _PLAIN: Final = ScalingPolicy()
 
@@ -61,8 +63,8 @@ class Transactions:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[Segment]]:
-        """Open a transaction; return its id and the segments of its epoch, for each of which its own segment exists."""
+    async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[StreamSegment]]:
+        """Opens a transaction and creates its segments; returns its id and the segments of its epoch."""
         core = self._core
         core.state.stream(scope, stream)
         if not core.config.min_lease_ms <= lease_ms <= core.config.max_lease_ms:
@@ -79,9 +81,9 @@ class Transactions:
             epoch = found.current.reference
             identifier = UUID(int=epoch << 96 | next(core.transaction_ids))
             segments = []
-            async for segment, name in core.pace.over(list(found.transaction_segments(identifier))):
+            async for segment, name in InSteps(list(found.transaction_segments(identifier))):
                 await core.segments.create_segment(name, _PLAIN, found.config.rollover_bytes)
-                segments.append(Segment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
+                segments.append(StreamSegment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
             now_ms = core.now_ms()
             must_end_ms = now_ms + min(_LEASES_MAX * lease_ms, core.config.max_transaction_ms)
             core.record(op.TransactionOpened(scope, stream, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
@@ -149,9 +151,9 @@ class Transactions:
             await self._end_or_retry(found, timer.transaction)
 
     async def settle(self, stream: Stream) -> None:
-        """End every transaction: commit those with a requested commit, abort the others. The caller holds the lock."""
+        """Ends every transaction: commits it if a commit was requested, else aborts it. The caller holds the lock."""
         core = self._core
-        async for identifier, transaction in core.pace.over(list(stream.transactions.items())):
+        async for identifier, transaction in InSteps(list(stream.transactions.items())):
             if transaction.status is TransactionStatus.OPEN:
                 core.record(op.AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
         await self._end(stream, list(stream.transactions))
@@ -174,7 +176,7 @@ class Transactions:
     # Ending ----------------------------------------------------------------------------------------------------
 
     def _may_end(self, stream: Stream, identifier: UUID, *, commit: bool) -> bool:
-        """Whether ending is still to be asked for; refuses the opposite of what was asked before."""
+        """Whether the transaction is still open; refuses a commit after an abort and vice versa."""
         status = self.status(stream.scope, stream.name, identifier)
         if status is None:
             raise errors.NotFound("transaction", f"{identifier} of stream {stream.full_name}")
@@ -203,7 +205,7 @@ class Transactions:
             if stream.transactions[identifier].status is TransactionStatus.COMMITTING:
                 committing.append(identifier)
                 continue
-            async for _, name in core.pace.over(list(stream.transaction_segments(identifier))):
+            async for _, name in InSteps(list(stream.transaction_segments(identifier))):
                 await core.segments.delete_segment(name)
             self._ended(stream, identifier, committed=False)
         committing.sort(key=lambda each: (transaction_epoch(each), stream.transactions[each].order))
@@ -213,35 +215,35 @@ class Transactions:
                 await self._merge(stream, stream.current.segments, together)
             else:
                 await self._roll(stream, epoch, together)
-            async for identifier in core.pace.over(together):
+            async for identifier in InSteps(together):
                 await self._note_time(stream, stream.transactions[identifier])
                 self._ended(stream, identifier, committed=True)
 
-    async def _merge(self, stream: Stream, targets: Sequence[Segment], identifiers: Sequence[UUID]) -> None:
+    async def _merge(self, stream: Stream, targets: Sequence[StreamSegment], identifiers: Sequence[UUID]) -> None:
         sources: dict[int, list[str]] = {}
         for identifier in identifiers:
-            async for segment, name in self._core.pace.over(list(stream.transaction_segments(identifier))):
+            async for segment, name in InSteps(list(stream.transaction_segments(identifier))):
                 sources.setdefault(segment.number, []).append(name)
         for target in targets:
             names = sources[target.number]
             for start in range(0, len(names), _MERGED_AT_ONCE):
                 some = names[start : start + _MERGED_AT_ONCE]
-                await self._core.pace.take(len(some))
+                await asyncio.sleep(0)
                 await self._core.segments.merge_segments(stream.segment_name(target), some)
 
     async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
         """Merge transactions of an older epoch; every step is idempotent."""
-        segments, pace = self._core.segments, self._core.pace
+        segments = self._core.segments
         now_ms = self._core.now_ms()
         again, current = op.rolled(stream, epoch, now_ms)
-        async for segment in pace.over(again.segments):
+        async for segment in InSteps(again.segments):
             await segments.create_segment(stream.segment_name(segment), _PLAIN, stream.config.rollover_bytes)
         await self._merge(stream, again.segments, identifiers)
-        async for segment in pace.over(current.segments):
+        async for segment in InSteps(current.segments):
             name = stream.segment_name(segment)
             await segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         sizes = {}
-        async for segment in pace.over((*again.segments, *stream.current.segments)):
+        async for segment in InSteps((*again.segments, *stream.current.segments)):
             sizes[segment.id] = await segments.seal_segment(stream.segment_name(segment))
         self._core.record(op.EpochRolled(stream.scope, stream.name, epoch, sizes, now_ms))
 
@@ -249,7 +251,7 @@ class Transactions:
         if not transaction.writer or transaction.timestamp == _NO_TIME:
             return
         position = {}
-        async for segment in self._core.pace.over(stream.current.segments):
+        async for segment in InSteps(stream.current.segments):
             position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
         # A timestamp before the writer's last one, or beyond the limit of writers, is ignored; the transaction is
         # committed.

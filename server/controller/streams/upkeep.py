@@ -13,6 +13,7 @@ from segstore.server.controller.policies import ScalingType
 from segstore.server.controller.segment_admin import Load
 from segstore.server.controller.state import Core, Due, RetentionCut, Stream, history
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.autoscale import Watch, decide, measure
 from segstore.server.controller.streams.retention import obsolete, truncation_point
 from segstore.server.controller.streams.scaling import Scaling
@@ -43,7 +44,7 @@ class Upkeep:
             self._core.schedule_once(self._core.config.scaling.tick_ms, Due.LOAD, scope, stream)
 
     async def run_retention(self, scope: str, stream: str) -> None:
-        """Record a stream cut and truncate what the policy does not require."""
+        """Records a stream cut and truncates data that the policy does not require."""
         found = self._find(scope, stream)
         if found is None or found.config.retention is None:
             return
@@ -60,7 +61,7 @@ class Upkeep:
             return
         core = self._core
         cut = {}
-        async for segment in core.pace.over(stream.current.segments):
+        async for segment in InSteps(stream.current.segments):
             cut[segment.id] = await core.segments.segment_length(stream.segment_name(segment))
         if self._find(stream.scope, stream.name) is not stream:  # it was deleted meanwhile
             return
@@ -94,7 +95,7 @@ class Upkeep:
         current = stream.current
         names = {stream.segment_name(segment): segment.id for segment in current.segments}
         loads: dict[str, Load] = {}
-        async for name in core.pace.over(list(names)):
+        async for name in InSteps(list(names)):
             loads |= await core.segments.loads([name])
         now_ms = core.now_ms()
         for name, load in loads.items():

@@ -21,20 +21,21 @@ from operator import attrgetter
 from struct import Struct
 from typing import Final
 
-from segstore.server.controller.errors import ControllerError, StreamSealed
+from segstore.server.controller.errors import ControllerError, StreamIsSealed
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import (
     MARK_PREFIX,
     Core,
     Due,
     KeyRange,
-    Segment,
     Stream,
+    StreamSegment,
     Watermark,
     WriterMark,
     history,
 )
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire import Event, encode
 
@@ -45,9 +46,6 @@ _SEGMENT: Final = Struct(">qdd")
 _OFFSET: Final = Struct(">q")
 _REVISION: Final = Struct(">BBBBi")
 """Header of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
-
-_AT_ONCE: Final = 16
-"""Number of positions that count as one unit of `Pace`."""
 
 _SHORT, _MIDDLE = 1 << 7, 1 << 14
 
@@ -63,7 +61,7 @@ class Watermarks:
         self._behind_since.clear()
 
     async def run(self, scope: str, stream: str) -> None:
-        """Write a watermark if one is due; set a timer for the next one while there are active writers."""
+        """Writes a watermark if it is due; sets a timer for the next watermark while there are active writers."""
         found = self._core.state.find_stream(scope, stream)
         if found is None:
             self._behind_since.pop(f"{scope}/{stream}", None)
@@ -76,8 +74,7 @@ class Watermarks:
         if last is not None and any(mark.timestamp <= last.lower for mark in active):
             return
         bound = UpperBound(found)
-        for mark in active:
-            await self._core.pace.take(1 + len(mark.position) // _AT_ONCE)
+        async for mark in InSteps(active):
             bound.add(mark.position)
         cut = bound.cut({} if last is None else last.cut)
         if not cut:
@@ -93,18 +90,18 @@ class Watermarks:
         scope, name = stream.scope, MARK_PREFIX + stream.name
         segments = await self._streams.current(scope, name)
         if not segments:
-            raise StreamSealed(f"{scope}/{name}")
+            raise StreamIsSealed(f"{scope}/{name}")
         event = encode(Event(encode_watermark(stream, watermark)))
         await self._core.segments.append_event(segments[0].name(scope, name), watermark.number, event)
         if self._core.state.find_stream(scope, stream.name) is stream:  # not deleted or recreated meanwhile
             self._core.record(op.WatermarkWritten(scope, stream.name, watermark))
 
     async def _active(self, stream: Stream) -> list[WriterMark]:
-        """Return the marks of active writers; forget the others."""
+        """Returns the marks of active writers; forgets inactive writers."""
         last, now_ms = stream.watermark, self._core.now_ms()
         behind_since = self._behind_since.setdefault(stream.full_name, {})
         active = []
-        async for writer in self._core.pace.over(list(stream.writers)):
+        async for writer in InSteps(list(stream.writers)):
             if self._core.state.find_stream(stream.scope, stream.name) is not stream:
                 self._behind_since.pop(stream.full_name, None)
                 return []
@@ -129,7 +126,7 @@ class UpperBound:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._segments: list[Segment] = []
+        self._segments: list[StreamSegment] = []
         """Sorted by key; no two overlap."""
         self._offsets: dict[int, int] = {}
         self._unknown = 0
@@ -146,7 +143,7 @@ class UpperBound:
                 self._raise_to(segment, offset)
 
     def cut(self, last: Mapping[int, int]) -> Cut:
-        """Return the stream cut, which is not before the last one; empty if no position was in the stream.
+        """Returns the stream cut, which is not before the last cut; empty if no position was in the stream.
 
         As in Pravega, keys that the positions do not cover are covered by segments of the newest epoch in the positions
         or the last cut, even if the last cut covers them.
@@ -173,7 +170,7 @@ class UpperBound:
             for segment in newest.overlapping(start, end):
                 self._raise_to(segment, 0)
 
-    def _raise_to(self, segment: Segment, offset: int) -> None:
+    def _raise_to(self, segment: StreamSegment, offset: int) -> None:
         """Raise the bound to an offset of a segment, which implies all segments before it."""
         # A writer that has written nothing to a segment reports -1, but readers cannot start from such a cut.
         offset = max(offset, 0)
@@ -202,7 +199,7 @@ def _value(content: bytes) -> bytes:
 
 
 def _count(number: int) -> bytes:
-    """Encode a number in one, two or four bytes; the first bits give the length."""
+    """Encodes a number in 1, 2 or 4 bytes; the first bits give the length."""
     if number < _SHORT:
         return number.to_bytes(1, "big")
     if number < _MIDDLE:

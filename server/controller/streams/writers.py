@@ -16,7 +16,8 @@ from segstore.server.controller.state import operations as op
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 
 _SMALL: Final = 64
-"""Segments of a short position. Longer ones are accepted while all positions together average at most this many."""
+"""Segments of a short position. Longer positions are accepted while all positions together average at most this
+many."""
 
 
 def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:

@@ -1,10 +1,10 @@
 """kazoo's network connection to ZooKeeper, closed by force when its session ends, or when it is stuck.
 
-A kazoo client whose session has expired opens a new one by itself, with the pending requests. Here a session object is
-one session, so its client gets no further connection. This also makes a client stop quickly: kazoo waits for its
+A kazoo client whose session has expired opens a new session by itself, with the pending requests. Here a session object
+is one session, so its client gets no further connection. This also makes a client stop quickly: kazoo waits for its
 threads, which wait for the servers, for a pause between attempts, or for the reply to their close request.
 
-Invariant: after `end` no connection is made; after `cut` none is left, and nothing in kazoo waits for one.
+Invariant: after `end`, kazoo makes no connection; after `cut`, it has no connection and waits for none.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class KazooLine:
         self._ended.set()
 
     def cut(self) -> None:
-        """Refuses new connections and closes the existing one."""
+        """Refuses new connections and closes the current connection."""
         with self._lock:
             self._ended.set()
         self.drop(self.current)
 
     @property
     def current(self) -> socket.socket | None:
-        """The last connection made, open or not; None before the first one."""
+        """Returns the last connection made, open or not; None before the first connection."""
         with self._lock:
             return self._socket
 

@@ -1,18 +1,19 @@
 """Sessions with a real ZooKeeper, through kazoo (the extra `zookeeper`).
 
-A session object is one session from start to end; another one needs another `connect`. kazoo would open a new session
+A session object is one session from start to end; a new session needs another `connect`. kazoo would open a new session
 by itself, so it gets no further connection once it reports that the session is lost. kazoo calls back on its own
 threads; everything is passed to the loop's thread.
 
 A ZooKeeper that has lost its data, or was restored from an older copy, closes connections of sessions that have seen
 newer data, without a reply. So a session without a connection reads the servers' last change through a new connection,
-and is lost if it has seen a newer one. A ZooKeeper that has just started may ignore requests for sessions, and kazoo
+and is lost if it has seen a newer change. A ZooKeeper that has just started may ignore requests for sessions, and kazoo
 would wait for the reply until the session has expired. So once the service answers a new session, a connection that was
 stuck before is closed, and kazoo reconnects.
 
-Invariants: no request outlives its session or waits longer than its timeout, and none is queued: a request without a
-connection raises `Disconnected` at once. After `aclose`, no thread of kazoo's or ours is left. With credentials, every
-created node is accessible with them only.
+Invariants: no request outlives its session, waits longer than its timeout, or is queued: a request without a connection
+raises `Disconnected` at once. After `aclose`, no thread is left, also not in kazoo. With credentials, every created
+node is accessible only with them.
+
 Refused with `Unreachable`, in one sentence: servers that do not answer, invalid names, a missing kazoo, and a tree that
 can be changed without the credentials.
 """
@@ -317,7 +318,7 @@ class ZooKeeperSession(CoordinationSession):
 
     async def _look(self) -> None:
         """While disconnected: closes a stuck connection once the service answers, or marks the session as lost if the
-        service's data is older than what it has seen.
+        service's data is older than the session.
         """
         while True:
             await asyncio.sleep(_LOOK_S)

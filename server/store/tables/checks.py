@@ -45,7 +45,7 @@ def check_key_versions(versions: Iterable[int]) -> None:
 
 
 def check_lengths_to_write(segment: str, key_length: int, keys: Sequence[tuple[bytes, int]], what: str) -> None:
-    """Refuses keys (key, version) that a fixed-key table cannot hold; ``what`` is the beginning of the text."""
+    """Refuses keys (key, version) that a fixed-key table cannot hold; ``what``: the first words of the error's text."""
     for key, version in keys:
         if len(key) != key_length:
             # The reference prints a Netty buffer here; the text keeps its recognisable parts.
@@ -59,7 +59,7 @@ def check_lengths_to_write(segment: str, key_length: int, keys: Sequence[tuple[b
 
 
 def check_lengths_to_read(segment: str, key_length: int, keys: Sequence[bytes]) -> None:
-    """Refuses keys that a fixed-key table cannot hold: first those that no table can hold, then those of this table."""
+    """Refuses keys that no fixed-key table can hold, then keys of another length than this table's."""
     for key in keys:
         if not 0 < len(key) <= MAX_FIXED_KEY_BYTES:
             raise IllegalArgument(

@@ -124,7 +124,7 @@ class SortedKeys:
             self._items.remove(self._item(key))
 
     def walk(self, start: bytes) -> Iterator[bytes]:
-        """Yields the keys at or after ``start`` (a prefix, or a key if there are none), in order.
+        """Yields the keys at or after ``start`` in order. start: begins with the prefix, if the table has prefixes.
 
         The table must not change during the iteration.
         """

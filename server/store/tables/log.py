@@ -44,7 +44,7 @@ class LogEntry(NamedTuple):
     value: bytes | None
 
 
-class Located(NamedTuple):
+class LocatedEntry(NamedTuple):
     """An entry in appended bytes: its position, size and key, and whether it is a removal."""
 
     at: int
@@ -64,7 +64,7 @@ def serialize_removal(key: bytes) -> bytes:
 
 
 def entry_at(log: SegmentData, offset: int) -> LogEntry:
-    """Returns the entry at an offset that is known to hold one."""
+    """Returns the entry at `offset`, which must be the start of an entry."""
     _, key_size, value_size, version = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     body = log.read_bytes(offset + HEADER_BYTES, key_size + max(value_size, 0))
     return LogEntry(
@@ -77,7 +77,7 @@ def entry_at(log: SegmentData, offset: int) -> LogEntry:
 
 
 def entry_size(log: SegmentData, offset: int) -> int:
-    """Returns the size of the entry at an offset that is known to hold one."""
+    """Returns the size of the entry at `offset`, which must be the start of an entry."""
     _, key_size, value_size, _ = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     return HEADER_BYTES + int(key_size) + max(int(value_size), 0)
 
@@ -109,13 +109,13 @@ def entries_between(log: SegmentData, offset: int, end: int) -> Iterator[LogEntr
         offset += size
 
 
-def locate_entries(data: bytes | bytearray | memoryview) -> list[Located] | None:
+def locate_entries(data: bytes | bytearray | memoryview) -> list[LocatedEntry] | None:
     """Locates the entries in bytes appended to a table; returns None if the bytes are not entries only.
 
     Keys are copied, values are not read.
     """
     view = memoryview(data)
-    found: list[Located] = []
+    found: list[LocatedEntry] = []
     at, end = 0, len(view)
     while at < end:
         if at + HEADER_BYTES > end:
@@ -125,7 +125,7 @@ def locate_entries(data: bytes | bytearray | memoryview) -> list[Located] | None
         size = HEADER_BYTES + key_size + max(value_size, 0)
         if form != 0 or key_size < 0 or value_size < _REMOVAL or at + size > end:
             return None
-        found.append(Located(at, size, bytes(view[body : body + key_size]), value_size == _REMOVAL))
+        found.append(LocatedEntry(at, size, bytes(view[body : body + key_size]), value_size == _REMOVAL))
         at += size
     return found
 

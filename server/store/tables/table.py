@@ -1,7 +1,7 @@
 """State of one table segment: a hash table, or a fixed-key table with sorted keys.
 
-Invariant: ``_index`` maps each key of the table to the offset of its entry in the segment. The segment's bytes are
-those that the reference would have written, so versions, lengths and positions match it to the byte.
+Invariant: ``_index`` maps each key of the table to the offset of its entry in the segment. The segment's bytes are the
+bytes that the reference would write, so versions, lengths and positions match exactly.
 
 Nothing here writes. ``plan_update`` and ``plan_remove`` check a request and return the bytes to append; the container
 appends them to the segment in a journaled operation like any other, and notifies the table with ``appended``. Recovery
@@ -173,7 +173,7 @@ class TableSegment:
         return TableWrite(b"".join(parts), list(ends)[:-1], ())
 
     def plan_remove(self, keys: Iterable[tuple[Buffer, int]], offset: int = -1, *, sealed: bool = False) -> TableWrite:
-        """Plans to remove ``keys`` (key, version), as ``plan_update``; missing keys are removed like others."""
+        """Plans to remove ``keys`` (key, version), as ``plan_update``; removing a missing key is allowed."""
         conditions = [(bytes(key), version) for key, version in keys]
         self._check(conditions, None, "Key Length", offset, sealed)
         removed = [key for key, _ in conditions]
@@ -288,7 +288,7 @@ class TableSegment:
         """Returns the changes since ``from_position``, about ``count`` entries at most.
 
         Raises ``Unsupported`` for a fixed-key table, ``IllegalArgument`` for a position outside the table and
-        ``Unmapped`` for one that is inside an entry or truncated.
+        ``Unmapped`` for a position inside an entry or in the truncated part.
         """
         if self.is_fixed_key:
             raise Unsupported("entryDeltaIterator", segment=self.name, operation="readTableEntriesDelta")

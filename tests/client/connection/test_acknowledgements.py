@@ -7,9 +7,9 @@ from uuid import UUID
 
 from segstore.client.connection import Flow
 from segstore.client.connection.acknowledgements import Ack, acknowledge
-from segstore.client.connection.outbox import Counters
+from segstore.client.connection.outbox import EventCounters
 from segstore.wire import DataAppended, encode
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.request_id import FLOWS_DISABLED, pack
 from tests.wire.rows import rows_of
 
@@ -39,7 +39,7 @@ def ack(flow: int, number: int) -> Ack:
     return WRITER, number, number - 1, pack(flow, 5), 10 * number
 
 
-def rows(*acks: Ack) -> Rows:
+def rows(*acks: Ack) -> FrameRows:
     return rows_of(
         encode(DataAppended(id_, UUID(bytes=writer), now, before, at)) for writer, now, before, id_, at in acks
     )
@@ -53,7 +53,7 @@ def flows_of(*numbers: int) -> tuple[dict[int, FakeFlow], dict[int, Flow]]:
 
 def test_each_flow_gets_its_own_in_order_and_those_for_nobody_are_counted() -> None:
     fakes, flows = flows_of(1, 2)
-    counters = Counters()
+    counters = EventCounters()
     acknowledge(rows(ack(1, 1), ack(2, 1), ack(3, 1), ack(1, 2)), flows, counters)
     assert [each.acks for each in fakes.values()] == [[ack(1, 1), ack(1, 2)], [ack(2, 1)]]
     assert counters.dropped_replies == 1
@@ -61,7 +61,7 @@ def test_each_flow_gets_its_own_in_order_and_those_for_nobody_are_counted() -> N
 
 def test_a_flow_that_fails_ends_alone_and_gets_no_more() -> None:
     fakes, flows = flows_of(1, 2)
-    counters = Counters()
+    counters = EventCounters()
     acknowledge(rows(ack(1, 13), ack(1, 14), ack(2, 1)), flows, counters)
     assert [type(each) for each in fakes[1].failures] == [ZeroDivisionError]
     assert (fakes[1].acks, fakes[2].acks) == ([ack(1, 13)], [ack(2, 1)])
@@ -70,5 +70,5 @@ def test_a_flow_that_fails_ends_alone_and_gets_no_more() -> None:
 
 def test_the_user_of_a_connection_without_flows_gets_all() -> None:
     fakes, flows = flows_of(FLOWS_DISABLED)
-    acknowledge(rows(ack(7, 1), ack(FLOWS_DISABLED, 2)), flows, Counters())
+    acknowledge(rows(ack(7, 1), ack(FLOWS_DISABLED, 2)), flows, EventCounters())
     assert fakes[FLOWS_DISABLED].acks == [ack(7, 1), ack(FLOWS_DISABLED, 2)]

@@ -392,7 +392,7 @@ async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_
     async with good_cluster() as mock:
         assert mock.address is not None
         reached = 0
-        for seed in range(2):
+        for seed in range(1):
             async with HostileStore(Endpoint(*mock.address), how, seed) as hostile:
                 pravega = connect(f"tcp://{mock.controller_uri}", settings(**SHORT, username=None))
                 async with asyncio.timeout(HANG_S):

@@ -12,7 +12,7 @@ import pytest
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, NodeState, NodeStates
-from segstore.client.connection.nodes import TRANSITIONS, Event
+from segstore.client.connection.nodes import TRANSITIONS, NodeEvent
 from segstore.client.controller import ControllerChannels
 from segstore.client.errors import ConnectFailed, ConnectTimedOut, NoNodeAvailable
 from segstore.client.retry import Backoff
@@ -87,11 +87,15 @@ def test_there_is_no_state_for_a_timeout() -> None:
 @pytest.mark.seed("601.4")
 def test_what_the_transition_table_lacks_is_refused() -> None:
     takes = {
-        Event.CONNECTING: lambda states: states.connecting("a", 0),
-        Event.READY: lambda states: states.ready("a"),
-        Event.DISCONNECTED: lambda states: states.disconnected("a", 0),
+        NodeEvent.CONNECTING: lambda states: states.connecting("a", 0),
+        NodeEvent.READY: lambda states: states.ready("a"),
+        NodeEvent.DISCONNECTED: lambda states: states.disconnected("a", 0),
     }
-    path = {NodeState.DISCONNECTED: [], NodeState.CONNECTING: [Event.CONNECTING], NodeState.READY: list(Event)[:2]}
+    path = {
+        NodeState.DISCONNECTED: [],
+        NodeState.CONNECTING: [NodeEvent.CONNECTING],
+        NodeState.READY: list(NodeEvent)[:2],
+    }
     for state, before in path.items():
         for event, take in takes.items():
             states = nodes("a")

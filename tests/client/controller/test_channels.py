@@ -14,10 +14,10 @@ import pytest
 from segstore.client.config import ClientSettings
 from segstore.client.connection import Endpoint
 from segstore.client.controller import ControllerChannels
-from segstore.client.controller.channels import Answer
+from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import Closed, NoNodeAvailable, OutcomeUnknown, PeerRefused, ProtocolViolation
 from segstore.client.retry import Backoff
-from segstore.server.controller.api import InFlight
+from segstore.server.controller.api import CallsInFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 from segstore.wire.controller_api import messages as m
 from tests.looped import looped
@@ -124,7 +124,7 @@ class Ending(grpc.GenericRpcHandler):
         self.refusal: grpc.StatusCode | None = None
         self.trailing: tuple[tuple[str, str], ...] = ()
         self.server = grpc.aio.server()
-        self.in_flight = InFlight(self.server, self)
+        self.in_flight = CallsInFlight(self.server, self)
         self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
 
     def service(self, handler_call_details: Any) -> Any:
@@ -227,7 +227,7 @@ async def test_a_refusal_is_repeated_unless_it_says_that_the_call_may_have_been_
 
 
 @asynccontextmanager
-async def draining(node: Ending, channels: ControllerChannels) -> AsyncIterator[asyncio.Task[Answer]]:
+async def draining(node: Ending, channels: ControllerChannels) -> AsyncIterator[asyncio.Task[NodeResponse]]:
     """A call in flight at a node that shuts down, after the client has switched to another node."""
     call = asyncio.create_task(channels.ask("createStream", CREATE))
     await node.has(1)

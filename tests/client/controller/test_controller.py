@@ -11,7 +11,7 @@ import pytest
 from segstore.client import connect
 from segstore.client.connection import Endpoint
 from segstore.client.controller import Controller, ControllerChannels, TableConfig
-from segstore.client.controller.channels import Answer
+from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchStream, NoSuchTable, ProtocolViolation, RequestRejected, RequestTimedOut
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
@@ -27,10 +27,10 @@ class Paged:
         self._pages = list(pages)
         self.asked: list[tuple[str, str, str]] = []
 
-    async def ask(self, method: str, request: Any) -> Answer:
+    async def ask(self, method: str, request: Any) -> NodeResponse:
         scope = "" if isinstance(request, m.ScopesRequest) else request.scope.scope
         self.asked.append((method, scope, request.continuationToken.token))
-        return Answer(self._pages.pop(0), Endpoint("127.0.0.1", 9090))
+        return NodeResponse(self._pages.pop(0), Endpoint("127.0.0.1", 9090))
 
 
 def token(text: str) -> Any:
@@ -82,10 +82,10 @@ class Scripted:
         self._answers = answers
         self.asked: list[tuple[str, Any]] = []
 
-    async def ask(self, method: str, request: Any) -> Answer:
+    async def ask(self, method: str, request: Any) -> NodeResponse:
         self.asked.append((method, request))
         left = self._answers[method]
-        return Answer(left.pop(0) if len(left) > 1 else left[0], Endpoint("127.0.0.1", 9090))
+        return NodeResponse(left.pop(0) if len(left) > 1 else left[0], Endpoint("127.0.0.1", 9090))
 
 
 def started(epoch: int) -> Any:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection import Append, Appends, ConnectionPool, Endpoint, FixedStore, Flow, InFlight, Pending
-from segstore.client.connection.outbox import Counters, Outbox
+from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, Flow, InFlightAppend
+from segstore.client.connection.outbox import EventCounters, Outbox
 from segstore.client.errors import ClientError, Closed, ProtocolViolation
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
@@ -123,6 +123,18 @@ async def test_after_a_reconnect_the_oldest_append_goes_alone_and_the_others_whe
         await writer.abort()
 
 
+class Alone:
+    """A writer with some appends to send."""
+
+    segment, writer_id, writer_bytes, request_id, frame_events = SEGMENT, WRITER, WRITER.bytes, 5, False
+
+    def __init__(self, appends: list[InFlightAppend]) -> None:
+        self.appends = appends
+
+    def take_turn(self, now_s: float, most_bytes: int) -> list[InFlightAppend]:
+        return self.appends
+
+
 @looped("sizes", [[0], [5], [100, 1, 0, 30], [5_000], [4_096, 5_000, 20_000], [1] * 300])
 async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: list[int]) -> None:
     class Socket:
@@ -138,19 +150,21 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
     config = settings()
     async with ScriptedStore() as store, ConnectionPool(config) as pool:
         flow: Flow = await pool.flow(store.endpoint, Recorder())
-        counters, socket = Counters(), Socket()
+        counters, socket = EventCounters(), Socket()
         outbox = Outbox(config, counters, asyncio.get_running_loop())
         outbox.opened(socket)  # type: ignore[arg-type]  # what it uses of one
         setup = SetupAppend(5, WRITER, SEGMENT, "")
         outbox.send(setup)
-        items = [Pending(bytes([65 + at % 26]) * size, 1, None, lambda _: None) for at, size in enumerate(sizes)]
-        append = Append(1, len(items), items, sum(sizes), 0.0)
-        Appends(flow, outbox, InFlight(), SEGMENT, WRITER, 5).send(append, [item.data for item in items])
         outbox.write()
+        outbox.turn_due = False
+        append = InFlightAppend(b"", print, 1, None, sum(sizes))
+        append.data = [bytes([65 + at % 26]) * size for at, size in enumerate(sizes)]
+        append.first, append.last = 1, len(sizes)
+        flow.appender = Alone([append])
+        outbox.turn_now(flow)
         encoder = AppendBlockEncoder()
         expected = encoder.command(setup)
-        data = b"".join(item.data for item in items)
-        expected += encoder.append(SEGMENT, WRITER, len(items), len(items), data, 5, 0.0)
+        expected += encoder.append(SEGMENT, WRITER, len(sizes), len(sizes), b"".join(append.data), 5, 0.0)
         assert socket.written == b"".join(expected)
         assert counters.bytes_out == len(socket.written)
         assert flow.bytes_in_flight == outbox.bytes_in_flight == sum(sizes)

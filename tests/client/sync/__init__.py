@@ -1,4 +1,4 @@
 """Tests of `client.sync`. Modules whose tests have another name:
 
-batch, controller, groups, proxies, serializers, stream, tables, watermarks: test_client
+proxies: test_client
 """

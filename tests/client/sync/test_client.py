@@ -154,3 +154,13 @@ def test_every_public_class_with_coroutines_has_a_synchronous_one() -> None:
     lower = {"ConnectionPool", "RawClient", "SegmentReader", "SegmentRequests", "SegmentWriter"}
     sources = {"Basic", "Bearer", "Credentials", "FixedStore", "Locations"}
     assert waiting - lower - sources <= set(sync.__all__)
+
+
+def test_methods_have_the_parameters_and_docstrings_of_the_asyncio_client() -> None:
+    submit, original = inspect.signature(sync.EventWriter.submit), inspect.signature(asynchronous.EventWriter.submit)
+    assert (submit.parameters, submit.return_annotation) == (original.parameters, "Future[None]")
+    assert inspect.signature(sync.EventReader.slices).return_annotation == "Iterator[list[StreamEvent]]"
+    assert sync.EventWriter.write.__doc__ == asynchronous.EventWriter.write.__doc__
+    assert "Use with `with` and `for`, or `open`, `read` and `close`" in str(sync.EventReader.__doc__)
+    assert not hasattr(sync.Transaction, "leave")
+    assert "writer:" not in str(sync.Transaction.__doc__)

@@ -10,8 +10,8 @@ import pytest
 
 from segstore.pipeline.report.page import page
 from segstore.pipeline.report.plots import plots
+from tests.browser import Browser
 from tests.pipeline.report.test_page import HOSTILE, Elements, facts, table
-from tests.server.control_api.browser import Browser
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from segstore.pipeline.report import connection
 from segstore.pipeline.report.exchange import Request, Row, to_row
-from segstore.pipeline.report.pending import Pending
+from segstore.pipeline.report.pending import UnfinishedRequests
 from segstore.pipeline.report.reference import REFERENCE_COLUMNS, Reference, reference
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire import (
@@ -31,7 +31,7 @@ from tests.wire.trace.traces import record
 
 def made(trace: Path, held: int) -> Reference:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "Pending", lambda: Pending(held))
+        patch.setattr(connection, "UnfinishedRequests", lambda: UnfinishedRequests(held))
         return reference(str(trace))
 
 
@@ -56,7 +56,7 @@ def test_of_a_writer_that_is_acknowledged_now_and_then_few_appends_are_in_memory
         records.append(record(AppendBlockEnd(writer, 1, b"x", 1, number, number)))
         if number % 10 == 0:
             records.append(record(DataAppended(number, writer, number, number - 10, 0), reply=True))
-    pending, most = Pending(8), 0
+    pending, most = UnfinishedRequests(8), 0
     for count, row in enumerate(rows(tmp_path, records)):
         if row.direction == "request":
             request = Request(row, count)
@@ -83,7 +83,7 @@ def test_appends_that_were_refused_are_not_held_until_an_ack(tmp_path: Path) -> 
         records.append(record(ConditionalCheckFailed(writer, number, number), reply=True))
     records.append(record(DataAppended(1, writer, 1, 0, 0), reply=True))
     *refused, ack = rows(tmp_path, records)
-    pending = Pending()
+    pending = UnfinishedRequests()
     for count, row in enumerate(refused):
         if row.direction == "request":
             request = Request(row, count)
@@ -102,7 +102,7 @@ def test_appends_that_were_refused_are_not_held_until_an_ack(tmp_path: Path) -> 
 def test_the_oldest_request_with_an_id_is_answered_first_wherever_it_is(tmp_path: Path) -> None:
     records = [record(ReadSegment(f"s{number}", 0, 1, "", 7)) for number in range(5)]
     records += [record(SegmentRead(f"s{number}", 0, False, False, b"", 7), reply=True) for number in range(6)]
-    pending, answered = Pending(2), []
+    pending, answered = UnfinishedRequests(2), []
     for number, row in enumerate(rows(tmp_path, records)):
         if row.direction == "request":
             assert pending.add(Request(row, number), append=False) is (number > 0)

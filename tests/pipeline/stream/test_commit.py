@@ -13,7 +13,7 @@ import pytest
 
 from segstore.client.errors import ProtocolViolation, StreamSealed
 from segstore.pipeline.stream import write as stream_write
-from segstore.pipeline.stream.commit import Committer, TargetSealed, WriteLost, abandon, sweep
+from segstore.pipeline.stream.commit import BatchCommitter, TargetSealed, WriteLost, abandon, sweep
 from segstore.pipeline.stream.registry import Registry, registry_name
 from segstore.pipeline.stream.segments import Segments
 from segstore.pipeline.stream.write import TaskResult
@@ -320,4 +320,4 @@ async def test_a_sealed_stream_and_a_dead_server_say_so(cluster: Cluster, uri: W
         with pytest.raises(StreamSealed, match="s/out is sealed and takes no events"):
             await task(segments, 1, 0, [b"late"])
         with pytest.raises(StreamSealed):
-            await Committer(segments, options(uri), QUERY, 0).commit(results)
+            await BatchCommitter(segments, options(uri), QUERY, 0).commit(results)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from segstore.client.stream import frame_event
 from segstore.pipeline.trace import batches, filling, rows
 from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined, read_rows
-from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, Column, ColumnError, select
+from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, ColumnError, TraceColumn, select
 from segstore.pipeline.trace.files import find_files, plan
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.options import read_options
@@ -94,7 +94,7 @@ def test_the_events_of_appends_are_a_json_list(tmp_path: Path) -> None:
     assert (rest, conditional) == ("[]", '["abc"]')
 
 
-TWICE = Column("twice", "long", "twice the size")
+TWICE = TraceColumn("twice", "long", "twice the size")
 RECORDS = [record(each, at=at) for at, each in enumerate([Hello(17, 5), ReadSegment("a", 5, 1, "", 6), KeepAlive()])]
 
 

@@ -15,8 +15,8 @@ from segstore.pipeline.compressed import BadLimit
 from segstore.pipeline.trace.files import (
     MOST_PIECE_BYTES,
     PIECE_BYTES,
-    Chunk,
-    Piece,
+    FileRange,
+    RecordChunk,
     Skipped,
     find_files,
     find_traces,
@@ -124,8 +124,8 @@ def test_a_trace_is_cut_into_a_few_pieces_and_a_long_one_into_long_ones(total: i
 
 
 def test_small_files_share_a_task_and_each_costs_something() -> None:
-    small = [Piece(f"{number:05}.wtrace", "capture", 0, 1_000) for number in range(10_000)]
-    large = Piece("large.wtrace", "capture", 0, PIECE_BYTES)
+    small = [FileRange(f"{number:05}.wtrace", "capture", 0, 1_000) for number in range(10_000)]
+    large = FileRange("large.wtrace", "capture", 0, PIECE_BYTES)
     tasks = packed([*small, large, small[0], large], PIECE_BYTES)
     assert [piece for task in tasks for piece in task] == [*small, large, small[0], large]
     assert [len(task) for task in tasks[-3:]] == [1, 1, 1]
@@ -240,4 +240,4 @@ def test_a_fixture_that_shrinks_after_the_plan_is_told(tmp_path: Path) -> None:
 def test_a_chunk_knows_its_length_without_being_read(tmp_path: Path) -> None:
     path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
     chunks = [found for piece in plan([str(path)]) for found in read_piece(piece)]
-    assert [len(chunk) for chunk in chunks if isinstance(chunk, Chunk)] == [5, 5, 5, 5]
+    assert [len(chunk) for chunk in chunks if isinstance(chunk, RecordChunk)] == [5, 5, 5, 5]

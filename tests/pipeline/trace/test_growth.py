@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from segstore.pipeline.trace.files import pieces_of
 from segstore.pipeline.trace.growth import WATERMARK, Offset, is_late, late, next_offset, parts, steps
-from segstore.pipeline.trace.options import Limit
+from segstore.pipeline.trace.options import BatchLimit
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
 from segstore.wire.trace import Record
@@ -57,7 +57,7 @@ def test_a_batch_takes_the_oldest_blocks_of_all_files_up_to_its_limit(tmp_path: 
     odd = str(write_capture(tmp_path / "odd.wtrace", records(1, 8, 2), a_block=2))
     offset: dict[str, int] = {}
     batches = []
-    while (after := next_offset([even, odd], offset, Limit("rows", 4), None)) != offset:
+    while (after := next_offset([even, odd], offset, BatchLimit("rows", 4), None)) != offset:
         batches.append(sorted(at for path in after for at in read(path, offset.get(path, 0), after[path])))
         offset = after
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
@@ -67,7 +67,7 @@ def test_a_block_that_is_longer_than_the_limit_is_taken_by_itself(tmp_path: Path
     path = str(write_capture(tmp_path / "a.wtrace", records(0, 9), a_block=3))
     (metadata, *blocks) = [step.end for step in steps(path, 0)]
     ends, offset = [], {path: metadata}
-    while (after := next_offset([path], offset, Limit("bytes", 1), None)) != offset:
+    while (after := next_offset([path], offset, BatchLimit("bytes", 1), None)) != offset:
         ends.append(after[path])
         offset = after
     assert ends == blocks
@@ -75,9 +75,9 @@ def test_a_block_that_is_longer_than_the_limit_is_taken_by_itself(tmp_path: Path
 
 def test_a_limit_of_files_counts_those_that_are_read_from(tmp_path: Path) -> None:
     paths = [str(write_capture(tmp_path / f"{name}.wtrace", records(at, 4))) for at, name in enumerate("abc")]
-    first = next_offset(paths, {}, Limit("files", 2), None)
+    first = next_offset(paths, {}, BatchLimit("files", 2), None)
     assert {Path(path).stem for path in first} == {"a", "b"}
-    second = next_offset(paths, first, Limit("files", 2), None)
+    second = next_offset(paths, first, BatchLimit("files", 2), None)
     assert second == {path: Path(path).stat().st_size for path in paths}
 
 
@@ -155,7 +155,7 @@ class Folder:
             del self.files[path]
 
     def follow(self, limit: int | None) -> None:
-        after = next_offset(self.paths(), self.offset, limit and Limit("rows", limit), None, most_age_ns=AGE)
+        after = next_offset(self.paths(), self.offset, limit and BatchLimit("rows", limit), None, most_age_ns=AGE)
         found = Counter(self.between(self.offset, after))
         self.batches.append((self.offset, after, found))
         self.read += found

@@ -6,7 +6,7 @@ import pytest
 
 from segstore.pipeline.trace.columns import DEFAULT_COLUMNS, ColumnError
 from segstore.pipeline.trace.filter import Condition
-from segstore.pipeline.trace.options import Limit, OptionError, read_options
+from segstore.pipeline.trace.options import BatchLimit, OptionError, read_options
 from tests.looped import looped
 
 
@@ -24,7 +24,7 @@ def test_options_are_taken_in_any_case_of_letters() -> None:
     )  # fmt: skip
     assert options.paths == ("a", "b")
     assert [column.name for column in options.columns] == ["ts_ns", "code", "frame"]
-    assert (options.fail_fast, options.limit, options.split_bytes) == (True, Limit("rows", 5), 7)
+    assert (options.fail_fast, options.limit, options.split_bytes) == (True, BatchLimit("rows", 5), 7)
     assert options.ports == (12345, 6000)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from segstore.server.cluster.leader import ControllerLeader, Leading
 from segstore.server.coordination import ContainerOwnership, OwnershipSettings
-from segstore.server.durable import Durability, Epoch, epochs_of
+from segstore.server.durable import ContainerEpoch, Durability, epochs_of
 from segstore.server.shared_folder import SharedFolder
 from segstore.server.store import Container
 from tests.looped import looped
@@ -70,7 +70,7 @@ async def test_a_controllers_opening_that_is_cancelled_is_given_up_and_waited_fo
     leader = ControllerLeader(nothing, folder, nothing, nothing, nothing, list, {}, on_failure=print, on_lost=print)
     inner, begun, go_on = leader._open, threading.Event(), threading.Event()
 
-    def slow() -> tuple[Epoch, Durability]:
+    def slow() -> tuple[ContainerEpoch, Durability]:
         begun.set()
         assert go_on.wait(PATIENCE_S)
         return inner()

@@ -6,22 +6,21 @@
     assert line.answers() == [HELLO]
     room.run()  # what was scheduled for later iterations of the loop
 
-Everything but the ends is the product's: hub, service, store, queue, lane.
+Everything but the ends is the product's: hub, service, store, lane.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection import Connection, ConnectionHub
+from segstore.server.connection import Connection, ConnectionHub, executing, receiving
 from segstore.server.durable import Gate
-from segstore.server.fair_queue import SLICE_S, FairQueue
 from segstore.server.faults import Faults, Observer
 from segstore.wire import Buffer, Command, FrameDecoder, GetStreamSegmentInfo, KeepAlive, encode
 from segstore.wire.trace import Direction
@@ -259,6 +258,11 @@ class Line:
         self.connection.buffer_updated(len(data))
         return len(data)
 
+    def queue(self, *commands: Command | bytes) -> int:
+        """As `send`, but nothing is executed before the next step."""
+        with patch.object(executing, "_STEP", 0):
+            return self.send(*commands)
+
     def answers(self) -> list[Command]:
         """The replies that were written since the last call."""
         data, self._answered = self.written[self._answered :], len(self.written)
@@ -294,7 +298,7 @@ class Room:
         monkeypatch.setattr("asyncio.get_running_loop", lambda: self.loop)
         self.clock = FakeClock()
         self.service = make_service(self.clock, limits=LimitSettings(**limits))
-        self.queue = self.service.queue = FairQueue(now_s=lambda: 0.0)
+        self._monkeypatch = monkeypatch
         self._disk = Disk() if disk else None
         self._faults = Faults(self.clock, observer=Observer()) if rules else None
         self.hub: ConnectionHub[Connection] = ConnectionHub(
@@ -326,26 +330,10 @@ class Room:
         """Later iterations of the loop, until it rests."""
         self.loop.run()
 
-    def slow_down(self) -> None:
-        """From now on the clock advances by a slice each time that it is read."""
-        ticks = count()
-        self.queue.now_s = lambda: next(ticks) * SLICE_S
-
-    def speed_up(self) -> None:
-        """Ends `slow_down`."""
-        self.queue.now_s = lambda: 0.0
-
-
-class Probe:
-    """A light job that records how many requests were executed before it."""
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self.before: list[int] = []
-
-    def advance(self) -> bool:
-        self.before.append(self._room.counters.requests)
-        return False
+    def step(self, size: int) -> None:
+        """From now on a step has this number of requests."""
+        self._monkeypatch.setattr(executing, "_STEP", size)
+        self._monkeypatch.setattr(receiving, "_STEP", size)
 
 
 def idle(room: Room, **facts: Any) -> Line:

@@ -16,7 +16,6 @@ from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.connection.receiving import Received
 from segstore.server.connection.writers import Item
 from segstore.server.durable import Gate
-from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
 from segstore.server.store.attributes import SCALE_POLICY_RATE
 from segstore.wire import (
@@ -116,8 +115,7 @@ class Side:
         clock = LoopClock()
         clock.now_ms = lambda: 5_000  # type: ignore[method-assign]
         self.store = SegmentStore()
-        queue = FairQueue(now_s=lambda: 0.0)
-        self.service = StoreService(StoreSettings(), self.store, clock, lambda: "0" * 32, queue)
+        self.service = StoreService(StoreSettings(), self.store, clock, lambda: "0" * 32)
         self.gate = gate
         self.hub: ConnectionHub[Connection] = ConnectionHub(self.service, gate)
         self.connection = kind(self.hub)
@@ -185,7 +183,7 @@ steps = st.lists(
 
 @looped("held", [False, True])
 @given(steps)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: list[Any]) -> None:
     async def run() -> None:
         sides = [Side(kind, HeldGate() if held else None) for kind in (Connection, OneByOne)]
@@ -262,7 +260,7 @@ async def test_requests_that_wait_keep_their_payloads_when_more_is_read_and_the_
     received._data = lent
     side.read(append(WRITERS[0], 2, b"behind"))
     lent[:6] = b"others"  # it was given back, and another connection is read into it
-    connection.advance()
+    connection._catch_up()
     assert side.store.segment(SEGMENT).read_bytes(0, 12) == b"storedbehind"
     side.close()
 

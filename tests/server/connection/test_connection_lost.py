@@ -11,7 +11,7 @@ import pytest
 
 from segstore.wire import CreateTransientSegment, SegmentCreated, SegmentRead
 from segstore.wire.trace import Direction
-from tests.server.connection.driven import INFO, PONG, Line, Probe, Room, account, exists, filled
+from tests.server.connection.driven import INFO, PONG, Line, Room, account, exists, filled
 from tests.server.support import HELLO, SEGMENT, WRITER, create, read
 
 
@@ -33,17 +33,16 @@ def test_a_connection_that_has_finished_finishes_once(monkeypatch: pytest.Monkey
     line.connection.connection_lost(None)
     assert room.log.calls == [(1, "closed")]
     assert not room.hub.connections
-    assert len(room.queue) == 0
     assert room.loop.is_idle
-    assert not line.connection.advance()
+    line.connection.catch_up_soon()
+    room.run()
     assert room.log.calls == [(1, "closed")]
 
 
 def test_a_lost_connection_has_no_account_and_its_lent_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch)
     line = room.connect()
-    room.queue.is_busy = True
-    line.send(PONG, *[INFO] * 4_000)
+    line.queue(PONG, *[INFO] * 4_000)
     assert room.hub.buffers._lent == 1, "so many bytes are not copied"
     assert room.hub.outstanding_bytes > 128 * 1024
     line.connection.connection_lost(None)
@@ -56,8 +55,7 @@ def test_a_connection_gives_back_no_buffer_that_another_one_has_borrowed(monkeyp
     room = Room(monkeypatch)
     small, large = room.connect(), room.connect()
     small.send(PONG)
-    room.queue.is_busy = True
-    large.send(PONG, *[INFO] * 4_000)
+    large.queue(PONG, *[INFO] * 4_000)
     small.connection.connection_lost(None)
     assert room.hub.buffers._lent == 1, "it holds the requests of the other one"
     room.hub.buffers.view[:] = bytes(len(room.hub.buffers.view))  # the next read
@@ -106,8 +104,7 @@ def test_requests_of_a_lost_connection_behind_one_that_a_rule_holds_are_dropped(
     room = Room(monkeypatch, rules=True)
     room.faults.add("type = KEEP_ALIVE", do="hold", name="held")
     line = room.connect()
-    room.queue.is_busy = not is_held  # then the rule is asked after the loss
-    line.send(PONG, create()) if is_held else line.send(create(), PONG)
+    line.send(PONG, create()) if is_held else line.queue(create(), PONG)  # then the rule is asked after the loss
     assert room.faults.held("held") == is_held
     line.connection.connection_lost(None)
     assert exists(room) is not is_held
@@ -116,42 +113,32 @@ def test_requests_of_a_lost_connection_behind_one_that_a_rule_holds_are_dropped(
 
 
 def lost_with_requests(room: Room) -> Line:
-    """A lost connection with more requests than a slice can execute."""
+    """A lost connection with requests of four steps."""
     line = room.connect()
     line.socket.is_stuck = True
     line.send(HELLO)
     line.send(*[INFO] * 200)
     room.run()
     assert room.counters.requests == 0
-    room.slow_down()
+    room.step(50)
     line.connection.connection_lost(None)
     return line
 
 
-def test_the_end_of_a_lost_connection_takes_as_many_slices_as_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_lost_connection_takes_as_many_steps_as_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch, connection_outstanding_bytes=10)
     line = lost_with_requests(room)
-    first = room.counters.requests
-    assert 0 < first < 100
+    assert room.counters.requests == 50
     assert room.hub.connections == {line.connection}
     room.loop.iterate()
-    assert first < room.counters.requests < 200
+    assert room.counters.requests == 100
     room.run()
     assert room.counters.requests == 200
     assert not room.hub.connections
 
 
-def test_a_lost_connection_that_takes_long_to_end_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=10)
-    lost_with_requests(room)
-    executed, probe = room.counters.requests, Probe(room)
-    room.queue.add(probe)
-    room.run()
-    assert probe.before == [executed]
-
-
 @pytest.mark.parametrize("rules", [False, True])
-def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_slice(
+def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_step(
     monkeypatch: pytest.MonkeyPatch, rules: bool
 ) -> None:
     room = Room(monkeypatch, rules=rules, connection_outstanding_bytes=10)
@@ -161,7 +148,7 @@ def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_slice(
     line.send(HELLO)
     requests = line.send(*[read(request_id=each, length=100_000) for each in range(50)])
     line.socket.unread = 0
-    room.slow_down()
+    room.step(1)
     line.connection.connection_lost(None)
     held, lane, before = [account(room, line)], line.connection._lane, room.counters.requests
     while line.connection in room.hub.connections:
@@ -180,28 +167,12 @@ def test_replies_that_a_rule_delays_are_dropped_after_the_loss_too(monkeypatch: 
     room.faults.add("type = READ_SEGMENT", do=do)
     filled(room, 100_000)
     line = room.connect()
-    room.queue.is_busy = True
-    line.send(*[read(request_id=each, length=100_000) for each in range(50)])
+    line.queue(*[read(request_id=each, length=100_000) for each in range(50)])
     lane = line.connection._lane
     assert lane is not None
     line.connection.connection_lost(None)
     assert lane.held_bytes == 0
     assert room.counters.requests > 50
-
-
-def test_the_reads_of_a_lost_connection_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, record=True)
-    line = room.connect()
-    line.send(create(), *[read(request_id=each) for each in range(200)])
-    assert len(room.service.store.waiters) == 200
-    room.slow_down()
-    line.connection.connection_lost(None)
-    assert 0 < len(room.service.store.waiters) < 200
-    assert not room.log.ended
-    room.run()
-    assert len(room.service.store.waiters) == 0
-    assert room.log.ended
-    assert not room.hub.connections
 
 
 def test_the_end_of_a_connection_answers_the_readers_of_its_transient_segments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,14 @@ def test_a_block_that_follows_another_has_a_time_of_its_own() -> None:
     assert due(waits) is None
 
 
-def test_the_time_of_a_frame_stands_still_while_the_store_does_not_read() -> None:
+def test_the_time_of_a_frame_starts_again_when_the_store_reads_again() -> None:
     waits = fresh()
     waits.received(200.0, frames=True, partial=True, block_open=True)
     waits.paused(210.0)
     assert due(waits) == (220.0, Missed.READING)
     waits.resumed(219.0)
-    assert due(waits) == (269.0, Missed.FRAME)
-    assert waits.block_since == 209.0
+    assert due(waits) == (279.0, Missed.FRAME)
+    assert waits.block_since == 219.0
 
 
 def test_being_stalled_and_waiting_for_a_frame_hide_neither_each_other() -> None:
@@ -84,7 +84,7 @@ def test_being_stalled_and_waiting_for_a_frame_hide_neither_each_other() -> None
     waits.received(201.0, frames=True, partial=True)  # what the kernel had before reading stopped
     assert due(waits) == (210.0, Missed.READING)
     waits.resumed(202.0)
-    assert due(waits) == (263.0, Missed.FRAME)
+    assert due(waits) == (262.0, Missed.FRAME)
 
 
 def test_a_peer_that_reads_slowly_gets_its_time_anew() -> None:

@@ -11,7 +11,7 @@ from segstore.server.config import LimitSettings
 from segstore.server.connection.deadlines import Waits
 from segstore.server.connection.executing import Execution
 from segstore.server.faults import Lane
-from segstore.wire import GetStreamSegmentInfo, Hello, SealSegment, encode
+from segstore.wire import GetStreamSegmentInfo, SealSegment, encode
 from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, FakeClock, Peer, append, set_up, until
@@ -128,49 +128,6 @@ async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: b
         assert (len(await answered), hub.outstanding_bytes) == (count, 0)
 
 
-async def test_rules_are_not_asked_about_what_follows_a_cut_in_the_same_slice(
-    store: MockSegmentStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("segstore.server.connection.executing.WRITE_ABOVE_BYTES", 1)  # room is made after each reply
-    hub, taken = store.server.hub, list[int]()
-    assert hub.faults is not None
-    lane = Lane(hub.faults, store=0, encode=hub.service.encode, on_effects=lambda effects: None)
-    execution = Execution(
-        hub, lane, "peer", Waits(0.0), lambda: 0.0, admin=False, on_reply=lambda: None, reset=lambda why: None
-    )
-    data = encode(Hello(17, 5)) + encode(GetStreamSegmentInfo(1, SEGMENT, "")) * 5
-    hub.buffers.view[: len(data)] = data
-    execution.received.read(len(data))
-
-    def make_room() -> bool:
-        assert execution.lane is not None
-        taken.append(len(execution.lane.take_out()))
-        if len(taken) == 2:
-            execution.session.end("the hub needs its memory")
-        return True
-
-    hub.queue.now_s = lambda: 0.0
-    hub.queue.begin()
-    execution.run(make_room)
-    hub.queue.end()
-    assert taken == [1, 1]
-    assert hub.faults.next_request() == 3
-
-
-async def test_a_connection_whose_lane_holds_a_request_asks_for_no_further_slice() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = KEEP_ALIVE", nth=1, do="hold", name="held")
-        (connection,) = mock.server.hub.connections
-        data = encode(PONG) * 2
-        connection.received._buffers.view[: len(data)] = data
-        connection.received.read(len(data))
-        connection.received.hold()
-        assert not connection.advance(), "it would be asked again and again"
-        assert connection.received.is_pending()
-        mock.faults.release("held")
-        assert await peer.receive(2) == [PONG, PONG]
-
-
 async def test_what_is_pending_is_not_overwritten_by_what_others_send() -> None:
     async with MockSegmentStore() as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", nth=1, do="hold", name="held")
@@ -181,22 +138,30 @@ async def test_what_is_pending_is_not_overwritten_by_what_others_send() -> None:
         assert [each.request_id for each in await peer.receive(600)] == list(range(600))  # type: ignore[attr-defined]
 
 
-async def test_no_more_than_a_number_of_requests_is_executed_in_a_slice_however_fast_they_are(
-    store: MockSegmentStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("watched", [False, True])
+async def test_a_step_ends_after_a_number_of_requests_or_bytes_of_replies(
+    store: MockSegmentStore, monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:
-    monkeypatch.setattr("segstore.server.connection.executing._SLICE_ITEMS", 512)  # two steps
-    hub = store.server.hub
-    hub.queue.now_s = lambda: 0.0
+    monkeypatch.setattr("segstore.server.connection.executing._STEP", 512)
+    hub, lane, waits = store.server.hub, None, Waits(0.0)
+    assert hub.faults is not None
+    if watched:
+        lane = Lane(hub.faults, store=0, encode=hub.service.encode, on_effects=lambda effects: None)
     execution = Execution(
-        hub, None, "peer", Waits(0.0), lambda: 0.0, admin=False, on_reply=lambda: None, reset=lambda why: None
+        hub, lane, "peer", waits, lambda: 0.0, admin=False, on_reply=lambda: None, reset=lambda why: None
     )
-    data = encode(PONG) * (2 * 512 + 100)
-    hub.buffers.view[: len(data)] = data
-    execution.received.read(len(data))
-    found = []
-    for _ in range(4):
-        hub.queue.begin()
-        execution.run(lambda: True)
-        execution.slice_ended(used_up=hub.queue.end())
-        found.append((len(execution.session.take_out()), execution.is_heavy))
-    assert found == [(512, False), (512, True), (100, True), (0, False)]
+
+    def replies_of_steps(data: bytes, steps: int) -> list[int]:
+        hub.buffers.view[: len(data)] = data
+        execution.received.read(len(data))
+        counts = []
+        for _ in range(steps):
+            execution.run()
+            counts.append(len((execution.lane or execution.session).take_out()))
+        assert execution.received.finish()
+        return counts
+
+    assert replies_of_steps(encode(PONG) * (2 * 512 + 100), 4) == [512, 512, 100, 0]
+    monkeypatch.setattr("segstore.server.connection.executing.WRITE_ABOVE_BYTES", 1)
+    monkeypatch.setattr("segstore.server.connection.session.WRITE_ABOVE_BYTES", 1)
+    assert replies_of_steps(encode(PONG) * 3, 4) == [1, 1, 1, 0]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection import ConnectionHub, Ending, hub
+from segstore.server.connection import ConnectionHub, SessionEnding
 from segstore.server.connection.deadlines import Waits
-from tests.server.support import until
 
 MANY = 2_000
 
@@ -22,7 +19,6 @@ class Holder:
         self.held_bytes = 0
         self.looked_at = 0
         self.is_cut = False
-        self.is_silent = True
         self.waits = Waits(asyncio.get_running_loop().time())
         self._hub: Any = shared
         self._reads = reads
@@ -31,61 +27,39 @@ class Holder:
 
     def hold(self, held: int) -> None:
         difference, self.held_bytes = held - self.held_bytes, held
-        self._hub.account(self, difference)
+        self._hub.account(difference)
 
     def look_up(self) -> None:
         self.looked_at += 1
         self.hold(max(0, self.held_bytes - self._reads))
 
-    def shrink(self, share: int) -> None:
-        assert share > 0
-
-    def cut(self, why: str, level: int = 0) -> None:
+    def cut(self, why: str) -> None:
         self.is_cut = True
         self.hold(0)
         asyncio.get_running_loop().call_soon(self._hub.closed, self)
 
-    def end(self, why: str, ending: Ending) -> None:
+    def end(self, why: str, ending: SessionEnding) -> None:
         self.cut(why)
 
 
-async def test_one_of_the_largest_is_closed_and_hardly_another_is_looked_at() -> None:
+async def test_the_largest_are_closed() -> None:
     limits = LimitSettings(total_outstanding_bytes=MANY * 1000)
     async with MockSegmentStore(limits=limits) as store:
         shared = store.server.hub
         small = [Holder(shared, 900) for _ in range(MANY)]
-        looked_at = sum(each.looked_at for each in small)
         large = [Holder(shared, 150_000) for _ in range(10)]
         assert sum(each.is_cut for each in large) == store.server.service.counters.evictions == 9
         assert not any(each.is_cut for each in small)
-        assert sum(each.looked_at for each in small) == looked_at <= MANY  # one for each that grew
         assert shared.outstanding_bytes == sum(each.held_bytes for each in (*small, *large))
 
 
 async def test_a_peer_that_has_read_its_replies_since_is_not_closed_for_them() -> None:
     limits = LimitSettings(total_outstanding_bytes=100_000)
     async with MockSegmentStore(limits=limits) as store:
-        reader = Holder(store.server.hub, 40_000, reads=39_000)
+        reader = Holder(store.server.hub, 60_000, reads=59_000)
         stalled = Holder(store.server.hub, 30_000)
-        growing = Holder(store.server.hub, 65_000)
+        growing = Holder(store.server.hub, 20_000)
         assert [each.is_cut for each in (reader, stalled, growing)] == [False, False, False]
         growing.hold(80_000)
         assert [each.is_cut for each in (reader, stalled, growing)] == [False, False, True]
         assert store.server.hub.outstanding_bytes == 31_000
-
-
-async def test_deadlines_of_many_are_looked_at_some_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "_SWEEP_S", 0.01)
-    monkeypatch.setattr(hub, "_AT_ONCE", 100)
-    async with MockSegmentStore() as store:
-        shared = store.server.hub
-        holders = [Holder(shared, 10) for _ in range(1_000)]
-        for each in holders:
-            shared.watch(each)  # type: ignore[arg-type]
-        most, before = 0, 0
-        while before < len(holders):
-            await asyncio.sleep(0)
-            now = sum(each.looked_at for each in holders)
-            most, before = max(most, now - before), now
-        assert most <= 100
-        await until(lambda: all(each.looked_at > 1 for each in holders))

@@ -21,8 +21,7 @@ def pair(number: int) -> tuple[bytes, bytes]:
     return encode(AppendBlock(WRITER, data)), encode(end)
 
 
-@looped("watched", [False, True])
-@looped("others", [0, 3])
+@looped(("others", "watched"), [(0, True), (3, False)])
 async def test_a_flood_of_appends_is_stored_and_recorded_as_it_was_sent(others: int, watched: bool) -> None:
     frames = [frame for number in range(1, COUNT + 1) for frame in pair(number)]
     async with MockSegmentStore(watched=watched) as mock:

@@ -10,9 +10,8 @@ import jwt
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection import Ending
+from segstore.server.connection import SessionEnding
 from segstore.server.connection.service import WaitingRead
-from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,
@@ -97,7 +96,7 @@ def test_an_append_and_the_read_that_waits_for_it_may_share_a_connection(writer:
 
 @pytest.mark.parametrize("appended", [True, False])
 def test_reads_of_a_session_that_has_ended_are_dropped_in_slices_and_not_answered(
-    writer: Desk, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, appended: bool
+    writer: Desk, clock: FakeClock, appended: bool
 ) -> None:
     """appended: they are woken; else their time passes."""
     reader = Desk(writer.service)
@@ -112,11 +111,8 @@ def test_reads_of_a_session_that_has_ended_are_dropped_in_slices_and_not_answere
     assert reader.session.reads == set()
     leaver = Desk(writer.service)
     leaver.ask(*(read(4 if appended else 0, request_id=each) for each in range(1, 6)))
-    monkeypatch.setattr(FairQueue, "is_over", lambda _: True)
-    left = []
-    while not leaver.session.close_some():
-        left.append(len(leaver.session.reads))
-    assert left == [4, 3, 2, 1, 0]
+    leaver.session.close()
+    assert (leaver.session.reads, len(writer.service.store.waiters)) == (set(), 0)
 
 
 def test_a_read_at_the_tail_is_answered_empty_when_its_time_is_over(writer: Desk, clock: FakeClock) -> None:
@@ -152,28 +148,6 @@ def test_reads_that_time_out_are_answered_beside_one_that_cannot_be(
     ]
     assert [each.session.ended for each in readers] == [False, True, False]
     assert writer.service.counters.internal_errors == 1
-
-
-def test_a_read_that_comes_while_others_time_out_is_answered_in_the_next_slice(
-    writer: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readers = [Desk(writer.service) for _ in range(2)]
-    readers[0].ask(read())
-    answer = writer.service.answer_empty
-    poll = next(iter(readers[0].session.reads)).poll
-    assert poll is not None
-
-    def answer_while_one_comes(waiting: WaitingRead) -> None:
-        if waiting.session is readers[0].session:
-            readers[1].ask(read())
-            (late,) = readers[1].session.reads
-            poll.reads[late] = None
-            late.poll = poll
-        answer(waiting)
-
-    monkeypatch.setattr(writer.service, "answer_empty", answer_while_one_comes)
-    assert [poll.advance(), poll.advance()] == [True, False]
-    assert [each.take() for each in readers] == [[segment_read(0, b"", tail=True)]] * 2
 
 
 @pytest.mark.parametrize(
@@ -214,7 +188,7 @@ def test_one_waiting_read_too_many_ends_the_connection() -> None:
     desk.ask(create(), *[read(request_id=each) for each in range(3)])
     assert not desk.session.ended
     desk.ask(read())
-    assert desk.session.ending is Ending.DROPPED
+    assert desk.session.ending is SessionEnding.DROPPED
     assert "3 waiting reads" in desk.session.why
     assert len(desk.service.store.waiters) == 3
 
@@ -291,7 +265,7 @@ def test_a_reader_that_cannot_be_answered_does_not_hurt_the_writer(
     with caplog.at_level(logging.ERROR):
         assert len(writer.ask(append(0))) == 1
     monkeypatch.undo()
-    assert broken.session.ending is Ending.DROPPED
+    assert broken.session.ending is SessionEnding.DROPPED
     assert healthy.take() == [segment_read(0, b"data", tail=True)]
     assert writer.service.counters.internal_errors == 1
     assert "unexpected error" in caplog.text
@@ -349,7 +323,7 @@ def test_the_admin_port_always_sends_stack_traces() -> None:
 @pytest.mark.seed("36.25")
 def test_what_has_no_reply_ends_the_connection(writer: Desk) -> None:
     assert writer.ask(read(-1)) == []
-    assert writer.session.ending is Ending.FLUSHED
+    assert writer.session.ending is SessionEnding.FLUSHED
     assert "-1" in writer.session.why
 
 

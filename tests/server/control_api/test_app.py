@@ -14,16 +14,16 @@ import httpx
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from segstore.server.control_api import Controlled, make_app
+from segstore.server.control_api.app import application
 from tests.processes import PATIENCE_S, SERVE, started
-from tests.server.control_api.support import asking, refusal
+from tests.server.control_api.support import asking, done, refusal
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def description() -> dict[str, Any]:
-    return make_app(Controlled([])).openapi()
+    return application("stores").openapi()
 
 
 def operations(description: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -59,7 +59,9 @@ def test_every_response_has_a_description_and_its_content_a_schema(description: 
             kinds = found.get("content", {})
             assert all(each["schema"] for each in kinds.values()), (method, path, status)
             if not status.startswith("2"):
-                assert kinds == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+                assert kinds == {
+                    "application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
+                }
             elif status != "204":
                 assert kinds, (method, path, status)
 
@@ -142,7 +144,7 @@ def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
         with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
             http.put("/v1/streams/shop/orders").raise_for_status()
             options = ("--config-file", str(HERE / "schemathesis.toml"), "--no-color")
-            asked = ("--phases", "examples,coverage,fuzzing,stateful", "-n", "2", "--generation-deterministic")
+            asked = ("--phases", "examples,coverage,stateful", "-n", "1", "--generation-deterministic")
             command = [sys.executable, "-m", "schemathesis.cli", *options, "run", f"{url}/v1/openapi.json", *asked]
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
             assert done.returncode == 0, done.stdout[-20_000:]
@@ -189,3 +191,13 @@ async def test_a_mistyped_name_is_refused_with_the_nearest_one() -> None:
             status, sentence, place = refusal(await http.request(method, f"/v1/{path}", json=body))
             assert (status, place) == (422, where)
             assert said in sentence
+
+
+async def test_servers_of_a_process_share_their_routes_and_nothing_else() -> None:
+    async with asking() as (_, first), asking() as (_, second):
+        await done(first, "POST", "/v1/writers", {"name": "a"})
+        assert [(await done(http, "GET", "/v1/writers"))["names"] for http in (first, second)] == [["a"], []]
+        applications = application.cache_info().misses
+    async with asking() as (_, http):
+        assert (await http.get("/v1/health")).status_code == 200
+    assert application.cache_info().misses == applications

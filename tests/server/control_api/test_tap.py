@@ -13,7 +13,7 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.tap import Tap
-from tests.server.control_api.browser import Browser
+from tests.browser import Browser
 from tests.server.control_api.support import done, refusal
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
 
@@ -114,7 +114,7 @@ async def test_it_sends_no_request_again() -> None:
     async with tapped() as (tap, http), through(tap):
         number = (await done(http, "GET", "/v1/requests"))["requests"][0]["number"]
         status, why, _ = refusal(await http.post(f"/v1/requests/{number}/send"))
-        assert (status, "there is no store in this process" in why) == (409, True)
+        assert (status, "a tap has no stores" in why) == (409, True)
         assert "/v1/requests/{number}/send" not in (await done(http, "GET", "/v1/openapi.json"))["paths"]
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from segstore.server.controller.state import Comparison, Epoch, Segment
+from segstore.server.controller.state import Comparison, Epoch, StreamSegment
 
 __all__ = ["between", "compare", "is_at_or_after", "lower_bound", "sealed_in", "span", "successors", "valid"]
 
 
-def every(epochs: Sequence[Epoch]) -> dict[int, Segment]:
+def every(epochs: Sequence[Epoch]) -> dict[int, StreamSegment]:
     return {segment.id: segment for epoch in epochs for segment in epoch.segments}
 
 
-def meet(one: Segment, other: Segment) -> bool:
+def meet(one: StreamSegment, other: StreamSegment) -> bool:
     return one.start < other.end and other.start < one.end
 
 
-def last_epoch(epochs: Sequence[Epoch], segment: Segment) -> int:
+def last_epoch(epochs: Sequence[Epoch], segment: StreamSegment) -> int:
     return max(epoch.number for epoch in epochs if segment in epoch.segments)
 
 
@@ -29,7 +29,7 @@ def sealed_in(epochs: Sequence[Epoch], identifier: int) -> int | None:
     return last_epoch(epochs, segment) + 1
 
 
-def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[int]]:
+def successors(epochs: Sequence[Epoch], identifier: int) -> dict[StreamSegment, list[int]]:
     sealed = sealed_in(epochs, identifier)
     if sealed is None:
         return {}
@@ -52,7 +52,7 @@ def valid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> bool:
     return covered and not any(meet(one, each) and one.id >= each.id for one in reached for each in future)
 
 
-def span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> dict[Segment, int]:
+def span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> dict[StreamSegment, int]:
     touched = epochs[: (max(cut) >> 32) + 1]
     known = every(touched)
     return {known[each]: last_epoch(touched, known[each]) for each in cut if each in known}

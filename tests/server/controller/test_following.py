@@ -89,10 +89,3 @@ async def test_a_scale_that_is_not_due_is_not_started_by_a_call(world: World) ->
     await world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])
     assert await world.controller.streams.following("a", "s", 0) == {}
     assert world.store.sealed == set()
-
-
-async def test_nothing_follows_the_last_segments_of_a_sealed_stream(world: World) -> None:
-    await world.stream(1)
-    assert await world.controller.streams.following("a", "s", 0) == {}
-    await world.controller.streams.seal("a", "s")
-    assert await world.controller.streams.following("a", "s", 0) == {}

@@ -28,7 +28,7 @@ from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
 from tests.server.store.journal import Journal
 
-__all__ = ["Acknowledged", "Log", "NoEpochs", "NoFence", "broken_rules", "play"]
+__all__ = ["Acknowledged", "Log", "NoFence", "broken_rules", "play"]
 
 CONTAINERS = 3
 SEGMENTS = [f"segment-{number}" for number in range(4)]
@@ -54,7 +54,8 @@ class Log:
 
     async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
         await asyncio.sleep(self._random.random() * 0.2)
-        epoch = self._next_epoch(container_id)
+        self.epochs[container_id] += 1
+        epoch = self.epochs[container_id]
         self.fenced[container_id, epoch] = fenced
         container = self._container(container_id, epoch)
         for line in tuple(self.operations[container_id]):
@@ -65,10 +66,6 @@ class Log:
 
     def close(self, container_id: int, epoch: int, container: Container) -> None:
         container.clear()
-
-    def _next_epoch(self, container_id: int) -> int:
-        self.epochs[container_id] += 1
-        return self.epochs[container_id]
 
     def _refuses(self, container_id: int, epoch: int) -> bool:
         return epoch < self.epochs[container_id]
@@ -94,14 +91,6 @@ class NoFence(Log):
 
     def _refuses(self, container_id: int, epoch: int) -> bool:
         return False
-
-
-class NoEpochs(Log):
-    """A log whose openings all have one epoch, so that nobody is ever fenced: the checker must notice."""
-
-    def _next_epoch(self, container_id: int) -> int:
-        self.epochs[container_id] = 1
-        return 1
 
 
 class Acknowledged(NamedTuple):

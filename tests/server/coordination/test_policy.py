@@ -32,6 +32,7 @@ def reconnect(retries: int = 3) -> OwnershipSettings:
     return OwnershipSettings(session_expired_policy="reconnect", session_reconnect_retries=retries)
 
 
+@pytest.mark.seed("57.1")
 @looped(
     "settings",
     [
@@ -51,6 +52,7 @@ def test_shutdown_asks_for_no_session(settings: OwnershipSettings) -> None:
     run(played())
 
 
+@pytest.mark.seed("57.2")
 @looped("failures", [0, 1, 2])
 def test_reconnect_tries_until_there_is_a_session(failures: int) -> None:
     async def played() -> None:
@@ -77,6 +79,7 @@ def test_reconnect_raises_what_its_last_attempt_met() -> None:
     run(played())
 
 
+@pytest.mark.seed("57.9")
 def test_delays_double_from_a_tenth_of_a_second_with_jitter_and_never_pass_a_minute() -> None:
     class Middle(Random):
         def uniform(self, a: float, b: float) -> float:

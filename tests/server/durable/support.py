@@ -12,12 +12,31 @@ from uuid import UUID
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Files
 from segstore.server.durable.journal import JournalWriter
 from segstore.server.store import SegmentStore
+from segstore.wire import Buffer
 from tests.server.support import append_to
 
 CONTAINERS = 2
 WRITER = UUID(int=7)
 NONE = -(1 << 63)
 RANDOM = Random(0)
+
+
+class Sender:
+    """Keeps what a committer, or a gate before several, tells one whose answers it holds back."""
+
+    def __init__(self) -> None:
+        self.released: list[Buffer] = []
+        self.ended: list[str] = []
+        self.resumed = 0
+
+    def release(self, out: list[Buffer]) -> None:
+        self.released += out
+
+    def go_on(self) -> None:
+        self.resumed += 1
+
+    def failed(self, why: str) -> None:
+        self.ended.append(why)
 
 
 def small_journal(path: Path, files: Files, _: int) -> JournalWriter:

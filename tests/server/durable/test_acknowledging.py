@@ -17,7 +17,6 @@ class Held:
     """A journal that writes nothing until it is let."""
 
     gate = threading.Event()
-    groups = 0
 
     def __init__(self, path: Path, files: Files, _: int) -> None:
         self._journal = JournalWriter(path, files, 16 * 1024)
@@ -33,7 +32,6 @@ class Held:
     def append(self, group: Group) -> None:
         Held.gate.wait(60)
         self._journal.append(group)
-        Held.groups += 1
 
     def close(self) -> None:
         self._journal.close()
@@ -123,16 +121,3 @@ async def test_a_peer_that_brings_more_than_the_disk_takes_is_not_read(grpc_runs
         Held.gate.set()
         assert len(await peer.receive(sent)) == sent
         assert store.segment_info(name).length == sent << 20
-
-
-async def test_many_waiting_answers_are_written_in_few_groups(grpc_runs: None, tmp_path: Path) -> None:
-    async with Cluster(data=tmp_path, watched=False, containers=2) as mock, await connected(mock) as peer:
-        await peer.ask(HELLO, create(), set_up())
-        Held.gate.clear()
-        before = Held.groups
-        peer.send(*[append(number) for number in range(1, 200)])
-        store = mock.stores[0].store
-        await until(lambda: store.segment_info("scope/stream/0.#epoch.0").length == 199 * 4)
-        Held.gate.set()
-        assert len(await peer.receive(199)) == 199
-        assert Held.groups - before <= 5

@@ -8,6 +8,7 @@ from typing import cast
 from segstore.server.durable.committer import Committer
 from segstore.server.durable.committers import Committers
 from segstore.wire import Buffer
+from tests.server.durable.support import Sender
 
 
 class Journalled:
@@ -47,28 +48,11 @@ class Journalled:
             self.watcher.moved()
 
 
-class Sender:
-    """Keeps the marks for which its replies were held."""
-
-    def __init__(self, committers: Committers | None = None) -> None:
-        """committers: hold a reply of it."""
-        self.released: list[int] = []
-        self.ended = ""
-        self.resumed = 0
-        if committers is not None:
-            self.hold(committers)
-
-    def hold(self, committers: Committers) -> None:
-        committers.held.append((committers.mark, self, [bytes([committers.mark])]))
-
-    def release(self, out: list[Buffer]) -> None:
-        self.released += b"".join(out)
-
-    def go_on(self) -> None:
-        self.resumed += 1
-
-    def failed(self, why: str) -> None:
-        self.ended = why
+def hold(committers: Committers, sender: Sender | None = None) -> Sender:
+    """Holds a reply back, which tells its mark."""
+    sender = sender or Sender()
+    committers.held.append((committers.mark, sender, cast("list[Buffer]", [committers.mark])))
+    return sender
 
 
 async def test_a_round_is_durable_when_all_its_journals_have_it_and_all_rounds_before_are() -> None:
@@ -76,12 +60,12 @@ async def test_a_round_is_durable_when_all_its_journals_have_it_and_all_rounds_b
     one, other = Journalled(committers), Journalled(committers)
     assert (committers.mark, committers.committed) == (0, 0)
     assert [one.execute(), other.execute(), one.execute()] == [1, 1, 1]
-    sender = Sender(committers)
+    sender = hold(committers)
     await asyncio.sleep(0)
     assert (one.handed_over, other.handed_over) == (1, 1)
     assert other.execute() == 2
-    sender.hold(committers)
-    second = Sender(committers)
+    hold(committers, sender)
+    second = hold(committers)
     await asyncio.sleep(0)
     other.commit()
     assert (committers.committed, sender.released, second.released) == (0, [], []), "the first round lacks a journal"
@@ -96,7 +80,7 @@ async def test_replies_leave_round_by_round_in_order() -> None:
     for expected, senders in ((1, (first, both)), (2, (both, second))):
         assert one.execute() == expected
         for each in senders:
-            each.hold(committers)
+            hold(committers, each)
         await asyncio.sleep(0)
     one.committed = 1
     committers.moved()
@@ -112,7 +96,7 @@ async def test_rounds_that_are_durable_can_leave_before_the_loop_is_notified() -
     one, other = Journalled(committers), Journalled(committers)
     one.execute()
     other.execute()
-    sender = Sender(committers)
+    sender = hold(committers)
     await asyncio.sleep(0)
     one.written.append(1)
     committers.catch_up()
@@ -130,9 +114,9 @@ async def test_a_journal_that_is_lost_with_what_is_not_durable_ends_those_who_wa
         other.execute()
         if handed_over:
             await asyncio.sleep(0)
-        waiting = Sender(committers)
+        waiting = hold(committers)
         committers.remove(one.one, "its container was opened elsewhere")
-        assert waiting.ended == "its container was opened elsewhere"
+        assert waiting.ended == ["its container was opened elsewhere"]
         assert one.watcher is None
         await asyncio.sleep(0)
         other.commit()
@@ -146,11 +130,11 @@ async def test_a_journal_that_leaves_with_everything_durable_ends_nobody() -> No
     one.execute()
     other.execute()
     await asyncio.sleep(0)
-    waiting = Sender(committers)
+    waiting = hold(committers)
     one.commit()
     committers.remove(one.one, "it left")
     committers.remove(one.one, "it left twice")
-    assert (waiting.ended, waiting.released) == ("", [])
+    assert (waiting.ended, waiting.released) == ([], [])
     other.commit()
     assert waiting.released == [1]
 
@@ -161,7 +145,7 @@ async def test_the_last_journal_of_a_round_lets_it_go_when_it_leaves() -> None:
     one.execute()
     await asyncio.sleep(0)
     one.committed = 1
-    waiting = Sender(committers)
+    waiting = hold(committers)
     committers.remove(other.one, "it left")
     assert waiting.released == [1]
 
@@ -187,11 +171,11 @@ async def test_after_a_failure_nothing_is_acknowledged_and_the_first_reason_stay
     one = Journalled(committers)
     one.execute()
     await asyncio.sleep(0)
-    waiting = Sender(committers)
+    waiting = hold(committers)
     committers.fail("the disk is gone")
-    later = Sender(committers)
+    later = hold(committers)
     committers.fail("again")
     one.commit()
     assert (committers.failure, committers.committed) == ("the disk is gone", 0)
-    assert (waiting.ended, waiting.released) == ("the disk is gone", [])
-    assert (later.ended, later.released) == ("", [])
+    assert (waiting.ended, waiting.released) == (["the disk is gone"], [])
+    assert (later.ended, later.released) == ([], [])

@@ -1,18 +1,16 @@
 """A byte that is not what was written is found, in whichever file and at whichever place."""
 
 import asyncio
-import errno
 import os
 import shutil
 import struct
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
 
 from segstore.cli.commands import main
-from segstore.server.durable import DataError, DirectoryUnusable, journal, verify
+from segstore.server.durable import DataError, journal, verify
 from segstore.server.store import DataDamaged
 from tests.server.durable.support import RANDOM, make, running, write
 
@@ -134,21 +132,6 @@ async def test_the_last_group_is_missed_where_it_was_even_if_a_new_journal_follo
     assert verify(path).faults == [said]
 
 
-def test_the_command_line_says_what_is_damaged(crashed: Path, tmp_path: Path) -> None:
-    path = tmp_path / "data"
-    shutil.copytree(crashed, path)
-    found = CliRunner().invoke(main, ["verify", str(path)])
-    assert found.exit_code == 0
-    assert "as they were written" in found.output
-    chunk = next(each for each in path.iterdir() if each.name.startswith("chunk"))
-    data = bytearray(chunk.read_bytes())
-    data[70_000] ^= 1
-    chunk.write_bytes(data)
-    found = CliRunner().invoke(main, ["verify", str(path)])
-    assert found.exit_code == 1
-    assert found.output == f"{chunk} is damaged at byte 65536: a block does not have its checksum\n"
-
-
 def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp_path: Path) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
@@ -166,24 +149,3 @@ def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp
     found = CliRunner().invoke(main, ["verify", str(path)])
     assert found.exit_code == 1
     assert f"{log} has bytes in no group, from byte {end} on" in found.stderr
-
-
-def test_verify_changes_nothing(crashed: Path) -> None:
-    before = {each.name: each.read_bytes() for each in files_of(crashed)}
-    assert verify(crashed).faults == []
-    assert {each.name: each.read_bytes() for each in files_of(crashed)} == before
-
-
-async def test_a_journal_that_the_system_does_not_let_be_read_is_not_called_damaged(
-    crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "data"
-    shutil.copytree(crashed, path)
-
-    def refuse(_: Path) -> NoReturn:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(journal, "open_regular", refuse)
-    with pytest.raises(DirectoryUnusable, match="cannot be used as a data directory: Permission denied"):
-        await opened_and_read(path)
-    assert all("cannot be read: Permission denied" in each for each in verify(path).faults[:-1])

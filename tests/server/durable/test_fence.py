@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from segstore.server.durable import DirectoryUnusable, Files
-from segstore.server.durable.fence import Epoch, Fenced, FencedDirectory, epochs_of
+from segstore.server.durable.fence import ContainerEpoch, Fenced, FencedDirectory, epochs_of
 
 
 def test_each_claim_starts_the_next_epoch_and_ends_the_one_before(tmp_path: Path) -> None:
     folder = tmp_path / "3"
     folder.mkdir()
     assert epochs_of(folder) == []
-    first = Epoch.claim(folder)
+    first = ContainerEpoch.claim(folder)
     assert (first.number, first.path, first.folder) == (1, folder / "epoch-0000000001", folder)
     assert first.path.stat().st_mode & 0o777 == 0o700
     first.check()
     assert not first.is_over
-    second = Epoch.claim(folder)
+    second = ContainerEpoch.claim(folder)
     assert (second.number, epochs_of(folder)) == (2, [1, 2])
     assert (first.is_over, first.is_known_over, second.is_over, second.is_known_over) == (True, True, False, False)
     with pytest.raises(Fenced) as fenced:
@@ -30,14 +30,14 @@ def test_each_claim_starts_the_next_epoch_and_ends_the_one_before(tmp_path: Path
 
 
 def test_the_folders_of_older_epochs_are_removed_and_their_owners_still_find_out(tmp_path: Path) -> None:
-    made = [Epoch.claim(tmp_path) for _ in range(3)]
+    made = [ContainerEpoch.claim(tmp_path) for _ in range(3)]
     (made[0].path / "journal").write_text("data")
     assert [each.number for each in made[2].older()] == [2, 1]
     assert [each.path for each in made[1].older()] == [made[0].path]
     made[2].remove_older()
     assert epochs_of(tmp_path) == [3]
     assert [each.is_over for each in made] == [True, True, False]
-    assert Epoch.claim(tmp_path).number == 4
+    assert ContainerEpoch.claim(tmp_path).number == 4
     made[2].path.rmdir()
     assert made[2].is_over
 
@@ -47,7 +47,7 @@ def test_other_names_are_no_epochs_and_a_missing_folder_has_none(tmp_path: Path)
         (tmp_path / name).mkdir()
     assert epochs_of(tmp_path) == [9]
     assert epochs_of(tmp_path / "nowhere") == []
-    assert Epoch.claim(tmp_path).number == 10
+    assert ContainerEpoch.claim(tmp_path).number == 10
 
 
 def test_a_claim_that_another_makes_first_takes_the_number_after_it(
@@ -63,14 +63,14 @@ def test_a_claim_that_another_makes_first_takes_the_number_after_it(
         mkdir(path, *given)
 
     monkeypatch.setattr(Path, "mkdir", raced)
-    assert Epoch.claim(tmp_path).number == 2
+    assert ContainerEpoch.claim(tmp_path).number == 2
     assert epochs_of(tmp_path) == [1, 2]
 
 
 def test_a_disk_that_cannot_be_read_does_not_say_that_an_epoch_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = Epoch.claim(tmp_path)
+    epoch = ContainerEpoch.claim(tmp_path)
 
     def fail(_: Path) -> bool:
         raise OSError(5, "Input/output error")
@@ -86,18 +86,18 @@ class Full(Files):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
-def adopted(epoch: Epoch, files: Files | None = None) -> FencedDirectory:
+def adopted(epoch: ContainerEpoch, files: Files | None = None) -> FencedDirectory:
     return FencedDirectory.adopt(epoch, containers=4, held=(3,), cluster="ours", files=files)
 
 
 def test_an_epoch_whose_disk_is_full_is_refused_with_its_path_and_leaves_nothing(tmp_path: Path) -> None:
-    epoch = Epoch.claim(tmp_path)
+    epoch = ContainerEpoch.claim(tmp_path)
     with pytest.raises(DirectoryUnusable, match="No space left on device") as refused:
         adopted(epoch, Full())
     assert refused.value.path == epoch.path
     assert str(epoch.path) in str(refused.value)
     assert list(epoch.path.iterdir()) == []
-    later = Epoch.claim(tmp_path)
+    later = ContainerEpoch.claim(tmp_path)
     with pytest.raises(Fenced):
         adopted(epoch, Full())
     assert epochs_of(tmp_path) == [1, 2]
@@ -105,12 +105,12 @@ def test_an_epoch_whose_disk_is_full_is_refused_with_its_path_and_leaves_nothing
 
 
 def test_an_epoch_takes_over_what_its_predecessor_has_and_removes_it_when_it_is_in_force(tmp_path: Path) -> None:
-    first = adopted(Epoch.claim(tmp_path))
+    first = adopted(ContainerEpoch.claim(tmp_path))
     first.change(numbers=7)
     first.note(5)
     for name in ("chunk-0000000001", "letters.txt"):
         (first.path / name).write_bytes(b"data")
-    second = adopted(Epoch.claim(tmp_path))
+    second = adopted(ContainerEpoch.claim(tmp_path))
     assert (second.manifest, second.committed) == (first.manifest, 5)
     assert {each.name for each in second.path.iterdir()} == {"chunk-0000000001", "committed"}
     assert (second.path / "chunk-0000000001").samefile(first.path / "chunk-0000000001")

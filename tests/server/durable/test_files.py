@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
 from typing import Final
@@ -14,9 +13,8 @@ from typing import Final
 import pytest
 
 from segstore.server.durable import Files
-from segstore.server.durable.files import open_regular, read_regular, write_and_sync
+from segstore.server.durable.files import open_regular, read_regular
 from segstore.server.durable.journal import Group, JournalReader, JournalWriter
-from segstore.wire import Buffer
 
 O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 
@@ -30,9 +28,6 @@ def test_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
         Files().create(path)
 
 
-IN_PYTHON = getattr(write_and_sync, "__wrapped__", write_and_sync)
-
-
 def test_all_is_written_though_the_system_takes_a_part_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +39,7 @@ def test_all_is_written_though_the_system_takes_a_part_at_a_time(
     files.write(descriptor, b"0123456789")
     files.write(descriptor, b"")
     files.write_at(descriptor, b"abcd", 2)
-    IN_PYTHON(descriptor, b"efg", 6)
+    Files().write_durably(descriptor, b"efg", 6)
     files.sync(descriptor)
     os.close(descriptor)
     assert read_regular(path) == b"01abcdefg9"
@@ -113,31 +108,19 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         assert (file.read(2), file.writable()) == (b"da", False)
 
 
-@pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
-def test_data_are_written_where_they_belong(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
-    path = tmp_path / "file"
-    descriptor = Files().create(path)
-    write(descriptor, b"0123", 2)
-    write(descriptor, b"ab", 4)
-    write(descriptor, b"", 0)
-    os.close(descriptor)
-    assert path.read_bytes() == b"\0\x0001ab"
-
-
 def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[bytes] = []
     path = tmp_path / "file"
     descriptor = Files().create(path)
     monkeypatch.setattr(os, "fdatasync", lambda _: synced.append(path.read_bytes()))
-    IN_PYTHON(descriptor, b"data", 0)
-    IN_PYTHON(descriptor, b"more", 4)
+    Files().write_durably(descriptor, b"data", 0)
+    Files().write_durably(descriptor, b"more", 4)
     os.close(descriptor)
     assert synced == [b"data", b"datamore"]
 
 
-@pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
-def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
-    path = tmp_path / "file"
+def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path) -> None:
+    path, write = tmp_path / "file", Files().write_durably
     path.write_bytes(b"x")
     with path.open("rb") as file, pytest.raises(OSError, match="Bad file descriptor"):
         write(file.fileno(), b"data", 0)
@@ -156,44 +139,18 @@ def is_direct(descriptor: int) -> bool:
     return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & O_DIRECT)
 
 
-def test_a_journal_is_written_directly_where_the_file_system_can(tmp_path: Path) -> None:
-    try:
-        other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT | O_DIRECT)
-    except OSError:
-        can_be = False
-    else:
-        can_be = is_direct(other)
-        os.close(other)
-
-    class Watched(Files):
-        def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
-            found.append((is_direct(descriptor), len(data)))
-            super().write_at(descriptor, data, at)
-
-        def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
-            found.append((is_direct(descriptor), len(data)))
-            super().write_durably(descriptor, data, at)
-
-    found: list[tuple[bool, int]] = []
-    made = JournalWriter(tmp_path / "journal", Watched(), 64 * 1024)
-    piece = 256 * 1024
-    payloads = b"data", bytes(700_000), bytes(piece - 44), b"1" * piece
-    groups = [Group(number, number, each) for number, each in enumerate(payloads, 1)]
-    for each in groups:
-        made.append(each)
-    made.close()
-    rest = -(-(700_000 + 44 - 2 * piece) // 4096) * 4096
-    assert found == [(can_be, size) for size in (4096, piece, piece, rest, piece, piece, 4096)]
-    assert list(JournalReader(made.path, made.base_crc)) == groups
-
-
 def test_a_file_that_is_written_directly_has_what_was_written(tmp_path: Path) -> None:
     files, path = Files(), tmp_path / "file"
     pages = memoryview(mmap(-1, 8192))
     pages[:] = b"0123456789abcdef" * 512
     descriptor = files.create_direct(path)
+    try:
+        os.close(os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT | O_DIRECT))
+        assert is_direct(descriptor)
+    except OSError:
+        assert not is_direct(descriptor)
     files.write(descriptor, pages)
-    write_and_sync(descriptor, pages[:4096], 8192)
+    files.write_durably(descriptor, pages[:4096], 8192)
     assert path.read_bytes() == bytes(pages) + bytes(pages[:4096])
     files.write(descriptor, b"behind")  # no whole page: from here on through the page cache
     files.write(descriptor, pages[7:9])
@@ -219,20 +176,3 @@ def test_a_file_system_that_cannot_write_directly_writes_through_the_page_cache(
         made.append(each)
     made.close()
     assert list(JournalReader(path, made.base_crc)) == groups
-
-
-def test_what_no_way_of_writing_takes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[bool] = []
-
-    def refused(descriptor: int, _: bytes) -> int:
-        tried.append(is_direct(descriptor))
-        raise OSError(errno.EINVAL, "Invalid argument")
-
-    files = Files()
-    descriptor = files.create_direct(tmp_path / "file")
-    directly = is_direct(descriptor)
-    monkeypatch.setattr(os, "write", refused)
-    with pytest.raises(OSError, match="Invalid argument"):
-        files.write(descriptor, b"data")
-    os.close(descriptor)
-    assert tried == ([True, False] if directly else [False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import struct
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,6 @@ HEAD_BYTES = 44
 """What a group has before its payload."""
 SECTOR_BYTES = 512
 GROUPS = [Group(1, 1, b"first"), Group(2, 9, bytes(range(256)) * 40), Group(10, 10, b""), Group(11, 12, b"x" * 9_000)]
-NOTHING = Group(0, 0, b"")
 
 
 def written(path: Path, groups: Iterable[Group], filled_bytes: int = 64 * 1024) -> int:
@@ -96,21 +94,6 @@ def test_a_write_touches_no_page_with_an_earlier_group(tmp_path: Path) -> None:
     assert [at % PAGE_BYTES for at, _ in writes] == [0] * len(GROUPS)
     assert [at for at, _ in writes] == [end_of(GROUPS[:number]) for number in range(len(GROUPS))]
     assert all(at + size <= after for (at, size), (after, _) in pairwise(writes))
-
-
-def test_a_group_is_on_disk_when_the_call_that_writes_it_returns(tmp_path: Path) -> None:
-    written: list[Path] = []
-
-    class Watched(Files):
-        def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
-            super().write_durably(descriptor, data, at)
-            written.append(made.path)
-
-    made = JournalWriter(tmp_path / "journal", Watched(), 8192)
-    for number in (1, 2):
-        made.append(Group(number, number, bytes(5_000)))
-        assert written == [made.path] * number
-    made.close()
 
 
 @given(st.randoms(use_true_random=False))
@@ -211,17 +194,6 @@ def test_a_header_that_is_not_the_manifests_is_damage(tmp_path: Path) -> None:
     path.write_bytes(forged + crc32(forged).to_bytes(4) + whole[28:])
     with pytest.raises(JournalDamaged, match="its header begins with b'SEGJRNL2'"):
         read(path, crc32(forged))
-
-
-@pytest.mark.parametrize("claimed", [0, 1, 60_000, 1 << 31, 1 << 40, (1 << 64) - 1])
-def test_a_size_that_a_file_does_not_have_is_not_allocated(tmp_path: Path, claimed: int) -> None:
-    path = tmp_path / "journal"
-    base_crc = written(path, [])
-    data = bytearray(path.read_bytes())
-    head = struct.pack(">16sQQQ", data[8:24], 1, 1, claimed)
-    data[PAGE_BYTES : PAGE_BYTES + HEAD_BYTES] = head + bytes(4)
-    path.write_bytes(data)
-    assert read(path, base_crc) == []
 
 
 @given(st.binary(max_size=300), st.booleans(), st.integers(0, 70))

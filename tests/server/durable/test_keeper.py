@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from segstore.server.durable import MIN_MEMORY_BYTES, Files, durable, recovery
+from tests.looped import looped
 from tests.server.durable.support import make, running, write
 from tests.server.support import until
 
@@ -69,12 +70,12 @@ async def test_who_asks_for_a_snapshot_during_another_gets_the_one_after_it(tmp_
         assert durability.snapshots == 2
 
 
-@pytest.mark.parametrize("how", ["deleted", "truncated", "written"])
+@looped("how", ["deleted", "truncated", "written"])
 async def test_what_is_deleted_or_truncated_is_removed_from_the_disk_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(durable, "_TIDY_AFTER_S", 0.0)
-    async with running(tmp_path) as (durability, store):
+    async with running(tmp_path / how) as (durability, store):
         store.create_segment(NAME, now_ms=1)
         write(store, NAME, b"data")
         if how == "deleted":
@@ -86,14 +87,6 @@ async def test_what_is_deleted_or_truncated_is_removed_from_the_disk_unasked(
             assert durability.snapshots == 0
             return
         await until(lambda: durability.snapshots)
-
-
-async def test_a_second_deletion_does_not_put_off_the_snapshot_for_the_first(tmp_path: Path) -> None:
-    async with running(tmp_path) as (durability, _):
-        durability.tidy_soon()
-        due_s = durability._tidy_at_s
-        durability.tidy_soon()
-        assert durability._tidy_at_s == due_s
 
 
 async def test_a_start_that_has_read_many_journals_takes_a_snapshot(
@@ -120,23 +113,3 @@ async def test_a_start_that_has_read_many_journals_takes_a_snapshot(
     *ended, after = (ended for ended, _ in found)
     assert ended == [0, 1, 2, 3, 4, 5]
     assert after <= 1, "the last journal is needed if something was written behind the snapshot"
-
-
-async def test_a_directory_without_containers_and_controller_needs_no_journal_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recovery, "_REWRITTEN_BYTES", 0)
-    for life in range(2):
-        durability, _ = make(tmp_path, held=())
-        durability.open()
-        durability.recover({})
-        await durability.start()
-        assert durability._journals is not None
-        assert len(durability._journals.ended) == life
-        for number in range(2):
-            durability.controller_journal(b"%d" % number)
-            await durability.committer.settled()
-        if life:
-            await durability.checkpoint()
-            assert (durability.snapshots, durability._journals.ended) == (1, [])
-        await durability.close(last_snapshot=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 from pathlib import Path
 
 import pytest
@@ -16,22 +14,6 @@ NAME = "scope/stream/0.#epoch.0"
 
 def chunk_files(path: Path) -> list[Path]:
     return list(path.glob("chunk-*"))
-
-
-async def test_a_start_logs_what_it_has_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "segstore.server.durable.recovery")
-    async with running(tmp_path, crash=True) as (_, store):
-        store.create_segment(NAME, now_ms=1)
-        write(store, NAME, b"data")
-        segments = sum(len(each.segments) for each in store.containers.values())
-    (tmp_path / "chunk-0000000099").write_bytes(b"left")
-    async with running(tmp_path):
-        pass
-    before, after = (each.getMessage() for each in caplog.records if "opened in" in each.getMessage())
-    opened = re.escape(f"{tmp_path} opened in ") + r"\d+\.\d\d s, "
-    assert re.fullmatch(opened + "0 segments", before)
-    assert re.fullmatch(opened + f"{segments} segments; 1 files that a crash left behind are removed", after)
-    assert not (tmp_path / "chunk-0000000099").exists()
 
 
 @pytest.mark.parametrize("crash", [True, False])

@@ -1,9 +1,9 @@
 """Special files in a data directory are refused by name; files elsewhere are neither read nor written."""
 
 import os
-import socket
 import stat
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,31 +44,15 @@ def link(path: Path) -> None:
     path.symlink_to(moved)
 
 
-def dangle(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.parent.parent / "nothing")
-
-
 def fifo(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def listen(path: Path) -> None:
-    path.unlink()
-    here = Path.cwd()
-    os.chdir(path.parent)  # the path of a socket is short
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
 FILES = ["MANIFEST", "committed", "snapshot-*", "chunk-*", "journal-*"]
 
 
-@pytest.mark.parametrize("replace", [link, dangle, fifo, listen])
+@pytest.mark.parametrize("replace", [link, fifo])
 @pytest.mark.parametrize("pattern", FILES)
 async def test_a_file_that_is_no_regular_one_is_refused_and_named(
     tmp_path: Path, pattern: str, replace: Callable[[Path], None]
@@ -84,12 +68,11 @@ async def test_a_file_that_is_no_regular_one_is_refused_and_named(
     assert sorted(path.iterdir()) == names
 
 
-@pytest.mark.parametrize("name", ["committed", "committed.new", "MANIFEST.new", "chunk-0000000001"])
-async def test_a_link_in_an_empty_directory_leads_nowhere(tmp_path: Path, name: str) -> None:
+async def test_a_link_in_an_empty_directory_leads_nowhere(tmp_path: Path) -> None:
     path, victim, missing = tmp_path / "data", tmp_path / "victim", tmp_path / "missing"
     path.mkdir()
     victim.write_bytes(VICTIM)
-    for target in (victim, missing):
+    for target, name in product((victim, missing), ("committed", "committed.new", "MANIFEST.new", "chunk-0000000001")):
         (path / name).symlink_to(target)
         with pytest.raises(DirectoryDamaged, match=f"{path / name} is damaged: {NEITHER}"):
             await open_data("plain", path)

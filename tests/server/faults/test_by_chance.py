@@ -95,7 +95,7 @@ TYPES = {
 }
 
 
-@looped("seed", range(40))
+@looped("seed", range(24))
 async def test_a_store_on_which_everything_goes_wrong_stays_whole(seed: int) -> None:
     chance = random.Random(seed)
     async with MockSegmentStore(long_poll_s=0.01) as mock:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -14,8 +12,6 @@ from typing import Any
 import pytest
 
 from segstore.server.faults import FaultFunctionError, FaultRequest, Rule
-from segstore.server.faults.file import FaultFileError, parse_faults
-from segstore.server.faults.functions import Functions
 from segstore.server.faults.observe import request_seen
 from segstore.wire import (
     ConditionalAppend,
@@ -29,11 +25,13 @@ from segstore.wire import (
     WireError,
     WrongHost,
 )
+from segstore.wire.blocks import Append
 from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, read, set_up, until
 
 INFO = GetStreamSegmentInfo(9, SEGMENT, "")
+APPEND = Append(SEGMENT, WRITER, 1, 1, memoryview(b"data"), None, 3)
 
 
 @pytest.fixture(params=["store", "tap"])
@@ -41,9 +39,6 @@ def kind(request: pytest.FixtureRequest) -> HostName:
     """What applies the rules."""
     name: HostName = request.param
     return name
-
-
-# --- decisions ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_function_that_decides_nothing_has_the_request_executed(kind: HostName) -> None:
@@ -121,40 +116,23 @@ async def test_a_function_changes_the_request(kind: HostName) -> None:
         assert bytes(answer.data) == b"DATA" + bytes(7) + b"\x04MORE"
 
 
-async def test_a_change_that_cannot_be_sent_is_refused() -> None:
-    async with hosted("store") as mock, await writer_of(mock) as peer:
-        found: list[BaseException] = []
-
-        def tried(request: FaultRequest, fields: dict[str, Any]) -> None:
-            with pytest.raises((TypeError, ValueError, WireError)) as caught:
-                request.change(**fields)
-            found.append(caught.value)
-
-        @mock.fault(APPENDS)
-        def of_appends(request: FaultRequest) -> None:
-            tried(request, {"segment": "another"})
-            tried(request, {"event_number": "second"})
-            tried(request, {"dta": b""})
-            tried(request, {"data": 7})
-            tried(request, {"event_count": "two"})
-
-        @mock.fault("type = READ_SEGMENT")
-        def of_reads(request: FaultRequest) -> None:
-            tried(request, {"offset": 2**63})
-
-        assert acknowledged(await peer.ask(append(1))) == [1]
-        await peer.ask(read(0, 4))
-        assert [type(each) for each in found] == [
-            ValueError,
-            type(found[1]),
-            TypeError,
-            *[ValueError] * 2,
-            type(found[5]),
-        ]
-        assert isinstance(found[1], WireError)
-        assert str(found[3]) == "the data of an append are bytes, not 7"
-        assert str(found[4]) == "the event count of an append is a whole number, not 'two'"
-        assert isinstance(found[5], WireError)
+@looped(
+    ("item", "fields", "error"),
+    [
+        (APPEND, {"segment": "another"}, ValueError),
+        (APPEND, {"event_number": "second"}, WireError),
+        (APPEND, {"dta": b""}, TypeError),
+        (APPEND, {"data": 7}, ValueError),
+        (APPEND, {"event_count": "two"}, ValueError),
+        (read(0), {"offset": 2**63}, WireError),
+    ],
+)
+async def test_a_change_that_cannot_be_sent_is_refused(
+    item: Any, fields: dict[str, Any], error: type[Exception]
+) -> None:
+    seen = request_seen(item, 1, store=0, connection=1, now_s=0.0, started_s=0.0)
+    with pytest.raises(error):
+        FaultRequest("changing", seen, item).change(**fields)
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -204,9 +182,6 @@ async def test_functions_are_actions_like_others_in_a_sequence() -> None:
         assert [each.action for each in mock.faults.decisions] == ["error NO_SUCH_SEGMENT", "call sealed", "ok"]
 
 
-# --- waits ----------------------------------------------------------------------------------------------------------
-
-
 async def test_while_a_coroutine_runs_its_request_is_held_with_those_behind_it(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
         go_on = asyncio.Event()
@@ -253,26 +228,9 @@ async def test_a_held_request_is_released_by_its_handle_or_by_the_rule(kind: Hos
         assert mock.faults.held("held") == 0
 
 
-async def test_a_hold_that_is_released_within_the_function_or_whose_rule_is_gone_is_none(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-
-        @mock.fault(APPENDS, nth=1)
-        def short(request: FaultRequest) -> None:
-            request.hold()
-            request.release()
-
-        @mock.fault(APPENDS, nth=1)
-        async def once(request: FaultRequest) -> None:
-            mock.faults.clear("once")
-            request.hold()
-
-        peer.send(append(1), append(2), append(3))
-        await until(lambda: stored(mock) == 12)
-        assert mock.faults.held("short") == mock.faults.held("once") == 0
-
-
-@pytest.mark.parametrize("how", ["release", "disable", "clear", "replace"])
-@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize(
+    ("how", "stubborn"), [("release", False), ("disable", True), ("clear", False), ("replace", True)]
+)
 async def test_a_coroutine_is_cancelled_with_the_hold_of_its_rule(kind: HostName, how: str, stubborn: bool) -> None:
     ended: list[int] = []
     async with hosted(kind) as mock, await writer_of(mock) as peer:
@@ -303,20 +261,6 @@ async def test_a_coroutine_is_cancelled_with_the_hold_of_its_rule(kind: HostName
         assert mock.faults.held("endless") == 0
 
 
-async def test_a_coroutine_that_removes_its_own_rule_runs_to_its_end(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-
-        @mock.fault(APPENDS)
-        async def once(request: FaultRequest) -> None:
-            mock.faults.clear("once")
-            await asyncio.sleep(0)
-            request.change(data=b"once")
-
-        peer.send(append(1), append(2))
-        await until(lambda: stored(mock) == 8)
-        assert mock.segments[SEGMENT].read_bytes(0, 8) == b"oncedata"
-
-
 async def test_a_coroutine_is_cancelled_when_its_connection_is_lost(kind: HostName) -> None:
     ended: list[type[BaseException]] = []
     async with hosted(kind) as mock:
@@ -343,36 +287,17 @@ async def test_a_coroutine_is_cancelled_when_its_connection_is_lost(kind: HostNa
     assert ended == [asyncio.CancelledError, asyncio.CancelledError], "the second when the server stopped"
 
 
-@pytest.mark.filterwarnings("error")
-async def test_a_coroutine_that_is_cancelled_before_its_first_step_is_closed() -> None:
-    async def never(request: FaultRequest) -> None:
-        raise AssertionError("it is not to run")
-
-    functions = Functions()
-    seen = request_seen(HELLO, 1, store=0, connection=1, now_s=0.0, started_s=0.0)
-    task = functions.start(never, FaultRequest("never", seen, HELLO))
-    assert task is not None
-    task.cancel()
-    await functions.aclose()
-    gc.collect()
-    assert task.cancelled()
-    assert functions.errors == []
-
-
 async def writer_of_existing(mock: Any) -> Peer:
     peer = await Peer.connect(mock)
     assert len(await peer.ask(HELLO, set_up())) == 2
     return peer
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-
 class Outcome(BaseException):
     """As pytest.fail raises."""
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), AssertionError(), Outcome("not so")])
+@pytest.mark.parametrize("error", [AssertionError(), Outcome("not so")])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_function_that_fails_closes_the_connection_and_its_error_is_raised_when_the_server_stops(
     kind: HostName, is_async: bool, error: BaseException, caplog: pytest.LogCaptureFixture
@@ -401,37 +326,13 @@ async def test_a_function_that_fails_closes_the_connection_and_its_error_is_rais
         await scenario()
     assert caught.value.__cause__ is error
     assert caught.value.seen.event_number == 1
-    text = f"failed at request {caught.value.seen.number}, APPEND_BLOCK_END: {type(error).__name__}"
-    assert text in str(caught.value)
-    assert text in caplog.text
+    assert str(caught.value) in caplog.text
 
 
-async def test_an_answer_that_is_no_reply_is_an_error_of_the_function() -> None:
-    async def scenario() -> None:
-        async with hosted("store") as mock, await writer_of(mock) as peer:
-
-            @mock.fault("type = READ_SEGMENT")
-            def wrong(request: FaultRequest) -> None:
-                request.answer("NoSuchSegmnt")
-
-            peer.send(read(0, 1))
-            await peer.closed()
-
-    with pytest.raises(FaultFunctionError, match=r"ValueError: 'NoSuchSegmnt' is not a reply \(NoSuchSegment\?\)"):
-        await scenario()
-
-
-@looped(
-    ("answer", "said"),
-    [
-        (NoSuchSegment, f"an answer is a command, or the name of one such as 'WrongHost', not {NoSuchSegment!r}"),
-        (None, "an answer is a command, or the name of one such as 'WrongHost', not None"),
-        ("NoSuchSegmnt", "'NoSuchSegmnt' is not a reply (NoSuchSegment?)"),
-    ],
-)
+@looped(("answer", "said"), [(NoSuchSegment, "not <class"), (None, "not None"), ("NoSuchSegmnt", "NoSuchSegment\\?")])
 async def test_an_answer_that_is_no_reply_is_named(answer: Any, said: str) -> None:
     seen = request_seen(HELLO, 1, store=0, connection=1, now_s=0.0, started_s=0.0)
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+    with pytest.raises(ValueError, match=said):
         FaultRequest("wrong", seen, HELLO).answer(answer)
 
 
@@ -453,37 +354,14 @@ async def test_a_function_that_returns_an_action_has_failed(kind: HostName, is_a
             assert await peer.closed() == b""
             assert stored(mock) == 0
 
-    with pytest.raises(FaultFunctionError) as caught:
+    with pytest.raises(FaultFunctionError, match="it returned 'drop', which decides nothing"):
         await scenario()
-    assert str(caught.value) == (
-        f"the function of fault 'wrong' failed at request {caught.value.seen.number}, APPEND_BLOCK_END: ValueError: "
-        "it returned 'drop', which decides nothing: call methods of the request, such as drop()"
-    )
-
-
-@pytest.mark.parametrize("result", [False, 3, "", (), [None, None], (None,), {}, b"data"])
-async def test_other_results_of_functions_are_ignored(kind: HostName, result: Any) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, lambda _: result, name="curious")
-        peer.send(append(1))
-        (reply,) = await peer.receive(1)
-        assert isinstance(reply, DataAppended)
-
-
-def test_a_function_is_given_in_python_only_and_takes_requests() -> None:
-    with pytest.raises(FaultFileError, match="an action has one of the keys ok, error"):
-        parse_faults("rules: [{do: {call: print}}]")
 
 
 @looped("function", [lambda: None, lambda request, more: None, lambda *, request: None])
 def test_a_function_that_cannot_be_called_with_a_request_is_refused(function: Any) -> None:
     with pytest.raises(ValueError, match=r"a function is called with the request alone, and takes \("):
         Rule(do=function)
-
-
-class Yielding:
-    def __call__(self, request: FaultRequest) -> Iterator[None]:
-        yield None
 
 
 def yields(request: FaultRequest) -> Iterator[None]:
@@ -494,33 +372,10 @@ async def yields_later(request: FaultRequest) -> AsyncIterator[None]:
     yield None
 
 
-@looped("function", [yields, yields_later, partial(yields), Yielding()])
-async def test_a_generator_is_refused(function: Any) -> None:
-    async with hosted("store") as mock:
-        said = r"do\[0\]\.call: a generator does nothing when it is called: write `await` in place of `yield`"
-        with pytest.raises(ValueError, match=f"^{said}$"):
-            mock.faults.add("type = HELLO", function)
-        assert mock.faults.rules == []
-
-
-class Closing:
-    def __call__(self, request: FaultRequest) -> None:
-        request.close()
-
-
-async def test_what_is_called_without_a_name_of_its_own_is_decorated_too() -> None:
-    def closing(request: FaultRequest, *, reset: bool) -> None:
-        request.close(reset=reset)
-
-    async with hosted("store") as mock:
-        mock.fault("type = HELLO", nth=1)(partial(closing, reset=False))
-        mock.fault("type = HELLO", name="object")(Closing())
-        assert mock.faults.rules == ["rule 1", "object"]
-        for _ in range(2):
-            async with await Peer.connect(mock) as peer:
-                peer.send(HELLO)
-                assert await peer.closed() == b""
-        assert [each.action for each in mock.faults.decisions] == ["call partial", "call Closing"]
+@looped("function", [yields, yields_later, partial(yields)])
+def test_a_generator_is_refused(function: Any) -> None:
+    with pytest.raises(ValueError, match="a generator does nothing when it is called"):
+        Rule(do=function)
 
 
 async def test_a_decorator_that_makes_no_rule_of_the_function_is_refused() -> None:
@@ -529,14 +384,15 @@ async def test_a_decorator_that_makes_no_rule_of_the_function_is_refused() -> No
 
     async with hosted("store") as mock:
         decorator: Any = mock.fault
-        said = 'write @….fault() or @….fault("type = …"): without parentheses, no rule is made'
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            decorator(greeted)
-        said = "do: the action is the function that is decorated; faults.add takes others"
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            decorator("type = HELLO", do="drop")
-        with pytest.raises(ValueError, match=r"^a function is decorated, not 'drop'$"):
-            decorator("type = HELLO")("drop")
+        for decorate in (
+            lambda: decorator(greeted),
+            lambda: decorator("type = HELLO", do="drop"),
+            lambda: decorator("type = HELLO")("drop"),
+        ):
+            with pytest.raises(
+                ValueError, match=r"without parentheses|the function that is decorated|is decorated, not"
+            ):
+                decorate()
         assert mock.faults.rules == []
 
 

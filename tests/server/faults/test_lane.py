@@ -276,20 +276,6 @@ def test_an_acknowledgement_may_be_overtaken_if_one_of_its_appends_may(play: Pla
     assert sent(play.take_later()) == acknowledgement(2, 0)
 
 
-@pytest.mark.parametrize(
-    ("do", "expected"),
-    [
-        ("close before", Finish("fault 'cut': close before")),
-        ({"close": "before", "reset": True}, End("fault 'cut': close before", True)),
-    ],
-    ids=["closed", "reset"],
-)
-def test_a_connection_that_a_rule_closes_names_the_rule(play: Playbook, do: Any, expected: Effect) -> None:
-    play.faults.add("type = KEEP_ALIVE", do=do, name="cut")
-    assert play.lane.request(PING) == [expected]
-    assert play.lane.is_deaf
-
-
 def test_a_request_that_others_may_overtake_blocks_none_and_counts_while_it_waits(play: Playbook) -> None:
     play.faults.add("type = KEEP_ALIVE", do={"delay_ms": 50, "overtake": True})
     assert play.lane.request(PING, b"raw bytes") == []

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server.faults import Faults, Observer, Seen
-from segstore.server.faults.near import MOST_LOOKED_AT, line_of, near_misses
+from segstore.server.faults.near import line_of, near_misses
 from segstore.server.faults.observe import NotSeen, request_seen
 from segstore.wire import Hello, ReadSegment
 from segstore.wire.blocks import Append
@@ -55,13 +55,6 @@ def test_the_most_similar_names_are_near_to_a_filter_of_one_part(match: str) -> 
     assert list(near_misses(seen, parse_filter("type = HELLO"))) == [], "it is a known word"
 
 
-def test_only_the_latest_requests_are_looked_at() -> None:
-    match = parse_filter("type = READ_SEGMENT and connection = 9")
-    seen = [appended(1)] * MOST_LOOKED_AT
-    assert list(near_misses([*seen, read(1)], match)) == []
-    assert len(list(near_misses([*seen[1:], read(1)], match))) == 1
-
-
 @looped("match", ["", "type = READ_SEGMENT"])
 async def test_a_wait_that_found_nothing_names_requests_that_match_and_have_not_come_so_far(match: str) -> None:
     observer = Observer()
@@ -83,30 +76,6 @@ async def test_a_wait_for_a_type_that_no_request_has_is_refused_at_once() -> Non
         await observer.wait_for("type = EVENT")
     with pytest.raises(ValueError, match="type = DATA_APPENDED: it is a reply"):
         observer.requests("type = DATA_APPENDED")
-
-
-async def test_the_report_about_rules_that_never_fired_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    faults = Faults(FakeClock(), observer=Observer())
-    faults.add("type = HELLO", do="close", nth=2, name="idle")
-    for number in range(990):
-        faults.add(f"type = HELLO and connection = {number + 2}", do="close", name=f"rule of {number}")
-    assert faults.observer is not None
-    faults.observer.add(seen := request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0))
-    faults.decide(seen)
-    assert len(faults.unmatched()) == 991
-    *first, others = faults.unmatched_report()
-    assert [each.partition(" has matched nothing")[0] for each in first] == [f"fault 'rule of {n}'" for n in range(5)]
-    assert others == "and 986 more fault rules have matched nothing or never fired"
-    await faults.aclose()
-    assert caplog.messages == [line for text in (*first, others) for line in text.splitlines()]
-    assert sum(line.startswith("  near: request 1: HELLO") for line in caplog.messages) == 5
-
-
-def test_the_conditions_of_a_rule_are_shortened() -> None:
-    faults = Faults(FakeClock())
-    faults.add("type = HELLO", do="close", nth=list(range(1, 1001)))
-    (said,) = faults.unmatched()
-    assert len(said) < 1_200
 
 
 def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_nearest_requests() -> None:

@@ -78,16 +78,3 @@ def test_nothing_leaves_after_clear(replies: Replies) -> None:
     assert replies.queue.is_empty
     assert replies.queue.held_bytes == 0
     assert replies.queue.take() == (b"", [])
-
-
-def test_nothing_is_queued_once_the_peer_is_gone(replies: Replies) -> None:
-    replies.add(b"held", Wait(1.0))
-    replies.waits.clear()
-    replies.queue.clear()
-    replies.add(b"a", Wait(1.0))
-    replies.add(b"b", Wait())
-    replies.queue.put(b"c")
-    replies.clock.advance(1.0)
-    assert replies.left == []
-    assert replies.queue.is_empty
-    assert replies.queue.held_bytes == 0

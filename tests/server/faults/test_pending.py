@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from segstore.server.faults.decisions import Plan
 from segstore.server.faults.observe import request_seen
-from segstore.server.faults.pending import Asked, PendingRequests
+from segstore.server.faults.pending import PendingRequests, PlannedReply
 from segstore.wire import Command, DataAppended, ErrorMessage, ErrorMessageCode, Hello, KeepAlive, SegmentRead
 from segstore.wire.blocks import Append
 from tests.server.support import SEGMENT, WRITER, read
 
 
-def asked(item: Command | Append, number: int = 1) -> Asked:
-    return Asked(request_seen(item, number, store=0, connection=1, now_s=0.0, started_s=0.0), Plan())
+def asked(item: Command | Append, number: int = 1) -> PlannedReply:
+    return PlannedReply(request_seen(item, number, store=0, connection=1, now_s=0.0, started_s=0.0), Plan())
 
 
 def test_an_acknowledgement_answers_all_appends_up_to_its_number() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from segstore.server import AddressInUse, LimitSettings, MockSegmentStore, SegmentStoreServer, StoreSettings
-from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
 from segstore.server.node import runner
 from segstore.server.store import NULL_VALUE
@@ -127,22 +125,6 @@ async def test_a_tls_handshake_that_does_not_come_is_given_up_in_time(tmp_path: 
         await Peer.connect(store) as silent,
     ):
         assert await silent.closed() == b""
-
-
-async def test_silent_peers_in_a_tls_handshake_give_way_to_newer_peers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "shares", lambda _: shares()._replace(handshakes=3))
-    certificate, key = write_certificate(tmp_path)
-    async with MockSegmentStore(tls_cert=certificate, tls_key=key) as store, AsyncExitStack() as open_ones:
-        silent = [await open_ones.enter_async_context(await Peer.connect(store)) for _ in range(8)]
-        for each in silent[:5]:
-            assert await each.closed() == b""
-        async with await Peer.connect(store, ssl=trusting(), server_hostname="localhost") as peer:
-            assert await peer.ask(HELLO) == [Hello(17, 5)]
-        assert await silent[5].closed() == b""
-    for each in silent[6:]:  # a store that stops does not wait for them
-        assert await each.closed() == b""
 
 
 async def test_an_invalid_certificate_is_an_error_of_one_sentence(tmp_path: Path) -> None:

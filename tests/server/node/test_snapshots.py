@@ -185,8 +185,8 @@ async def test_names_counts_and_memory_are_bounded(monkeypatch: pytest.MonkeyPat
     async with serving() as (mock, connect):
         with pytest.raises(NoSuchSnapshot, match="there are no snapshots"):
             await mock.restore("base")
-        with pytest.raises(SnapshotRefused, match="1 to 100 characters"):
-            await mock.snapshot("n" * 101)
+        with pytest.raises(SnapshotRefused, match="not empty"):
+            await mock.snapshot("")
         monkeypatch.setattr("segstore.server.node.snapshots.MOST_SNAPSHOTS", 1)
         await mock.snapshot("base")
         await mock.snapshot("base")

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.replay.matching import Answer, Replay
+from segstore.server.replay.matching import Replay, TraceAnswer
 from segstore.wire import AppendSetup, ConditionalCheckFailed, DataAppended, SegmentIsSealed, decode, encode
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
@@ -47,13 +47,13 @@ def traced(ends: list[int], *, refused: int | None = None, acknowledged_together
     return found
 
 
-def asked(replay: Replay, ends: list[int], start: int = 0) -> list[Answer | None]:
+def asked(replay: Replay, ends: list[int], start: int = 0) -> list[TraceAnswer | None]:
     expected = replay.connection()
     replay.answer(set_up(writer_id=LIVE), expected)
     return [replay.answer(a_batch(first, last, LIVE, 71), expected) for first, last in pairwise([start, *ends])]
 
 
-def said(answers: list[Answer | None]) -> list[tuple[int, int, int]]:
+def said(answers: list[TraceAnswer | None]) -> list[tuple[int, int, int]]:
     found = []
     for answer in answers:
         assert answer is not None
@@ -125,13 +125,6 @@ def test_an_append_that_is_in_the_trace_as_it_is_may_come_between() -> None:
     assert not replay.unused()["APPEND_BLOCK_END"]
 
 
-def test_in_strict_mode_a_batch_is_one_request() -> None:
-    assert asked(Replay(traced([2, 8]), "strict"), [1, 8])[0] is None
-
-
-# --- connections that were cut ----------------------------------------------------------------------------------------
-
-
 def cut_twice() -> list[Record]:
     """A trace in which the ack of event 3 is lost with events 4 and 5, then event 4 again."""
     found: list[Record] = []
@@ -192,10 +185,3 @@ def test_a_client_that_connects_again_at_any_moment_gets_each_event_acknowledged
     assert (acked, made) == (len(EVENTS), len(EVENTS))
     assert 1 <= cuts <= 2
     assert set(replay.unused()) <= {"SETUP_APPEND"}
-
-
-def test_a_set_up_that_the_trace_has_never_answered_is_not_answered_again() -> None:
-    records = [each for each in cut_twice()[:1] if each.direction is Direction.REQUEST]
-    replay = Replay(records, "match")
-    answers = [replay.answer(set_up(writer_id=LIVE), replay.connection()) for _ in range(2)]
-    assert [each is None for each in answers] == [False, True]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from segstore.server.controller import ScalingPolicy, StreamConfig
 from segstore.server.replay import read_script, replay_controller
-from segstore.server.replay.controller import named_segments
 from segstore.wire import Command, MergeSegmentsBatch, SegmentsBatchMerged, encode
 from segstore.wire.names import transaction_name
 from segstore.wire.trace import Direction, Record, RecordKind
@@ -38,13 +36,6 @@ def test_a_number_that_no_stream_can_have_makes_none() -> None:
     assert list(controller.state.streams()) == []
 
 
-def test_many_streams_of_many_segments_are_created_up_to_a_bound() -> None:
-    names = [f"a/s{each}/9998.#epoch.0" for each in range(500)]
-    controller = replay_controller(read_script(named(*names, "a/small/0.#epoch.0")), "127.0.0.1", 7)
-    found = {each.full_name: len(each.current.segments) for each in controller.state.streams()}
-    assert found == {"a/s0": 9_999, "a/s1": 9_999, "a/small": 1}
-
-
 async def test_transactions_get_the_ids_of_the_trace_in_order() -> None:
     segment = "a/s/0.#epoch.0"
     names = [segment, *(transaction_name(segment, each) for each in (FIRST, SECOND))]
@@ -63,15 +54,3 @@ async def test_a_stream_that_is_sealed_is_as_long_as_it_was_in_the_trace() -> No
     controller = replay_controller(read_script(records), "127.0.0.1", 7)
     await controller.streams.seal("a", "s")
     assert controller.state.stream("a", "s").sizes == {0: 40}
-
-
-async def test_a_stream_that_is_not_in_the_trace_can_be_made() -> None:
-    controller = replay_controller([], "127.0.0.1", 7)
-    controller.scopes.create("new")
-    await controller.create_stream("new", "stream", StreamConfig(scaling=ScalingPolicy(min_segments=3)))
-    assert len(controller.state.stream("new", "stream").current.segments) == 3
-
-
-def test_each_segment_is_named_once() -> None:
-    steps = read_script(named("a/s/0.#epoch.0", "a/s/0.#epoch.0"))
-    assert [each.name for each in named_segments(steps)] == ["a/s/0.#epoch.0"]

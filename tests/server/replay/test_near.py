@@ -6,11 +6,7 @@ import json
 from typing import Any
 from uuid import UUID
 
-import pytest
-
-from segstore.server.replay import near as nearest
 from segstore.server.replay.matching import Mode, Replay
-from segstore.server.replay.near import in_words
 from segstore.server.replay.problem import problem
 from segstore.wire import (
     AppendSetup,
@@ -21,11 +17,10 @@ from segstore.wire import (
     GetStreamSegmentInfo,
     SegmentCreated,
     SetupAppend,
-    encode,
 )
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
-from segstore.wire.trace import Direction, FieldDifference, Record, RecordKind
+from segstore.wire.trace import Direction, Record, RecordKind
 from tests.server.support import HELLO, SEGMENT, create, set_up
 
 ORDERS = "shop/orders/0.#epoch.0"
@@ -95,11 +90,6 @@ def test_events_are_compared_by_number_however_they_are_batched() -> None:
     ]
 
 
-def test_an_event_after_the_last_one_of_the_writer_is_said_to_be_so() -> None:
-    (line,) = said(orders(), appended(7, order(6), order(7)))
-    assert line.endswith("the trace has events of this writer up to number 5, and not 6 to 7")
-
-
 def test_what_was_answered_before_is_said_to_be_so_also_in_another_batch() -> None:
     replay = orders()
     for item in (
@@ -116,22 +106,6 @@ def test_what_was_answered_before_is_said_to_be_so_also_in_another_batch() -> No
         assert str(found).endswith(f"\n  same: request {miss.number} of the trace (connection 1), answered before")
     (late,) = replay.near(appended(3, order(8), writer=OTHER_WRITER))
     assert (late.number, late.used) == (6, False)
-
-
-def test_a_large_document_shows_some_differences_and_counts_the_others() -> None:
-    mine, its = (json.dumps({str(key): key + add for key in range(100)}).encode().hex() for add in (0, 1))
-    text = in_words([FieldDifference("data", mine, its, secret=False, is_data=True)])
-    assert text.startswith("data.0: 0 here, 1 in the trace; data.1: ")
-    assert text.endswith("; and 96 more")
-
-
-def test_fields_that_are_no_payloads_are_shortened_around_the_difference() -> None:
-    names = ("x" * 400 + each for each in "12")
-    assert in_words([FieldDifference("segment", *names, secret=False)]) == (
-        f"segment: '…{'x' * 24}1' (401 characters) here, '…{'x' * 24}2' (401 characters) in the trace"
-    )
-    lists = ([each] * 1_000 for each in "ab")
-    assert len(in_words([FieldDifference("sources", *lists, secret=False)])) < 1_000
 
 
 def test_the_nearest_requests_come_first_and_those_that_are_less_alike_are_left_out() -> None:
@@ -175,19 +149,3 @@ def test_what_was_not_requested_is_listed_with_place_and_fields() -> None:
         f"request 4 (connection 1): APPEND_BLOCK_END segment={ORDERS} event_number=1 event_count=1 "
         """data='{"id": 1, "city": "Rome", "lines": [{"tea": 1}]}'"""
     )
-
-
-def test_only_some_requests_of_a_large_trace_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "_MOST_COMPARED", 3)
-    names = [f"shop/orders/{number}.#epoch.0" for number in range(50)]
-    replay = Replay(
-        [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(create(each))) for at, each in enumerate(names)]
-    )
-    assert [each.number for each in replay.near(create("shop/orders/40.#epoch.1"))] == [1, 2, 3]
-
-
-def test_an_append_that_is_no_whole_events_is_compared_by_its_bytes() -> None:
-    replay = Replay(records(*acknowledged(Append(ORDERS, WRITER, 1, 1, b"tea", None, 9))), "match")
-    assert said(replay, Append(ORDERS, WRITER, 1, 1, b"ten", None, 9)) == [
-        "near: request 4 of the trace (connection 1): data: 'ten' here, 'tea' in the trace"
-    ]

@@ -156,9 +156,6 @@ async def test_without_calls_that_can_be_answered_the_controller_knows_the_names
         assert server.problems == []
 
 
-# --- forwarded calls ------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def forwarding(records: list[Record], **options: Any) -> AsyncIterator[tuple[MockCluster, TraceServer, Client]]:
     """A replay before a cluster, and a client of it."""
@@ -192,13 +189,6 @@ async def test_calls_that_the_trace_lacks_are_forwarded_and_answers_have_the_rep
             "controller: getControllerServerList is not in the trace",
         ]
         assert [each.outcome for each in server.recent][1] == "a problem, missing='pass'"
-
-
-async def test_a_trace_without_calls_has_all_of_them_forwarded() -> None:
-    async with forwarding([]) as (cluster, _, client):
-        assert await client.status("createScope", scope("a")) == "SUCCESS"
-        assert cluster.controller is not None
-        assert cluster.controller.scopes.exists("a")
 
 
 async def test_how_the_other_controller_refuses_a_call_is_a_problem_and_the_answer() -> None:

@@ -58,16 +58,7 @@ def test_retention_policies(policy: dict[str, Any], limit: int, maximum: int) ->
 
 @looped(
     ("limit_ms", "value", "exact"),
-    [
-        (123 * DAY_MS, 123, (123, 0, 0)),
-        (2 * DAY_MS + 11_100_000, 0, (2, 3, 5)),
-        (10 * DAY_MS + 3_000_000, 0, (10, 0, 50)),
-        (48_360_000, 0, (0, 13, 26)),
-        (57_600_000, 0, (0, 16, 0)),
-        (1_920_000, 0, (0, 0, 32)),
-        (123, 0, (0, 0, 0)),
-        (0, 0, (0, 0, 0)),
-    ],
+    [(123 * DAY_MS, 123, (123, 0, 0)), (2 * DAY_MS + 11_100_000, 0, (2, 3, 5)), (123, 0, (0, 0, 0)), (0, 0, (0, 0, 0))],
 )
 def test_a_time_of_retention_is_shown_in_days_or_exactly(
     limit_ms: int, value: int, exact: tuple[int, int, int]
@@ -102,7 +93,6 @@ def test_a_size_of_retention_is_shown_in_whole_mebibytes_and_none_is_left_out() 
     [
         ({"scalingPolicy": None}, "needs scalingPolicy.type"),
         ({"scalingPolicy": {"minSegments": 1}}, "needs scalingPolicy.type"),
-        ({"scalingPolicy": {**RATE, "minSegments": 0}}, "minSegments must be at least 1, and is 0"),
         ({"scalingPolicy": {**RATE, "minSegments": None}}, "minSegments must be at least 1, and is missing"),
         ({"scalingPolicy": {**RATE, "targetRate": 0}}, "targetRate must be at least 1"),
         ({"scalingPolicy": {**RATE, "scaleFactor": -1}}, "scaleFactor must be at least 1"),

@@ -7,21 +7,20 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer
 from segstore.server.controller.api import Accounts, Authority, Executor, ForwardingServer
-from segstore.server.rest import Asked, answered_by_leader
+from segstore.server.rest import RestRequest, answered_by_leader
 from segstore.wire.endpoint import Endpoint
 from tests.server.controller.fake_store import FakeStore
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 encode = msgspec.msgpack.Encoder().encode
-LIST = Asked("listScopes", {}, b"")
-CREATE = Asked("createScope", {}, b'{"scopeName":"a"}')
+LIST = RestRequest("listScopes", {}, b"")
+CREATE = RestRequest("createScope", {}, b'{"scopeName":"a"}')
 
 
 class Process:
@@ -127,18 +126,3 @@ async def test_credentials_are_forwarded_only_over_a_trusted_network(
 ) -> None:
     assert (await pair[1].ask(LIST, "Basic dTpw", "http:x")).status == status
     assert (await pair[1].ask(LIST, None, "http:x")).status == 401
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [b"\xc1", encode(("x",)), encode(Asked("x", {}, b"")), encode(Asked("getScope", {"scope": "a"}, b""))],
-    ids=["bytes", "type", "operation", "parameters"],
-)
-async def test_what_is_no_request_is_refused(pair: tuple[Process, Process], asked: bytes) -> None:
-    async with grpc.aio.insecure_channel(str(pair[0].endpoint)) as channel:
-        call: Any = channel.unary_unary(
-            "/segstore.rest.Operations/ask", request_serializer=bytes, response_deserializer=bytes
-        )
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call(asked, timeout=60)
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

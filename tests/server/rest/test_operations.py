@@ -6,6 +6,7 @@ import base64
 import struct
 import time
 from collections.abc import AsyncIterator
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +14,12 @@ import httpx
 import pytest
 
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import ControllerConfig, SegmentStoreFailed
+from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.durable import JournalFailed
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_name
+from tests.looped import looped
 from tests.server.controller.calls import NO_ID
 from tests.server.rest.support import FIXED, asking, client_of, refused, stream
 from tests.wire.reader_groups.java import java_events
@@ -61,9 +63,6 @@ async def group(mock: MockCluster, name: str, *streams: str) -> None:
     await mock._served.executor.served["createReaderGroup"](asked, caller)
 
 
-# Scopes ----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_scope_is_created_listed_shown_and_deleted(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/scopes")).json() == {}
     created = await http.post("/v1/scopes", json={"scopeName": "a", "more": 1})
@@ -78,23 +77,17 @@ async def test_a_scope_is_created_listed_shown_and_deleted(http: httpx.AsyncClie
     assert (await http.get("/v1/scopes")).json() == {"scopes": [{"scopeName": "b"}]}
 
 
-@pytest.mark.parametrize("name", ["_system", "a/b", "", "ä", "x" * 256, None])
-async def test_a_scope_has_a_name_that_a_user_may_give(http: httpx.AsyncClient, name: str | None) -> None:
-    status, why = refused(await http.post("/v1/scopes", json={"scopeName": name}))
-    assert (status, "cannot be the name of a scope" in why) == (400, True)
-
-
 async def test_what_is_refused_about_scopes(http: httpx.AsyncClient, scope: str) -> None:
     assert refused(await http.post("/v1/scopes", json={"scopeName": "a"})) == (409, "scope a exists already")
     assert refused(await http.post("/v1/scopes", content=b"")) == (500, "the request has no body")
+    for name in ("_system", "a/b", "", "x" * 256, None):
+        status, why = refused(await http.post("/v1/scopes", json={"scopeName": name}))
+        assert (status, "cannot be the name of a scope" in why) == (400, True)
     for path in ("/v1/scopes/no", "/v1/scopes/no/streams", "/v1/scopes/no/readergroups"):
         assert refused(await http.get(path)) == (404, "scope no does not exist")
     assert refused(await http.delete("/v1/scopes/no")) == (404, "scope no does not exist")
     await http.post(f"{scope}/streams", json=stream())
     assert refused(await http.delete(scope))[0] == 412
-
-
-# Streams ---------------------------------------------------------------------------------------------------------
 
 
 async def test_the_life_of_a_stream_as_pravegas_own_test_of_its_rest_api_has_it(
@@ -170,19 +163,15 @@ async def test_what_is_refused_about_streams(http: httpx.AsyncClient, scope: str
     assert refused(await http.get(streams, params={"filter_type": "tag", "filter_value": ""}))[0] == 500
 
 
-@pytest.mark.parametrize(
+@looped(
     ("body", "status", "said"),
     [
         (b"{", 400, "the body is not what it should be: Input data was truncated"),
-        (b'"x"', 400, "Expected `object`, got `str`"),
         (b"\xff", 400, "the body is not what it should be"),
         (b'{"x":' + b"[" * 100_000, 400, "the body is not what it should be"),
         (b'{"streamName":7}', 400, "`$.streamName`"),
-        (b'{"streamName":"x","rolloverSizeBytes":9223372036854775808}', 400, "`$.rolloverSizeBytes`"),
-        (b'{"streamName":"x","scalingPolicy":{"type":"FIXED"}}', 400, "`$.scalingPolicy.type`"),
         (b'{"streamName":"x"}', 500, "a stream needs scalingPolicy.type"),
     ],
-    ids=["cut", "text", "bytes", "deep", "type", "large", "kind", "lacking"],
 )
 async def test_a_body_that_makes_no_sense_is_refused_and_says_why(
     http: httpx.AsyncClient, scope: str, body: bytes, status: int, said: str
@@ -191,27 +180,6 @@ async def test_a_body_that_makes_no_sense_is_refused_and_says_why(
     found, why = refused(answer)
     assert found == status
     assert said in why
-
-
-async def test_a_store_that_fails_is_an_error_of_the_server(
-    mock: MockCluster, http: httpx.AsyncClient, scope: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await http.post(f"{scope}/streams", json=stream())
-
-    async def fails(segment: str, *_: Any) -> None:
-        raise SegmentStoreFailed(segment, "answer")
-
-    for name in ("create_segment", "update_policy", "seal_segment"):
-        monkeypatch.setattr(mock._asked, name, fails)
-    failed = 500, "the segment store failed to answer a/"
-    one = f"{scope}/streams/s"
-    for answer in (
-        await http.post(f"{scope}/streams", json=stream("t")),
-        await http.put(one, json=stream()),
-        await http.put(f"{one}/state", json={"streamState": "SEALED"}),
-    ):
-        status, why = refused(answer)
-        assert (status, why[: len(failed[1])]) == failed
 
 
 @pytest.mark.parametrize(
@@ -235,9 +203,6 @@ async def test_what_is_not_durable_or_not_expected_is_answered(
     assert mock._served is not None
     monkeypatch.setattr(mock._served.executor, "_settled", settled)
     assert refused(await http.get("/v1/scopes")) == (status, said)
-
-
-# Scaling events --------------------------------------------------------------------------------------------------
 
 
 async def test_scaling_events_are_those_in_a_time_after_the_epoch_at_its_start(
@@ -267,17 +232,14 @@ async def test_scaling_events_are_those_in_a_time_after_the_epoch_at_its_start(
     assert {each["start"] for each in last["segments"]} == {begun[3]}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("query", "status"),
     [
-        ("", 400),
         ("from=0", 400),
-        ("to=0", 400),
         ("from=2&to=1", 400),
         ("from=-1&to=1", 400),
         ("from=0&to=x", 404),
         (f"from=0&to={1 << 63}", 404),
-        (f"from=0&to={'9' * 5000}", 404),
         ("from=1_0&to=99", 404),
         ("from=0&from=x&to=1", 200),
     ],
@@ -287,9 +249,6 @@ async def test_a_time_of_scaling_events_is_two_numbers(
 ) -> None:
     await http.post(f"{scope}/streams", json=stream())
     assert (await http.get(f"{scope}/streams/s/scaling-events?{query}")).status_code == status
-
-
-# Reader groups ---------------------------------------------------------------------------------------------------
 
 
 async def test_reader_groups_are_listed_shown_and_deleted(
@@ -335,9 +294,6 @@ async def test_a_group_that_an_older_client_made_is_listed_and_deleted_with_its_
     assert (await http.get(f"{scope}/readergroups")).json() == {}
 
 
-# Pages -----------------------------------------------------------------------------------------------------------
-
-
 async def test_listings_longer_than_a_page_are_whole() -> None:
     async with asking(controller=ControllerConfig(page_size=2)) as (_, http):
         for name in "abcde":
@@ -348,8 +304,6 @@ async def test_listings_longer_than_a_page_are_whole() -> None:
             found = (await http.get(f"/v1/scopes/a/streams{query}")).json()["streams"]
             assert sorted(each["streamName"] for each in found) == list("abcde")
 
-
-# Permissions -----------------------------------------------------------------------------------------------------
 
 USERS = [
     "admin:p:prn::*,READ_UPDATE",
@@ -377,50 +331,40 @@ async def guarded() -> AsyncIterator[MockCluster]:
         yield mock
 
 
-@pytest.mark.parametrize(
-    ("verb", "path", "body", "allowed"),
-    [
-        ("GET", "/v1/scopes", None, "lister"),
-        ("GET", "/v1/scopes/a", None, "reader maker"),
-        ("POST", "/v1/scopes", {"scopeName": "a"}, ""),
-        ("DELETE", "/v1/scopes/a", None, ""),
-        ("GET", "/v1/scopes/a/streams", None, "reader maker"),
-        ("GET", "/v1/scopes/a/readergroups", None, "reader maker"),
-        ("POST", "/v1/scopes/a/streams", stream(), "maker"),
-        ("POST", "/v1/scopes/a/streams", {"streamName": "lacking"}, "maker"),
-        ("GET", STREAM, None, "reader"),
-        ("GET", EVENTS, None, "reader"),
-        ("PUT", STREAM, stream(), ""),
-        ("DELETE", STREAM, None, ""),
-        ("PUT", STATE, {}, ""),
-        ("PUT", STATE, SEALED, ""),
-        ("GET", GROUP, None, "reader"),
-        ("DELETE", GROUP, None, ""),
-        ("GET", "/v1/health/details", None, ""),
-    ],
-)
-async def test_permissions_are_those_of_the_reference(
-    guarded: MockCluster, verb: str, path: str, body: Any, allowed: str
-) -> None:
+PERMISSIONS: list[tuple[str, str, Any, str]] = [
+    ("GET", "/v1/scopes", None, "lister"),
+    ("GET", "/v1/scopes/a", None, "reader maker"),
+    ("POST", "/v1/scopes", {"scopeName": "a"}, ""),
+    ("DELETE", "/v1/scopes/a", None, ""),
+    ("GET", "/v1/scopes/a/streams", None, "reader maker"),
+    ("GET", "/v1/scopes/a/readergroups", None, "reader maker"),
+    ("POST", "/v1/scopes/a/streams", stream(), "maker"),
+    ("POST", "/v1/scopes/a/streams", {"streamName": "lacking"}, "maker"),
+    ("GET", STREAM, None, "reader"),
+    ("GET", EVENTS, None, "reader"),
+    ("PUT", STREAM, stream(), ""),
+    ("DELETE", STREAM, None, ""),
+    ("PUT", STATE, {}, ""),
+    ("PUT", STATE, SEALED, ""),
+    ("GET", GROUP, None, "reader"),
+    ("DELETE", GROUP, None, ""),
+    ("GET", "/v1/health/details", None, ""),
+]
+"""Requests, and the users who may make them."""
+WRONG = (None, "", "Basic", "Bearer x", "Basic !", f"Basic {base64.b64encode(b'admin:wrong').decode()}")
+
+
+async def test_permissions_are_those_of_the_reference(guarded: MockCluster) -> None:
     for user in ("lister", "reader", "maker", "guest"):
         async with client_of(guarded, user) as http:
-            answer = await http.request(verb, path, json=body)
-        if user in allowed.split():
-            assert answer.status_code not in (401, 403), user
-        else:
-            assert refused(answer)[0] == 403, user
-    for header in (None, "", "Basic", "Bearer x", "Basic !", f"Basic {base64.b64encode(b'admin:wrong').decode()}"):
-        async with client_of(guarded) as http:
+            for verb, path, body, allowed in PERMISSIONS:
+                answer = await http.request(verb, path, json=body)
+                if user in allowed.split():
+                    assert answer.status_code not in (401, 403), (user, verb, path)
+                else:
+                    assert refused(answer)[0] == 403, (user, verb, path)
+    async with client_of(guarded) as http:
+        for (verb, path, body, _), header in product(PERMISSIONS, WRONG):
             headers = {} if header is None else {"authorization": header}
-            assert refused(await http.request(verb, path, json=body, headers=headers))[0] == 401, header
-
-
-async def test_listings_show_what_the_user_may_read(guarded: MockCluster) -> None:
-    async with client_of(guarded, "lister") as http:
-        assert (await http.get("/v1/scopes")).json() == {"scopes": [{"scopeName": "b"}]}
-    async with client_of(guarded, "reader") as http:
-        found = (await http.get("/v1/scopes/a/streams")).json()["streams"]
-        assert [each["streamName"] for each in found] == ["s"]
-    async with client_of(guarded, "maker") as http:
-        assert (await http.get("/v1/scopes/a/streams")).json() == {"streams": []}
-        assert (await http.get("/v1/scopes/a/readergroups")).json() == {"readerGroups": [{"readerGroupName": "g"}]}
+            answer = await http.request(verb, path, json=body, headers=headers)
+            assert refused(answer)[0] == 401, (header, verb, path)

@@ -14,7 +14,6 @@ from segstore.server.cluster import ClusterSettings, MockCluster
 from segstore.server.controller import SegmentAdmin
 from segstore.server.net import AddressInUse
 from tests.server.certificates import write_certificate
-from tests.server.control_api.support import raw
 from tests.server.rest.support import asking, client_of, refused, stream
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -36,14 +35,6 @@ async def test_requests_of_other_pages_names_types_and_sizes_are_refused_without
         large = await http.post("/v1/scopes", json={"scopeName": "a" * 300_000})
         assert refused(large) == (413, "a body has at most 262144 bytes")
         assert (await http.get("/v1/scopes")).json() == {}
-
-
-async def test_a_client_that_sends_no_more_is_answered() -> None:
-    async with asking() as (mock, http):
-        asked = b"POST /v1/scopes HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        asked += b'content-length: 17\r\n\r\n{"scopeName":"a"}'
-        assert (await raw(mock.rest_url, asked, ends=True)).startswith(b"HTTP/1.1 201 ")
-        assert (await http.get("/v1/scopes")).json() == {"scopes": [{"scopeName": "a"}]}
 
 
 async def test_with_tls_it_is_https(tmp_path: Path) -> None:

@@ -12,29 +12,11 @@ from segstore.server.durable import MIN_MEMORY_BYTES
 from segstore.server.durable.committer import Committer
 from segstore.server.shared_folder import FolderStorage, SharedFolder
 from segstore.server.store import Container, SegmentStore
-from segstore.wire import Buffer
 from segstore.wire.names import container_of
-from tests.server.durable.support import everything, write
+from tests.server.durable.support import Sender, everything, write
 from tests.server.support import PATIENCE_S
 
 CONTAINERS = 2
-
-
-class Holder:
-    """One that holds an answer back."""
-
-    def __init__(self) -> None:
-        self.released: list[Buffer] = []
-        self.why = ""
-
-    def release(self, out: list[Buffer]) -> None:
-        self.released += out
-
-    def go_on(self) -> None:
-        raise AssertionError("nothing is full")
-
-    def failed(self, why: str) -> None:
-        self.why = why
 
 
 class Member:
@@ -84,9 +66,9 @@ class Member:
         """Of all that is open."""
         return [each.durability.committer for each in self.storage._open.values()]
 
-    def hold(self) -> Holder:
+    def hold(self) -> Sender:
         """An answer that is made now, behind a change that is not durable yet."""
-        holder = Holder()
+        holder = Sender()
         assert self.storage.gate.mark > self.storage.gate.committed
         self.storage.gate.held.append((self.storage.gate.mark, holder, [b"answer"]))
         return holder

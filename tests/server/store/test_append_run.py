@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.store import AppendItem, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
-from segstore.server.store.chunks import SegmentData
 from tests.server.store.journal import Journal
 
 NAME = "scope/stream/0.#epoch.0"
@@ -68,26 +67,6 @@ def test_a_run_is_one_entry_of_a_journal_of_appends(steps: list[tuple[int, int, 
         again.apply(operation)
     written.waiters.cancel("reader")
     assert state(again)[:-1] == state(written)[:-1]
-
-
-def test_memory_that_ends_within_a_run_leaves_what_was_written_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    journal: list[Operation] = []
-    written = container(journal)
-    written.append(NAME, WRITER.bytes, ((1, 1, b"ab", 0),), -(1 << 63), 2)
-    monkeypatch.setattr(SegmentData, "_write_across", _no_memory)
-    run = [(2, 1, b"cd", 0), (3, 1, b"", 0), (4, 1, b"x" * 300, 0), (5, 1, b"", 0)]
-    with pytest.raises(MemoryError):
-        written.append(NAME, WRITER.bytes, run, 1, 3)
-    monkeypatch.undo()
-    again = Container()
-    for operation in journal:
-        again.apply(operation)
-    assert state(again) == state(written)
-    assert state(written)[0] == b"abcd"
-
-
-def _no_memory(*_: object) -> None:
-    raise MemoryError("no more")
 
 
 def test_a_run_wakes_the_readers_that_wait_for_it() -> None:

@@ -12,7 +12,6 @@ from segstore.server.store import (
     BadAttribute,
     BadOffset,
     Container,
-    IllegalArgument,
     NoSuchSegment,
     ReadResult,
     SegmentExists,
@@ -62,65 +61,41 @@ def test_a_new_segment_is_empty_and_knows_its_policy(container: Container) -> No
     assert [container.get_attribute("s", core_id(n)) for n in (0, 1, 2, 3, 4, 9)] == [1, NULL_VALUE, 1, 100, 0, 0]
 
 
-def test_a_name_is_given_once(container: Container) -> None:
-    with pytest.raises(SegmentExists) as error:
-        container.create_segment("s", now_ms=2)
-    assert error.value.segment == "s"
-
-
 def test_a_segment_without_a_name_has_no_reply(container: Container) -> None:
     with pytest.raises(Unmapped):
         container.create_segment("", now_ms=2)
 
 
-def test_an_empty_segment_can_be_created_again_at_once(container: Container) -> None:
-    container.delete_segment("s")
-    container.create_segment("s", now_ms=2)
-    assert container.get_attribute("s", SCALE_POLICY_RATE) == 0
-
-
-@looped("reuse_names", [False, True])
-def test_a_segment_that_held_data_cannot_be_created_again_unless_names_are_reused(reuse_names: bool) -> None:
-    container = Container(reuse_names=reuse_names)
+def test_a_segment_that_held_data_can_be_created_again_if_names_are_reused() -> None:
+    container = Container(reuse_names=True)
     container.create_segment("s", now_ms=1)
     write(container, "s", b"data")
-    container.truncate_segment("s", 4)
     container.delete_segment("s")
-    if reuse_names:
-        container.create_segment("s", now_ms=2)
-        assert container.segment_info("s").length == 0
-        assert container.setup_append("s", W, now_ms=3) == NULL_VALUE
-    else:
-        with pytest.raises(SegmentExists):
-            container.create_segment("s", now_ms=2)
+    container.create_segment("s", now_ms=2)
+    assert container.segment_info("s").length == 0
+    assert container.setup_append("s", W, now_ms=3) == NULL_VALUE
 
 
-@pytest.mark.parametrize(("name", "again"), [("s/group_kvtable/0.#epoch.0", True), ("s/_tables/t", False)])
-def test_the_table_of_a_reader_group_can_be_made_again(container: Container, name: str, again: bool) -> None:
-    container.create_table_segment(name, now_ms=1)
-    container.update_table(name, [(b"key", b"value", -1)], now_ms=1)
-    container.delete_table_segment(name, must_be_empty=False)
-    if again:
-        container.create_table_segment(name, now_ms=2)
-        assert container.table(name).info().entry_count == 0
-    else:
-        with pytest.raises(SegmentExists):
-            container.create_table_segment(name, now_ms=2)
+def test_the_table_of_a_reader_group_can_be_made_again_and_no_other_one(container: Container) -> None:
+    group, other = "s/group_kvtable/0.#epoch.0", "s/_tables/t"
+    for name in (group, other):
+        container.create_table_segment(name, now_ms=1)
+        container.update_table(name, [(b"key", b"value", -1)], now_ms=1)
+        container.delete_table_segment(name, must_be_empty=False)
+    container.create_table_segment(group, now_ms=2)
+    assert container.table(group).info().entry_count == 0
+    with pytest.raises(SegmentExists):
+        container.create_table_segment(other, now_ms=2)
 
 
-@pytest.mark.parametrize(
+@looped(
     "request_",
     [
         lambda c: c.segment_info("no"),
         lambda c: c.delete_segment("no"),
-        lambda c: c.seal_segment("no", now_ms=1),
-        lambda c: c.truncate_segment("no", -1),
         lambda c: c.update_policy("no", scale_type=0, target_rate=0, now_ms=1),
         lambda c: c.get_attribute("no", A),
-        lambda c: c.update_attribute("no", A, 1, 2, now_ms=1),
-        lambda c: c.setup_append("no", W, now_ms=1),
         lambda c: append_to(c, "no", W, 1, 1, b"", last_event_number=0, now_ms=1),
-        lambda c: c.read("no", -1, 8),
         lambda c: c.wait("no", 0, 1),
         lambda c: c.merge("s", "no", now_ms=1),
         lambda c: c.list_chunks("no"),
@@ -136,16 +111,6 @@ def test_what_does_not_exist_is_named(container: Container, request_: Callable[[
 # Appending
 
 
-def test_an_append_answers_the_new_length_and_counts_events(container: Container) -> None:
-    assert container.setup_append("s", W, now_ms=2) == NULL_VALUE
-    assert append_to(container, "s", W, 5, 1, b"one", last_event_number=NULL_VALUE, now_ms=2) == 3
-    assert append_to(container, "s", W, 9, 4, memoryview(b"two!"), last_event_number=5, now_ms=3) == 7
-    assert container.setup_append("s", W, now_ms=4) == 9
-    assert container.get_attribute("s", W) == 9
-    assert container.get_attribute("s", EVENT_COUNT) == 5
-    assert read(container, "s") == (b"onetwo!", True, False)
-
-
 def test_a_writer_that_another_connection_overtook_is_refused(container: Container) -> None:
     write(container, "s", b"one")
     with pytest.raises(BadAttribute) as error:
@@ -154,31 +119,17 @@ def test_a_writer_that_another_connection_overtook_is_refused(container: Contain
     assert container.segment_info("s").length == 3
 
 
-def test_the_same_number_again_is_stored_again(container: Container) -> None:
-    write(container, "s", b"one")
-    assert append_to(container, "s", W, 1, 1, b"one", last_event_number=1, now_ms=2) == 6
-
-
 def test_a_conditional_append_checks_its_number_before_the_offset(container: Container) -> None:
     write(container, "s", b"one")
     with pytest.raises(BadOffset) as error:
         append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=4)
     assert (error.value.expected, error.value.actual) == (4, 3)
+    with pytest.raises(BadOffset):
+        append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=0)
     with pytest.raises(BadAttribute):
         append_to(container, "s", W, 2, 1, b"x", last_event_number=0, now_ms=2, expected_offset=4)
     assert append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=3) == 4
     assert append_to(container, "s", W, 3, 1, b"x", last_event_number=2, now_ms=2, expected_offset=-1) == 5
-
-
-def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> None:
-    write(container, "s", b"one")
-    container.seal_segment("s", now_ms=2)
-    assert container.setup_append("s", W, now_ms=3) == 1
-    assert container.setup_append("s", X, now_ms=3) == NULL_VALUE
-    with pytest.raises(SegmentSealed):
-        append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=3)
-    with pytest.raises(SegmentSealed):
-        container.seal_segment("s", now_ms=3)
 
 
 def test_a_core_attribute_that_is_absent_cannot_be_a_writer(container: Container) -> None:
@@ -199,92 +150,6 @@ def test_a_core_attribute_that_is_there_is_a_writer_like_any_other(container: Co
 
 
 # Reading
-
-
-@pytest.mark.parametrize(
-    ("offset", "size", "expected"),
-    [
-        (0, 10, (b"0123456789", False, False)),
-        (0, 11, (b"0123456789", True, False)),
-        (9, 8, (b"9", True, False)),
-        (4, 3, (b"456", False, False)),
-    ],
-)
-def test_a_read_is_at_the_tail_only_if_it_asks_for_more(
-    container: Container, offset: int, size: int, expected: tuple[bytes, bool, bool]
-) -> None:
-    write(container, "s", b"0123456789")
-    assert read(container, "s", offset, size) == expected
-
-
-@pytest.mark.parametrize("offset", [10, 11, 1 << 62])
-def test_a_read_at_or_beyond_the_tail_waits(container: Container, offset: int) -> None:
-    write(container, "s", b"0123456789")
-    assert container.read("s", offset, 8) is None
-
-
-@pytest.mark.parametrize(
-    ("offset", "size", "expected"),
-    [(0, 10, (b"0123456789", False, False)), (0, 11, (b"0123456789", False, True)), (10, 8, (b"", False, True))],
-)
-def test_a_read_of_a_sealed_segment_ends(
-    container: Container, offset: int, size: int, expected: tuple[bytes, bool, bool]
-) -> None:
-    write(container, "s", b"0123456789")
-    container.seal_segment("s", now_ms=2)
-    assert read(container, "s", offset, size) == expected
-
-
-def test_reads_outside_of_any_segment_have_no_reply(container: Container) -> None:
-    assert container.read("s", 0, 8) is None
-    with pytest.raises(Unmapped):
-        container.read("s", -1, 8)
-    container.seal_segment("s", now_ms=2)
-    with pytest.raises(Unmapped):
-        container.read("s", 1, 8)
-
-
-@pytest.mark.parametrize(
-    ("request_of", "message"),
-    [
-        (lambda container: container.read("s", -1, 8), "startOffset: startOffset must be a non-negative number."),
-        (lambda container: container.truncate_segment("s", -1), "offset must be a non-negative number."),
-    ],
-)
-def test_a_negative_offset_is_an_illegal_argument_only_in_the_first_request_on_a_segment(
-    container: Container, request_of: Callable[[Container], object], message: str
-) -> None:
-    with pytest.raises(IllegalArgument) as caught:
-        request_of(container)
-    assert caught.value.message == message
-    with pytest.raises(Unmapped):
-        request_of(container)
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda container: container.setup_append("s", W, now_ms=2),
-        lambda container: container.read("s", 0, 8),
-        lambda container: container.truncate_segment("s", 0),
-        lambda container: container.seal_segment("s", now_ms=2),
-        lambda container: container.update_policy("s", scale_type=0, target_rate=0, now_ms=2),
-    ],
-)
-def test_a_name_that_was_worked_on_is_used_up_though_the_segment_was_empty(
-    container: Container, work: Callable[[Container], object]
-) -> None:
-    work(container)
-    container.delete_segment("s")
-    with pytest.raises(SegmentExists):
-        container.create_segment("s", now_ms=3)
-
-
-def test_a_name_that_was_only_read_can_be_used_again(container: Container) -> None:
-    container.segment_info("s")
-    container.get_attribute("s", W)
-    container.delete_segment("s")
-    container.create_segment("s", now_ms=3)
 
 
 def test_a_fixed_key_table_takes_no_attributes_but_core_ones() -> None:
@@ -316,11 +181,6 @@ def test_truncation_moves_the_start_and_nothing_else(container: Container) -> No
         container.read("s", 3, 8)
     assert error.value.start_offset == 4
     assert read(container, "s", 4) == (b"456789", True, False)
-    container.seal_segment("s", now_ms=2)
-    container.truncate_segment("s", 10)
-    assert (container.segment_info("s").start_offset, container.segment_info("s").length) == (10, 10)
-    with pytest.raises(Unmapped):
-        container.truncate_segment("s", -1)
 
 
 def test_the_policy_can_be_changed_until_the_segment_is_sealed(container: Container) -> None:
@@ -334,29 +194,11 @@ def test_the_policy_can_be_changed_until_the_segment_is_sealed(container: Contai
 # Attributes
 
 
-def test_an_absent_attribute_equals_the_null_value(container: Container) -> None:
-    assert container.get_attribute("s", A) == NULL_VALUE
-    with pytest.raises(BadAttribute) as error:
-        container.update_attribute("s", A, 1, 5, now_ms=2)
-    assert error.value.previous == NULL_VALUE
-    container.update_attribute("s", A, 1, NULL_VALUE, now_ms=2)
-    with pytest.raises(BadAttribute):
-        container.update_attribute("s", A, 2, NULL_VALUE, now_ms=2)
-    container.update_attribute("s", A, 2, 1, now_ms=2)
-    assert container.get_attribute("s", A) == 2
-
-
 def test_an_absent_core_attribute_equals_nothing(container: Container) -> None:
     with pytest.raises(BadAttribute):
         container.update_attribute("s", EVENT_COUNT, 1, NULL_VALUE, now_ms=2)
     container.update_attribute("s", SCALE_POLICY_RATE, 7, 100, now_ms=2)
     assert container.get_attribute("s", SCALE_POLICY_RATE) == 7
-
-
-def test_attributes_of_a_sealed_segment_stand(container: Container) -> None:
-    container.seal_segment("s", now_ms=2)
-    with pytest.raises(SegmentSealed):
-        container.update_attribute("s", A, 1, 0, now_ms=3)
 
 
 # Transient segments
@@ -465,49 +307,6 @@ def test_an_empty_source_is_only_deleted_and_its_attributes_are_updated(containe
         container.segment_info(TXN)
     with pytest.raises(SegmentExists):
         container.create_segment(TXN, now_ms=4)
-
-
-def test_a_refused_merge_seals_its_source_and_leaves_the_target(container: Container) -> None:
-    container.create_segment(TXN, now_ms=1)
-    write(container, TXN, b"txn")
-    with pytest.raises(BadAttribute):
-        container.merge("s", TXN, [AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, 10, 5)], now_ms=3)
-    assert container.segment_info(TXN).sealed
-    assert container.segment_info("s").length == 0
-    assert container.get_attribute("s", A) == NULL_VALUE
-    absent = AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, 10, NULL_VALUE)
-    assert container.merge("s", TXN, [absent], now_ms=3) == 3
-    assert container.get_attribute("s", A) == 10
-
-
-def test_a_sealed_target_seals_the_source_and_a_missing_one_does_not(container: Container) -> None:
-    container.create_segment(TXN, now_ms=1)
-    write(container, TXN, b"txn")
-    with pytest.raises(NoSuchSegment) as missing:
-        container.merge("no", TXN, now_ms=2)
-    assert missing.value.segment == "no"
-    assert not container.segment_info(TXN).sealed
-    container.seal_segment("s", now_ms=2)
-    with pytest.raises(SegmentSealed) as sealed:
-        container.merge("s", TXN, now_ms=3)
-    assert sealed.value.segment == "s"
-    assert container.segment_info(TXN).sealed
-
-
-def test_a_truncated_source_has_no_reply_and_is_sealed(container: Container) -> None:
-    container.create_segment(TXN, now_ms=1)
-    write(container, TXN, b"0123456789")
-    container.truncate_segment(TXN, 5)
-    with pytest.raises(Unmapped):
-        container.merge("s", TXN, now_ms=2)
-    assert container.segment_info(TXN).sealed
-
-
-def test_a_segment_does_not_merge_into_itself(container: Container) -> None:
-    write(container, "s", b"x")
-    with pytest.raises(SegmentSealed):
-        container.merge("s", "s", now_ms=2)
-    assert read(container, "s") == (b"x", False, True)
 
 
 # Tables

@@ -12,11 +12,9 @@ from uuid import UUID
 import pytest
 
 from segstore.cli.serving import machine_bytes
-from segstore.client import ClientError, connect
 from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.store.chunks import CHUNK_BYTES
-from segstore.server.store.container import MAX_TRANSIENT_ATTRIBUTES
 from segstore.server.store.errors import StoreFull
 from segstore.server.store.memory import MemoryAccount
 from segstore.wire import (
@@ -70,11 +68,6 @@ def names() -> Iterator[Command]:
         yield create(f"scope/filling/{number}.#epoch.0")
 
 
-def transients() -> Iterator[Command]:
-    for number in count():
-        yield CreateTransientSegment(5, UUID(int=number), f"scope/filling/{number // 900}.#epoch.0", "")
-
-
 def attributes() -> Iterator[Command]:
     for number in count(1):
         yield UpdateSegmentAttribute(5, SEGMENT, UUID(int=number << 64 | 1), 1, -(2**63), "")
@@ -121,8 +114,7 @@ async def filled(store: MockSegmentStore, filling: Callable[[], Iterator[Command
             assert taken < 200_000
 
 
-@pytest.mark.parametrize("watched", [True, False])
-@pytest.mark.parametrize("filling", FILLING)
+@pytest.mark.parametrize(("filling", "watched"), [(names, True), *((filling, False) for filling in FILLING)])
 async def test_a_full_store_refuses_growth_and_serves_everything_else(
     filling: Callable[[], Iterator[Command]], watched: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,19 +195,6 @@ async def test_appends_up_to_the_limit_are_acknowledged_and_none_beyond_is_store
                 assert last.last_event_number == stored - 1
 
 
-async def test_removals_have_a_bounded_reserve() -> None:
-    async with MockSegmentStore(limits=LIMITS, watched=False) as store:
-        await filled(store, updates_of_one_key, together=1)
-        async with await Peer.connect(store) as peer:
-            await peer.ask(HELLO)
-            missing = tuple(TableKey(b"%8000d" % each, -(2**63)) for each in range(10))
-            done = 0
-            while (await peer.ask(RemoveTableKeys(5, TABLE, "", missing, -1))) != []:
-                done += 1
-                assert done < 1000
-        assert store.store.pool.memory.used <= LIMIT + LIMIT // 8 + CHUNK_BYTES
-
-
 async def test_writers_that_are_set_up_take_memory_and_give_it_back() -> None:
     async with MockSegmentStore(limits=LIMITS, watched=False) as store:
         peers: list[Peer] = []
@@ -246,26 +225,8 @@ async def test_the_stores_of_a_process_share_the_limit(grpc_runs: None) -> None:
         assert first.store.pool.memory.used == used
 
 
-async def test_a_controller_reports_that_its_store_is_full_and_continues_when_it_is_not(grpc_runs: None) -> None:
-    async with MockCluster(limits=LIMITS) as mock, connect(mock.controller_uri) as client:
-        memory = mock.stores[0].store.pool.memory
-        controller = client.controller
-        await controller.create_scope("scope")
-        await controller.create_stream("scope", "before")
-        memory.limit = memory.used
-        with pytest.raises(ClientError):
-            await controller.create_stream("scope", "during")
-        await controller.seal_stream("scope", "before")
-        await controller.delete_stream("scope", "before")
-        memory.limit = LIMIT
-        assert await controller.create_stream("scope", "during")
-
-
-@pytest.mark.parametrize("filling", [names, attributes, entries])
-async def test_with_a_data_directory_only_the_rest_counts_as_memory(
-    grpc_runs: None, tmp_path: Path, filling: Callable[[], Iterator[Command]]
-) -> None:
-    limit, together = FILLING[filling]
+async def test_with_a_data_directory_only_the_rest_counts_as_memory(grpc_runs: None, tmp_path: Path) -> None:
+    limit, together = FILLING[entries]
     limits = LimitSettings(max_memory_bytes=limit)
     async with MockCluster(data=tmp_path, limits=limits) as mock:
         memory = mock.stores[0].store.pool.memory
@@ -276,7 +237,7 @@ async def test_with_a_data_directory_only_the_rest_counts_as_memory(
             replies = await peer.ask(*(append(number, bytes(MIB)) for number in range(1, 21)))
             assert len(replies) == 20
             assert memory.used == before
-            requests = filling()
+            requests = entries()
             while len(await peer.ask(*(next(requests) for _ in range(together)))) == together:
                 assert memory.used <= limit
         used = memory.used
@@ -292,9 +253,6 @@ async def test_with_a_data_directory_only_the_rest_counts_as_memory(
             assert isinstance((await peer.ask(create(OTHER)))[0], SegmentCreated)
 
 
-# --- attributes of one segment ----------------------------------------------------------------------------------
-
-
 async def test_a_segment_has_at_most_as_many_attributes_as_its_limit() -> None:
     limits = LimitSettings(segment_attributes=50)
     async with MockSegmentStore(limits=limits, watched=False) as store:
@@ -306,14 +264,7 @@ async def test_a_segment_has_at_most_as_many_attributes_as_its_limit() -> None:
             again = set_up(SEGMENT, known), UpdateSegmentAttribute(5, SEGMENT, known, 5, -(2**63), "")
             assert [type(each) for each in await peer.ask(*again)] == [AppendSetup, SegmentAttributeUpdated]
             assert await peer.ask(set_up()) == []
-        async with await Peer.connect(store) as peer:
-            update = UpdateSegmentAttribute(5, SEGMENT, WRITER, 5, -(2**63), "")
-            assert len(await peer.ask(HELLO, update)) == 1
         assert len(store.segments[SEGMENT].attributes) == 50
-        assert MAX_TRANSIENT_ATTRIBUTES < 50
-
-
-# --- what the machine has ---------------------------------------------------------------------------------------
 
 
 def physical() -> int:

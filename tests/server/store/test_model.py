@@ -35,7 +35,6 @@ from segstore.server.store import (
 from segstore.server.store.attributes import UpdateType
 from segstore.server.store.errors import Unmapped
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES
-from segstore.wire.names import container_of
 from tests.server.store.journal import Journal
 from tests.server.support import append_to
 
@@ -379,10 +378,6 @@ def snapshot(store: SegmentStore, number: int) -> dict[str, object]:
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
 TestStoreAgainstModel.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-
-
-def test_the_names_of_the_model_lie_in_several_containers() -> None:
-    assert len({container_of(name, CONTAINERS) for name in NAMES}) > 1
 
 
 def test_a_recovered_transient_segment_has_all_that_it_had() -> None:

@@ -51,9 +51,3 @@ def test_an_append_without_an_object_is_the_same_operation(segment: str, parts: 
         assert log_id == -1
         whole, events = b"".join(row[2] for row in rows), 3 * len(rows)
         assert ops.decode(data) == ops.Appended(segment, whole, events, 1_700_000_000_000, writer, number)
-
-
-def test_what_is_kept_for_segments_is_bounded() -> None:
-    for number in range(5000):
-        ops.begin_of_appended(f"segment {number}")
-    assert ops.begin_of_appended.cache_info().currsize <= 4096

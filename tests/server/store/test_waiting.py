@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server.store import Container, NoSuchSegment, SegmentTruncated, WakeReason
-from segstore.server.store.segment import Gate
+from segstore.server.store.segment import AppendCheck
 from segstore.server.store.waiting import Woken
 
 W = UUID(int=10)
@@ -33,7 +33,7 @@ def test_an_append_wakes_those_whose_byte_has_come_in_order_of_arrival(container
     assert len(container.waiters) == 1
     append(container, b"!", 2, 1)
     assert container.waiters.take_woken() == [Woken("beyond", WakeReason.DATA)]
-    assert not container.segment("s").gate & Gate.WAITERS
+    assert not container.segment("s").gate & AppendCheck.WAITERS
 
 
 def test_an_empty_append_wakes_no_reader(container: Container) -> None:
@@ -97,19 +97,6 @@ def test_a_reader_that_was_woken_can_still_be_cancelled(container: Container) ->
     append(container, b"x")
     assert container.waiters.cancel("late")
     assert container.waiters.take_woken() == []
-
-
-def test_a_token_waits_once(container: Container) -> None:
-    container.wait("s", 0, "t")
-    with pytest.raises(ValueError, match="waits already"):
-        container.wait("s", 5, "t")
-
-
-def test_readers_are_woken_when_the_container_is_released(container: Container) -> None:
-    container.wait("s", 0, "t")
-    container.clear()
-    assert container.waiters.take_woken() == [Woken("t", WakeReason.NOT_OWNED)]
-    assert len(container.waiters) == 0
 
 
 def test_readers_are_woken_by_their_offsets_after_most_of_them_were_cancelled(container: Container) -> None:

@@ -6,15 +6,13 @@ import gc
 import struct
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.tap.frames import Frames
 from segstore.wire import AppendBlock, ReadSegment, encode
 from tests.server.support import HELLO, SEGMENT, WRITER, create, set_up, until
-from tests.server.tap.test_server import HELLO_BYTES, connected, read_all, reset, tap_before
+from tests.server.tap.test_server import connected, reset, tap_before
 
 
 @pytest.fixture
@@ -23,25 +21,6 @@ def no_collection() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-async def test_the_connections_with_the_most_incomplete_frames_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.server.tap.server.MOST_HELD_BYTES", 1_000_000)
-    half = struct.pack(">ii", 9, 8_000_000)
-    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
-        async with await connected(tap) as small, await connected(tap) as large, await connected(tap) as block:
-            small.send_bytes(HELLO_BYTES + half + bytes(300_000))
-            await until(lambda: tap.held_bytes == 300_008)
-            # An append block that is whole is held, too, until its end is there.
-            await block.ask(HELLO, create(), set_up())
-            block.send_bytes(encode(AppendBlock(WRITER, bytes(300_000))))
-            await until(lambda: tap.held_bytes > 600_000)
-            large.send_bytes(HELLO_BYTES + half + bytes(500_000))
-            with suppress(ConnectionError):
-                await read_all(large.reader)
-            await until(lambda: len(tap.links) == 2 and tap.held_bytes < 1_000_000)
-        await until(lambda: not tap.links)
-        assert tap.held_bytes == 0
 
 
 @pytest.mark.usefixtures("no_collection")
@@ -56,26 +35,3 @@ async def test_what_a_connection_holds_is_freed_with_it_and_without_the_garbage_
             reset(peer.writer)
         await until(lambda: not tap.links)
         await until(lambda: [each() for each in links] == [None])
-
-
-@pytest.mark.usefixtures("no_collection")
-async def test_an_incomplete_frame_of_a_connection_that_is_closed_for_it_is_freed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("segstore.server.tap.server.MOST_HELD_BYTES", 1_000_000)
-    frames: weakref.WeakSet[Frames] = weakref.WeakSet()
-    made = Frames.__init__
-
-    def remembered(each: Frames) -> None:
-        made(each)
-        frames.add(each)
-
-    monkeypatch.setattr(Frames, "__init__", remembered)
-    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=True) as tap:
-        for _ in range(3):
-            async with await connected(tap) as peer:
-                peer.send_bytes(HELLO_BYTES + struct.pack(">ii", 9, 8_000_000) + bytes(1_100_000))
-                with suppress(ConnectionError):
-                    await read_all(peer.reader)
-                assert sum(each.held for each in frames) == 0
-            await until(lambda: not tap.links)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from segstore.server.tap.side import Side
@@ -65,6 +67,17 @@ def test_a_side_is_read_again_when_no_reason_against_it_is_left(owner: Hears) ->
     owner.store.resume_writing()
     owner.client.go_on("none of them")
     assert transport.take() == ["resume"]
+
+
+def test_the_end_for_a_peer_that_has_just_left_ends_the_connection(owner: Hears) -> None:
+    class Left(FakeTransport):
+        def write_eof(self) -> None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    transport = Left()
+    owner.store.connection_made(transport)
+    owner.store.end_writing()
+    assert transport.take() == ["abort"]
 
 
 def test_eof_counts_once_also_if_it_is_reported_again_when_reading_is_resumed(owner: Hears) -> None:

@@ -47,9 +47,3 @@ def test_nothing_follows_the_end_and_no_link_goes_back() -> None:
     assert [each for each in TRANSITIONS if TRANSITIONS[each] is S.CLOSED] == [(S.CLOSING, E.GONE)]
     for (state, _), following in TRANSITIONS.items():
         assert order.index(following) >= order.index(state)
-
-
-def test_every_open_link_can_be_closed_and_cut() -> None:
-    for state in (S.CONNECTING, S.PASSING, S.CLIENT_ENDED, S.STORE_ENDED):
-        assert after(state, E.CLOSE) is S.CLOSING
-        assert after(after(state, E.CUT), E.CLOSE) is S.CLOSING

@@ -13,25 +13,25 @@ from pydantic import TypeAdapter
 
 from segstore.server.toxics.models import Toxic
 from segstore.server.toxics.pipe import Pipe
-from segstore.server.toxics.stages import Content, Mark, Stage, stage_of
+from segstore.server.toxics.stages import Content, ToxicMark, ToxicStage, stage_of
 from tests.looped import looped
 
 _TOXIC: TypeAdapter[Toxic] = TypeAdapter(Toxic)
 
 
-def stage(kind: str, *, seed: int = 1, now_s: float = 0.0, **fields: Any) -> Stage:
+def stage(kind: str, *, seed: int = 1, now_s: float = 0.0, **fields: Any) -> ToxicStage:
     return stage_of(_TOXIC.validate_python({"type": kind, **fields}), random.Random(seed), now_s)
 
 
-def pipe_of(*stages: Stage) -> Pipe:
+def pipe_of(*stages: ToxicStage) -> Pipe:
     pipe = Pipe()
     pipe.use(stages)
     return pipe
 
 
-def drained(pipe: Pipe, until_s: float = 1e9) -> list[tuple[float, bytes | Mark]]:
+def drained(pipe: Pipe, until_s: float = 1e9) -> list[tuple[float, bytes | ToxicMark]]:
     """What leaves, with the times."""
-    found: list[tuple[float, bytes | Mark]] = []
+    found: list[tuple[float, bytes | ToxicMark]] = []
     while (at_s := pipe.next_s(is_open=True)) is not None and at_s <= until_s:
         assert pipe.take(at_s - 1e-9, is_open=True) is None, "nothing leaves before its time"
         content = pipe.take(at_s, is_open=True)
@@ -40,20 +40,20 @@ def drained(pipe: Pipe, until_s: float = 1e9) -> list[tuple[float, bytes | Mark]
     return found
 
 
-def plain(content: Content) -> bytes | Mark:
-    return content if isinstance(content, Mark) else bytes(content)
+def plain(content: Content) -> bytes | ToxicMark:
+    return content if isinstance(content, ToxicMark) else bytes(content)
 
 
-def put(pipe: Pipe, now_s: float, data: bytes | Mark) -> None:
-    pipe.put(now_s, data if isinstance(data, Mark) else memoryview(data))
+def put(pipe: Pipe, now_s: float, data: bytes | ToxicMark) -> None:
+    pipe.put(now_s, data if isinstance(data, ToxicMark) else memoryview(data))
 
 
 def test_without_toxics_everything_leaves_as_it_comes() -> None:
     pipe = pipe_of()
-    for now_s, data in enumerate((b"one", b"two", Mark.END)):
+    for now_s, data in enumerate((b"one", b"two", ToxicMark.END)):
         put(pipe, now_s, data)
     assert pipe.size == 6
-    assert drained(pipe) == [(0, b"one"), (1, b"two"), (2, Mark.END)]
+    assert drained(pipe) == [(0, b"one"), (1, b"two"), (2, ToxicMark.END)]
     assert pipe.size == 0
 
 
@@ -61,8 +61,8 @@ def test_latency_delays_each_piece_from_when_it_came_and_the_end_by_nothing_but_
     pipe = pipe_of(stage("latency", latency=100))
     put(pipe, 0.0, b"a")
     put(pipe, 0.05, b"b")
-    put(pipe, 0.06, Mark.END)
-    assert drained(pipe) == [(0.1, b"a"), (pytest.approx(0.15), b"b"), (pytest.approx(0.15), Mark.END)]
+    put(pipe, 0.06, ToxicMark.END)
+    assert drained(pipe) == [(0.1, b"a"), (pytest.approx(0.15), b"b"), (pytest.approx(0.15), ToxicMark.END)]
 
 
 @looped(
@@ -98,12 +98,12 @@ def test_bandwidth_sends_each_byte_at_its_time() -> None:
 def test_a_slow_close_delays_the_end_only() -> None:
     pipe = pipe_of(stage("slow_close", delay=500))
     put(pipe, 0.0, b"data")
-    put(pipe, 1.0, Mark.END)
-    assert drained(pipe) == [(0.0, b"data"), (1.5, Mark.END)]
+    put(pipe, 1.0, ToxicMark.END)
+    assert drained(pipe) == [(0.0, b"data"), (1.5, ToxicMark.END)]
 
 
 def test_a_timeout_drops_data_and_closes_after_its_time_or_never() -> None:
-    for timeout, expected in ((2000, [(2.0, Mark.CLOSE)]), (0, [])):
+    for timeout, expected in ((2000, [(2.0, ToxicMark.CLOSE)]), (0, [])):
         pipe = pipe_of(stage("timeout", timeout=timeout))
         put(pipe, 0.0, b"data")
         assert pipe.take(0.0, is_open=True) is None
@@ -119,7 +119,7 @@ def test_a_reset_comes_after_the_first_data_even_if_nothing_can_leave() -> None:
     assert pipe.next_s(is_open=True) == 1.3
     put(pipe, 1.1, b"more")
     assert pipe.next_s(is_open=False) == 1.3
-    assert pipe.take(1.3, is_open=False) is Mark.RESET
+    assert pipe.take(1.3, is_open=False) is ToxicMark.RESET
     assert pipe.take(1.3, is_open=False) is None
 
 
@@ -141,16 +141,16 @@ def test_the_limit_passes_so_many_bytes_and_then_closes(limit: int) -> None:
     for data in (b"abc", b"def", b"ghi"):
         put(pipe, 0.0, data)
     left = [content for _, content in drained(pipe)]
-    passed = left[: left.index(Mark.CLOSE)]
+    passed = left[: left.index(ToxicMark.CLOSE)]
     assert b"".join(each for each in passed if isinstance(each, bytes)) == b"abcdefghi"[:limit]
-    assert set(left[len(passed) :]) == {Mark.CLOSE}
+    assert set(left[len(passed) :]) == {ToxicMark.CLOSE}
     assert pipe.size == 0
 
 
 def test_a_half_open_connection_passes_neither_data_nor_the_end() -> None:
     pipe = pipe_of(stage("half_open"))
     put(pipe, 0.0, b"data")
-    put(pipe, 0.0, Mark.END)
+    put(pipe, 0.0, ToxicMark.END)
     assert drained(pipe) == []
     assert pipe.size == 0
 
@@ -158,20 +158,20 @@ def test_a_half_open_connection_passes_neither_data_nor_the_end() -> None:
 def test_toxics_follow_each_other() -> None:
     pipe = pipe_of(stage("latency", latency=1000), stage("limit_data", bytes=8), stage("slicer", average_size=3))
     put(pipe, 0.0, b"0123456789")
-    assert drained(pipe) == [(1.0, b"012"), (1.0, b"345"), (1.0, b"67"), (1.0, Mark.CLOSE)]
+    assert drained(pipe) == [(1.0, b"012"), (1.0, b"345"), (1.0, b"67"), (1.0, ToxicMark.CLOSE)]
 
 
 def test_what_is_in_flight_goes_through_the_new_toxics() -> None:
     slow = stage("bandwidth", rate=1)
     pipe = pipe_of(slow)
     put(pipe, 0.0, b"0123456789" * 100)
-    put(pipe, 0.0, Mark.END)
+    put(pipe, 0.0, ToxicMark.END)
     assert pipe.take(0.01, is_open=True) == b"0123456789"
     assert pipe.next_s(is_open=True) == pytest.approx(0.02)
     pipe.use([])
     left = drained(pipe)
     assert b"".join(each for _, each in left if isinstance(each, bytes)) == b"0123456789" * 99
-    assert [each for _, each in left if isinstance(each, Mark)] == [Mark.END]
+    assert [each for _, each in left if isinstance(each, ToxicMark)] == [ToxicMark.END]
     assert max(at_s for at_s, _ in left) == 0.0, "nothing waits any more"
 
 
@@ -184,7 +184,7 @@ def test_a_limit_counts_on_when_other_toxics_change() -> None:
     pipe.use([limit])
     left = [content for _, content in drained(pipe)]
     assert b"".join(each for each in left if isinstance(each, bytes)) == b"12345"
-    assert left[-1] is Mark.CLOSE
+    assert left[-1] is ToxicMark.CLOSE
 
 
 _SMALL = st.integers(0, 50)
@@ -214,7 +214,7 @@ def test_whatever_toxics_come_and_go_no_byte_is_lost_or_overtaken(steps: list[tu
         else:
             now_s += value / 1000
             while (content := pipe.take(now_s, is_open=True)) is not None:
-                assert not isinstance(content, Mark)
+                assert not isinstance(content, ToxicMark)
                 if what == "put back" and len(content) > value:
                     pipe.put_back(content[value:])
                     content = content[:value]
@@ -222,8 +222,8 @@ def test_whatever_toxics_come_and_go_no_byte_is_lost_or_overtaken(steps: list[tu
                 left += content
         assert sent.startswith(left)
         assert pipe.size == len(sent) - len(left)
-    put(pipe, now_s, Mark.END)
+    put(pipe, now_s, ToxicMark.END)
     rest = [content for _, content in drained(pipe)]
     assert left + b"".join(each for each in rest if isinstance(each, bytes)) == sent
-    assert rest[-1] is Mark.END
-    assert rest.count(Mark.END) == 1
+    assert rest[-1] is ToxicMark.END
+    assert rest.count(ToxicMark.END) == 1

@@ -14,11 +14,10 @@ import pytest
 from segstore.server import FaultSettings, MockSegmentStore, StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.faults import FaultRequest, Faults, Observer
-from segstore.server.toxics import NoSuchToxic
 from segstore.wire import SegmentRead, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.faults.traffic import PONG, Host, HostName, acknowledged, hosted, stored, writer_of
-from tests.server.support import HELLO, SEGMENT, FakeClock, Peer, append, create, read, set_up, until
+from tests.server.support import HELLO, FakeClock, Peer, append, create, read, set_up, until
 
 
 @pytest.fixture(params=["store", "tap"])
@@ -61,50 +60,6 @@ async def test_a_latency_applies_to_an_open_connection_and_ends_with_its_removal
         assert not clock.pending
 
 
-async def test_a_latency_upstream_delays_what_the_store_receives(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.toxics.add("latency", latency=100, stream="upstream")
-        peer.send(append(1))
-        await until(lambda: clock.pending)
-        assert stored(mock) == 0
-        clock.advance(0.1)
-        assert acknowledged(await peer.receive()) == [1]
-
-
-async def test_bandwidth_and_slices_deliver_all_bytes_in_order(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        data = random.Random(3).randbytes(3_000)
-        assert acknowledged(await peer.ask(append(1, data))) == [1]
-        mock.faults.toxics.add("bandwidth", rate=100)
-        mock.faults.toxics.add("slicer", average_size=7, size_variation=3, delay=10)
-        peer.send(read(0, 3_000))
-        asked = asyncio.ensure_future(peer.receive())
-        await until(lambda: clock.pending)
-        started_s = clock.now_s()
-        while not asked.done():
-            clock.advance(0.001)
-            await asyncio.sleep(0)
-        (answer,) = await asked
-        assert isinstance(answer, SegmentRead)
-        assert bytes(answer.data) == data
-        assert clock.now_s() - started_s >= len(encode(answer)) / 100_000
-
-
-async def test_a_timeout_drops_what_is_sent_and_closes(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.toxics.add("timeout", timeout=1000, stream="upstream")
-        peer.send(append(1))
-        clock.advance(0.999)
-        await nothing_comes(peer)
-        assert stored(mock) == 0
-        clock.advance(0.001)
-        assert await peer.closed() == b""
-        await until(lambda: not connections(mock))
-
-
 async def test_a_timeout_of_zero_lasts_until_it_is_removed_which_closes_its_connections(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.toxics.add("timeout", timeout=0)
@@ -131,7 +86,8 @@ async def test_a_reset_is_felt_as_one_at_the_first_reply(kind: HostName) -> None
 
 
 async def test_a_connection_from_which_a_removed_toxic_has_dropped_bytes_ends(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as hit, await writer_of_existing(mock) as spared:
+    async with hosted(kind) as mock, await writer_of(mock) as hit, await Peer.connect(mock) as spared:
+        assert len(await spared.ask(HELLO, set_up())) == 2
         mock.faults.toxics.add("timeout", timeout=0, name="silence")
         mock.faults.toxics.add("reset_peer", timeout=60_000)
         hit.send(append(1))
@@ -169,34 +125,6 @@ async def test_a_limit_closes_the_connection_behind_so_many_bytes(kind: HostName
 async def acknowledgement_of(peer: Peer) -> bytes:
     (reply,) = await peer.ask(append(10))
     return encode(reply)
-
-
-async def test_a_slow_close_delays_the_end_in_its_direction(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock:
-        peer = await writer_of(mock)
-        mock.faults.toxics.add("slow_close", delay=1000, stream="upstream")
-        await peer.close()
-        await until(lambda: clock.pending)
-        assert connections(mock) == 1
-        clock.advance(1)
-        await until(lambda: not connections(mock))
-        mock.faults.toxics.clear()
-        peer = await writer_of_existing(mock)
-        mock.faults.toxics.add("slow_close", delay=1000)
-        mock.faults.add("type = APPEND_BLOCK_END", do="close")
-        peer.send(append(1))
-        await until(lambda: clock.pending)
-        await nothing_comes(peer)
-        clock.advance(1)
-        assert await peer.closed() == b""
-        await peer.close()
-
-
-async def writer_of_existing(mock: Host) -> Peer:
-    peer = await Peer.connect(mock)
-    assert len(await peer.ask(HELLO, set_up())) == 2
-    return peer
 
 
 async def test_while_a_store_is_down_its_connections_are_reset(kind: HostName) -> None:
@@ -247,7 +175,7 @@ async def test_a_server_stops_while_connections_are_half_open(kind: HostName) ->
 
 async def test_large_data_passes_in_both_directions_while_toxics_come_and_go(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
-        data = random.Random(7).randbytes(2_000_000)
+        data = random.Random(7).randbytes(500_000)
         toxics = mock.faults.toxics
 
         async def change() -> None:
@@ -263,27 +191,11 @@ async def test_large_data_passes_in_both_directions_while_toxics_come_and_go(kin
             assert acknowledged(await peer.ask(append(number, data))) == [number]
         found = b""
         while len(found) < 3 * len(data):
-            (answer,) = await peer.ask(read(len(found), 1_000_000))
+            (answer,) = await peer.ask(read(len(found), 250_000))
             assert isinstance(answer, SegmentRead)
             found += bytes(answer.data)
         changing.cancel()
         assert found == data * 3
-
-
-async def test_a_client_that_does_not_read_holds_the_store_back_with_toxics_too(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        data = bytes(1_000_000)
-        assert acknowledged(await peer.ask(append(1, data))) == [1]
-        mock.faults.toxics.add("slicer", average_size=100_000)
-        count = 40
-        peer.send(*[read(0, 1_000_000) for _ in range(count)])
-        sizes = 0
-        for answer in await peer.receive(count):
-            assert isinstance(answer, SegmentRead)
-            sizes += len(answer.data)
-            for connection in mock.server.hub.connections:
-                assert connection.held_bytes < 12 * 2**20
-        assert sizes == count * len(data)
 
 
 async def test_a_function_can_change_the_toxics_of_its_own_connection(kind: HostName) -> None:
@@ -373,22 +285,6 @@ async def test_the_seed_decides_which_connections_have_a_toxic() -> None:
     assert await chosen(2) != first
 
 
-async def test_a_connection_without_toxics_is_not_touched(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock):
-        mock.faults.toxics.add("latency", latency=1, toxicity=0)
-        assert all(each.relay is None for each in mock.faults.toxics._wires.values())
-        assert [each.connections for each in mock.faults.toxics.tallies()] == [0]
-
-
-async def test_an_unknown_name_is_refused_with_those_that_exist() -> None:
-    async with hosted("store") as mock:
-        with pytest.raises(NoSuchToxic, match="no toxic has the name 'slow'; there are no toxics"):
-            mock.faults.toxics.clear("slow")
-        mock.faults.toxics.add("latency")
-        with pytest.raises(NoSuchToxic, match="there are 'latency_downstream'"):
-            mock.faults.toxics.clear("slow")
-
-
 async def test_a_disconnected_client_ends_at_the_store_behind_what_it_sent(kind: HostName) -> None:
     clock = FakeClock()
     async with hosted(kind, clock=clock) as mock:
@@ -408,15 +304,3 @@ async def test_a_disconnected_client_ends_at_the_store_behind_what_it_sent(kind:
 def end_with_a_reset(peer: Peer) -> None:
     found = peer.writer.get_extra_info("socket")
     found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-async def test_a_segment_can_be_made_through_a_crowd_of_toxics(kind: HostName) -> None:
-    async with hosted(kind) as mock:
-        for stream in ("upstream", "downstream"):
-            for toxic in ({"toxic": "latency", "latency": 1}, {"toxic": "slicer", "average_size": 3}):
-                mock.faults.toxics.add(**toxic, stream=stream)
-            mock.faults.toxics.add("bandwidth", rate=1000, stream=stream)  # type: ignore[arg-type]
-        async with await Peer.connect(mock) as peer:
-            answers = await peer.ask(HELLO, create(), set_up(), append(1))
-            assert acknowledged(answers[3:]) == [1]
-            assert mock.segments[SEGMENT].length == 4

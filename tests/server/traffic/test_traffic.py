@@ -273,10 +273,10 @@ def test_pieces_between_tokens_are_copied_and_cost_little_memory() -> None:
     for at in range(0, len(first), 500_000):
         reads.read(number, first[at : at + 500_000])
     before = kept.flush()
-    reads.read(number, (encode(KeepAlive()) + SetupAppend.code.to_bytes(4, "big") + bytes(4)) * 60_000)
-    assert kept.flush() == before + 120_000
+    reads.read(number, (encode(KeepAlive()) + SetupAppend.code.to_bytes(4, "big") + bytes(4)) * 20_000)
+    assert kept.flush() == before + 40_000
     assert kept.first < before
-    assert len(list(kept.records())) > 120_000
+    assert len(list(kept.records())) > 40_000
 
 
 def test_incomplete_frames_beyond_the_bound_are_recorded_as_the_bytes_that_they_are() -> None:
@@ -315,7 +315,7 @@ def test_most_of_many_tiny_records_are_kept() -> None:
 def test_hardly_any_memory_is_enough_to_run(most: int) -> None:
     kept = traffic(most)
     number = kept.opened()
-    for size in (0, 5, 5_000, 300_000):
+    for size in (0, 5, 5_000, 30_000):
         kept.received(number, encode(append(1, bytes(size))))
     assert kept.flush() == 1 + 4
     assert list(kept.records()) == []

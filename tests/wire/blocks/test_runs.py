@@ -27,7 +27,7 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter
 from segstore.wire.codec import CODECS, Codec, codec_backend, runs_at
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from tests.looped import looped
 from tests.wire.blocks.served import served
 
@@ -85,7 +85,7 @@ def test_acknowledgements_in_rows_end_the_runs_before_them() -> None:
     ack = encode(DataAppended(1, WRITERS[0], 3, 2, 100))
     decoder = FrameDecoder(joined=WHOLE_APPENDS, acks_in_rows=True)
     found: list[Any] = decoder.feed(whole(1) + ack + ack + whole(2), records=block_decoder().writers)
-    assert [type(each) for each in found] == [list, Rows, list]
+    assert [type(each) for each in found] == [list, FrameRows, list]
     assert [rows[0][0] for _, rows in (*found[0], *found[2])] == [1, 2]
 
 

@@ -35,7 +35,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.codec import CODECS, Codec, FrameMemory, codec_backend, framing
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from tests.looped import looped
 from tests.strategies import as_read, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome, read_by_schema, refusal
@@ -420,7 +420,7 @@ def in_full(items: list[Any]) -> list[Command]:
     """The commands, those that came in rows among them."""
     found: list[Command] = []
     for item in items:
-        if type(item) is Rows:
+        if type(item) is FrameRows:
             for writer, number, previous, request_id, length in item.fields:
                 found.append(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
         else:

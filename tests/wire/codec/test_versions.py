@@ -40,7 +40,6 @@ from segstore.wire import (
     PartialEvent,
     ReadSegment,
     ReadTableKeys,
-    Record,
     SegmentRead,
     TableIteratorArgs,
     Truncated,
@@ -48,6 +47,7 @@ from segstore.wire import (
     UnknownCommand,
     UpdateTableEntries,
     WireError,
+    WireStruct,
     decode,
     encode,
     encode_parts,
@@ -79,7 +79,7 @@ CODES_OF_RELEASES = {5: 40, 6: 40, 7: 57, 8: 57, 9: 57, 10: 59, 11: 61, 12: 61, 
 """How many types the reference's enumeration had in each version, EVENT among them."""
 
 
-def optional_fields(cls: type[Record]) -> Iterator[tuple[type[Record], str]]:
+def optional_fields(cls: type[WireStruct]) -> Iterator[tuple[type[WireStruct], str]]:
     """Every field that a shorter frame may lack, nested ones with the record that they are in."""
     for part in cls.parts:
         node = low.lower((part,))[0]
@@ -284,7 +284,7 @@ def full_frames(vectors: Path) -> dict[tuple[int, str], bytes]:
     return {(line["code"], line["case"]): bytes.fromhex(line["hex"]) for line in lines if "hex" in line}
 
 
-def bytes_of_the_next(cls: type[Record], version: int) -> int:
+def bytes_of_the_next(cls: type[WireStruct], version: int) -> int:
     """How many bytes the first field that a version lacks must have to be read at all."""
     for part in cls.parts:
         node = low.lower((part,))[0]

@@ -39,7 +39,7 @@ from segstore.wire.commands import (
 )
 from segstore.wire.inspect import dissector, filter_name, pieces
 from segstore.wire.schema import COMMANDS, Command, Elements, Unknown
-from segstore.wire.schema.record import Record as Structure
+from segstore.wire.schema.record import WireStruct as Structure
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"

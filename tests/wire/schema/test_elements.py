@@ -42,7 +42,7 @@ def lists_of(value: Any) -> list[Any]:
         each = getattr(value, name)
         if isinstance(each, (tuple, Elements)):
             found.append(each)
-        elif isinstance(each, schema.Record):
+        elif isinstance(each, schema.WireStruct):
             found += lists_of(each)
     return found
 

@@ -14,27 +14,27 @@ from tests.looped import looped
 CLASSES = looped("cls", COMMANDS.values())
 
 
-def every_node(nodes: tuple[low.Node, ...]) -> Iterator[low.Node]:
+def every_node(nodes: tuple[low.SchemaNode, ...]) -> Iterator[low.SchemaNode]:
     for node in nodes:
         yield node
         for name in node.__struct_fields__:
             inner = getattr(node, name)
-            if isinstance(inner, low.Node):
+            if isinstance(inner, low.SchemaNode):
                 yield from every_node((inner,))
-            elif isinstance(inner, tuple) and inner and isinstance(inner[0], low.Node):
+            elif isinstance(inner, tuple) and inner and isinstance(inner[0], low.SchemaNode):
                 yield from every_node(inner)
 
 
 @CLASSES
 def test_nodes_hold_plain_facts_only(cls: type[Command]) -> None:
-    plain = (str, int, bool, type(None), low.Node, enum.IntEnum)
+    plain = (str, int, bool, type(None), low.SchemaNode, enum.IntEnum)
     for node in every_node(low.lower(cls.parts)):
         for name in node.__struct_fields__:
             fact = getattr(node, name)
             if isinstance(fact, tuple):
                 assert all(isinstance(each, plain) for each in fact)
             elif isinstance(fact, type):
-                assert issubclass(fact, (schema.Record, enum.IntEnum))
+                assert issubclass(fact, (schema.WireStruct, enum.IntEnum))
             else:
                 assert isinstance(fact, plain), f"{node}.{name}"
 
@@ -51,7 +51,7 @@ def test_formats_are_those_that_struct_reads(cls: type[Command]) -> None:
 def test_the_least_that_an_element_takes_is_what_its_nodes_take(cls: type[Command]) -> None:
     """The count of a list is checked against `smallest`: too large would refuse frames, too small waste memory."""
 
-    def least(node: low.Node) -> int:
+    def least(node: low.SchemaNode) -> int:
         match node:
             case low.Fixed():
                 return struct.calcsize(">" + node.format)

@@ -90,7 +90,7 @@ def test_a_block_type_that_does_not_exist_is_damage() -> None:
 def of_columns(*ends: int, direction: int = 0, kind: int = 0, data: bytes = b"") -> bytes:
     count = len(ends)
     numbers, ways, kinds = bytes(8 * count), bytes([direction] * count), bytes([kind] * count)
-    rows = blocks.Rows(numbers, numbers, array("q", ends).tobytes(), ways, kinds)
+    rows = blocks.TraceRows(numbers, numbers, array("q", ends).tobytes(), ways, kinds)
     return b"".join(blocks.Pending([rows], [data], 0, 0).block(MARK))
 
 
@@ -131,7 +131,7 @@ def test_another_version_is_refused_with_both_numbers(version: int) -> None:
 
 def test_a_checksum_of_a_sample_is_that_of_the_columns_and_of_every_512th_byte() -> None:
     data = frame(100, bytes(range(256)) * 40)
-    rows = blocks.Rows(*(array("q", (each,)).tobytes() for each in (7, 3, len(data))), b"\0", b"\0")
+    rows = blocks.TraceRows(*(array("q", (each,)).tobytes() for each in (7, 3, len(data))), b"\0", b"\0")
     block = bytearray(b"".join(blocks.Pending([rows], [data], 7, 7, sample=True).block(MARK)))
     header = blocks.read_header(block, 0)
     assert (header.flags, header.sampled) == (2, True)

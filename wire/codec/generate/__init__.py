@@ -2,6 +2,6 @@
 
 from segstore.wire.codec.generate.decoder import decoder_source
 from segstore.wire.codec.generate.encoder import encoder_source
-from segstore.wire.codec.generate.runtime import MAX_RUN, REFUSALS, Rows, TooLong, uuid_of
+from segstore.wire.codec.generate.runtime import MAX_RUN, REFUSALS, FrameRows, TooLong, uuid_of
 
-__all__ = ["MAX_RUN", "REFUSALS", "Rows", "TooLong", "decoder_source", "encoder_source", "uuid_of"]
+__all__ = ["MAX_RUN", "REFUSALS", "FrameRows", "TooLong", "decoder_source", "encoder_source", "uuid_of"]

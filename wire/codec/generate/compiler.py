@@ -3,10 +3,10 @@
 Generated code is faster than construct: it reads adjacent fixed-width fields with one `struct.Struct`, tries ASCII
 first for text, slices payloads from a memoryview, and only loops over counted elements.
 
-Invariant: a generated decoder accepts exactly what the schema accepts and returns an equal value; for anything else it
-raises one of `REFUSALS`, and its caller gets the reason from the schema. While running it may read bytes after the
-frame (in the same buffer); lengths are unsigned or checked, so its position only grows, and one comparison at the end
-detects overruns. With SEGSTORE_CODEC=construct none of this runs, and behaviour is the same.
+Invariant: a generated decoder accepts exactly the bytes that the schema accepts and returns an equal value; for all
+other bytes it raises an error of `REFUSALS`, and its caller gets the reason from the schema. While running it may read
+bytes after the frame (in the same buffer); lengths are unsigned or checked, so its position only grows, and one
+comparison at the end detects overruns. With SEGSTORE_CODEC=construct no generated code runs, and behaviour is the same.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callab
     return _compiled(cls.type_name, "decode", decoder_source(cls, most_elements))
 
 
-def make_walker(elements: tuple[low.Node, ...]) -> Callable[[memoryview, int, int, int], Iterator[tuple[Any, int]]]:
-    """`walk(view, start, end, count)`: yields the elements of a list with the position behind each."""
+def make_walker(
+    elements: tuple[low.SchemaNode, ...],
+) -> Callable[[memoryview, int, int, int], Iterator[tuple[Any, int]]]:
+    """`walk(view, start, end, count)`: yields the elements of a list with the position behind each element."""
     return _compiled("of a list", "walk", walker_source(elements))
 
 

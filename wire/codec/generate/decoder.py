@@ -1,7 +1,7 @@
 """Generates the source of decoders from the intermediate form.
 
-Their safety rule is that of `segstore.wire.codec.generate.compiler`: positions only grow, and reads beyond the end of
-the frame are refused before anything is returned.
+The decoders follow the safety rule of `segstore.wire.codec.generate.compiler`: positions only grow, and reads beyond
+the end of the frame are refused before anything is returned.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Reader:
         if self.at() != "e":
             self.refuse(f"{self.at()} > e")
 
-    def nodes(self, nodes: tuple[low.Node, ...]) -> dict[str, str]:
+    def nodes(self, nodes: tuple[low.SchemaNode, ...]) -> dict[str, str]:
         """Emits all nodes; returns attribute → expression."""
         values: dict[str, str] = {}
         for node in nodes:
             self.node(node, values)
         return values
 
-    def node(self, node: low.Node, values: dict[str, str]) -> None:
+    def node(self, node: low.SchemaNode, values: dict[str, str]) -> None:
         line = self.source.line
         match node:
             case low.Fixed(name=name, format="16s"):
@@ -238,8 +238,8 @@ class Reader:
         self._loop(count, node.columns, targets)
         self.source.depth -= 1
 
-    def _unless_long(self, count: str, elements: tuple[low.Node, ...], targets: list[str]) -> None:
-        """A long list becomes `Elements`; after this, source is written for a short one."""
+    def _unless_long(self, count: str, elements: tuple[low.SchemaNode, ...], targets: list[str]) -> None:
+        """Makes a long list `Elements`; the source after this is for a short list."""
         source = self.source
         lazily = source.constant(Elements, "ELEMENTS")
         walk = self._elements_function(elements)
@@ -262,7 +262,7 @@ class Reader:
         source.line("else:")
         source.depth += 1
 
-    def _elements_function(self, elements: tuple[low.Node, ...], *, passing: bool = False) -> str:
+    def _elements_function(self, elements: tuple[low.SchemaNode, ...], *, passing: bool = False) -> str:
         """The name of a generator function that yields each element, or row, with the position behind it.
 
         passing: instead of a function that skips and checks the elements and returns the position behind them.
@@ -285,7 +285,7 @@ class Reader:
         outer.functions.append(inner.text(f"def {name}(b, o, e, n):"))
         return name
 
-    def _loop(self, count: str, elements: tuple[low.Node, ...], targets: list[str]) -> None:
+    def _loop(self, count: str, elements: tuple[low.SchemaNode, ...], targets: list[str]) -> None:
         line = self.source.line
         for target in targets:
             line(f"{target} = []")
@@ -310,9 +310,9 @@ def decoder_source(cls: type[Command], most_elements: int | None = None) -> tupl
     return source.text("def decode(b, o, e):"), source.constants
 
 
-def walker_source(elements: tuple[low.Node, ...]) -> tuple[str, dict[str, Any]]:
-    """Source and constants of `walk(b, o, e, n)`, which yields each of `n` elements, or rows of elements, of a list
-    that begins at `o`, with the position behind it.
+def walker_source(elements: tuple[low.SchemaNode, ...]) -> tuple[str, dict[str, Any]]:
+    """Returns source and constants of `walk(b, o, e, n)`, which yields the `n` elements, or rows of elements, of a list
+    that begins at `o`, each with the position behind it.
     """
     source = Source()
     name = Reader(source)._elements_function(elements)

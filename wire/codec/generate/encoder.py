@@ -65,11 +65,11 @@ class Writer:
     def total(self) -> str:
         return " + ".join([*([str(self.constant_size)] if self.constant_size else []), *self.sizes]) or "0"
 
-    def nodes(self, nodes: tuple[low.Node, ...], value: str) -> None:
+    def nodes(self, nodes: tuple[low.SchemaNode, ...], value: str) -> None:
         for node in nodes:
             self.node(node, _attribute(value, node.name), value)
 
-    def node(self, node: low.Node, value: str, owner: str) -> None:
+    def node(self, node: low.SchemaNode, value: str, owner: str) -> None:
         source = self.source
         match node:
             case low.Fixed(format="16s"):
@@ -148,7 +148,7 @@ class Writer:
         item = source.fresh("i")
         self._loop(f"for {item} in {items}:", ((node.element, item, item),))
 
-    def _table(self, columns: tuple[low.Node, ...], owner: str) -> None:
+    def _table(self, columns: tuple[low.SchemaNode, ...], owner: str) -> None:
         source = self.source
         names, items = [source.fresh("l") for _ in columns], [source.fresh("i") for _ in columns]
         for name, column in zip(names, columns, strict=True):
@@ -162,7 +162,7 @@ class Writer:
         check = self.source.constant(check_list, "CHECK")
         self.source.line(f"if type({items}) is not tuple: {check}({items})")
 
-    def _loop(self, head: str, elements: tuple[tuple[low.Node, str, str], ...]) -> None:
+    def _loop(self, head: str, elements: tuple[tuple[low.SchemaNode, str, str], ...]) -> None:
         source = self.source
         out, size = source.fresh("l"), source.fresh("n")
         source.line(f"{out} = []; {size} = 0")

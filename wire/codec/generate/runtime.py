@@ -67,7 +67,7 @@ def check_list(value: Any) -> None:
         raise TypeError("not a tuple")
 
 
-class Rows:
+class FrameRows:
     """Consecutive frames of one command and one length.
 
     frames: their bytes. unpack: yields the values that such frames have, in wire order.

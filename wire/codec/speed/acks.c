@@ -82,16 +82,6 @@ write_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, i
     return to;
 }
 
-int
-cut(PyObject *out, Py_ssize_t size)
-{
-    PyObject *problem = take_exception();
-    if (size < PyByteArray_GET_SIZE(out) && PyByteArray_Resize(out, size) < 0)
-        PyErr_Clear();
-    set_exception(problem);
-    return -1;
-}
-
 /* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
    key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
 static int
@@ -106,8 +96,10 @@ add_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, int
         return -1;
     unsigned char *start = (unsigned char *)PyByteArray_AS_STRING(out);
     unsigned char *end = write_acks(self, rows, key, before, total, start + size);
-    int fits = end != NULL && (end == start + size + count * self->size || PyByteArray_Resize(out, end - start) == 0);
-    return fits ? 0 : cut(out, size);
+    Py_ssize_t stop = end == NULL ? size : end - start;
+    if (stop < PyByteArray_GET_SIZE(out) && PyByteArray_Resize(out, stop) < 0)
+        return -1;
+    return end == NULL ? -1 : 0;
 }
 
 static PyObject *

@@ -1,7 +1,7 @@
 """The extension, as the codec uses it: C first, and Python for what C leaves.
 
-Invariant: each function here returns what the Python function that it is given returns, or raises what that raises; C
-answers only where both would agree. A call of C returns a value, or None if Python has to answer.
+Invariant: each function here returns the result of the Python function that it is given, or raises its error; C answers
+only where both would agree. A call of C returns a value, or None if Python has to answer.
 
 An extension that does not load, that was built for another version of segstore, or from other sources, as far as its
 types tell, is refused with a warning.
@@ -81,31 +81,20 @@ class Accelerator:
     ) -> Any:
         """An object whose `fill` makes columns of records: see `segstore.pipeline.trace.filling`.
 
-        columns: type, source and labels of each. programs: class → steps: the column, how it is filled, and the path of
-        an attribute or a constant; frames of other commands are left to Python. conditions: what a record must meet:
-        source, whether it may be missing, whether the ranges are those that do not match, ranges. kinds: for each kind
-        of records 0 for no frame, 1 for a frame, 2 for one that is left to Python. decodes: whether frames are read.
+        columns: type, source and labels. programs: class → steps: the column, how it is filled, and the path of an
+        attribute or a constant; frames of other commands are left to Python. conditions: as (source, whether it may be
+        missing, whether the ranges are excluded, ranges); a record must meet all. kinds: for each kind of records 0 for
+        no frame, 1 for a frame, 2 for a record that is left to Python. decodes: whether frames are read.
         """
         coded = tuple((cls.code, tuple(step_of(cls, *step) for step in steps)) for cls, steps in programs.items())
         return self._speed.Rows(self._codec, columns, coded, conditions, kinds, decodes)
 
-    def shortcut(
-        self,
-        behind: F,
-        *types: type,
-        slots: tuple[str, ...] = (),
-        head: bytes = b"",
-        end: bytes = b"",
-        positions: tuple[int, ...] = (),
-    ) -> F:
+    def shortcut(self, behind: F) -> F:
         """The function `behind` with its equal in C, which has the same name, in front.
 
-        C is asked if it is called with the arguments that C knows, by position, and no more; the last may be missing
-        where they have defaults.
-        types: classes of what C takes; slots: attributes of them. head, end, positions: see `append_layout` and
-        `frame_layout`.
+        C is asked if it is called with all arguments by position, and no more.
         """
-        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)
+        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind)
         functools.update_wrapper(made, behind)
         shortcut: F = made
         return shortcut
@@ -122,7 +111,7 @@ def _or_behind(
 
 
 def load(commands: Iterable[type[Command]]) -> Accelerator | None:
-    """Returns the accelerator for these commands; None, with a warning unless nothing was built, if there is none."""
+    """Returns the accelerator for these commands, or None; warns if an extension was built but is not used."""
     try:
         from segstore import _speed
     except ImportError as error:

@@ -1,6 +1,6 @@
 """Compiles the intermediate form into the tables that the extension `segstore._speed` walks.
 
-A node of a table is a tuple: the name of its operation, the index of its attribute in the record (-1 for none), a
+A node of a table is a tuple: the name of its operation, the index of its attribute in the record (-1 without one), a
 number, flags, an object and its inner nodes. `speed.h` documents their meaning for each operation.
 
 Invariant: every node of the intermediate form has its table, or compiling fails; no command is treated apart.
@@ -13,7 +13,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.codec.generate import MAX_RUN, Rows, compiler, uuid_of
+from segstore.wire.codec.generate import MAX_RUN, FrameRows, compiler, uuid_of
 from segstore.wire.codec.joining import nodes_of
 from segstore.wire.schema import Elements
 from segstore.wire.schema import lowering as low
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from segstore.wire.codec.joining import Joined
-    from segstore.wire.schema import Command, Record
+    from segstore.wire.schema import Command, WireStruct
 
 Table = tuple[str, int, int, int, Any, tuple[Any, ...]]
 
@@ -33,8 +33,8 @@ _NEGATIVE_IS_EMPTY, _OPTIONAL, _NOT_WRITTEN = 1, 2, 4
 class Acknowledged(NamedTuple):
     """How rows are acknowledged: by a command of 64-bit numbers and the key of the record.
 
-    key, number, before, total: attributes with the record's key, the row's number, that of the row acknowledged before,
-        and the size of all data up to the row's.
+    key, number, before, total: attributes with the record's key, the row's number, the number of the row acknowledged
+    before, and the size of all data up to the row's.
     row: the columns of a row: `number` and "data", and attributes of the command that are copied.
     """
 
@@ -53,13 +53,13 @@ def make_codec(speed: Any, commands: Iterable[type[Command]]) -> Any:
     return speed.Codec(shapes, uuid.UUID, type(made), made.is_safe)
 
 
-def _shape(speed: Any, record: type[Record], nodes: tuple[low.Node, ...], code: int = 0) -> Any:
+def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ...], code: int = 0) -> Any:
     names = record.__struct_fields__
     return speed.Shape(record, code, names, tuple(_table(speed, node, names) for node in nodes))
 
 
-def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
-    """names: the attributes of the record; () for an inner node that has none."""
+def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
+    """names: the attributes of the record; () for an inner node without attributes."""
 
     def made(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
         return what, names.index(node.name) if names else -1, number, flags, it, inner
@@ -96,7 +96,7 @@ def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
             raise TypeError(f"no table for {type(node).__name__}")
 
 
-def _lazily(elements: tuple[low.Node, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
+def _lazily(elements: tuple[low.SchemaNode, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
     """`lazily(view, start, end, count, behind)`: the columns of `count` elements, checked to lie before `behind`."""
     walker = functools.cache(lambda: compiler.make_walker(elements))  # compiled for the first list
 
@@ -127,7 +127,7 @@ def _low(codes: Iterable[int]) -> bytes:
 
 
 def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
-    """The position of each field and that of the frame's end, header included, if data is empty."""
+    """Returns the positions of the fields and of the frame's end, header included, if data is empty."""
     found, at = {}, 8
     for node in nodes_of(cls):
         found[node.name] = at
@@ -181,39 +181,11 @@ def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
     return made
 
 
-def append_layout(
-    block: type[Command], end: type[Command], event: type[Command], alike: str, *numbers: str
-) -> dict[str, Any]:
-    """What C writes an append from, as `Accelerator.shortcut` has it: both frames without values, and their positions.
-
-    Behind the end, an event without data.
-    numbers: in the end, the bytes of the block's data and the count, both int32, and two int64.
-    """
-    in_block, head = _positions(block)
-    in_end, size = _positions(end)
-    return {
-        "head": struct.pack(">ii", block.code, head - 8).ljust(head, b"\0"),
-        "end": struct.pack(">ii", end.code, size - 8).ljust(size, b"\0") + struct.pack(">ii", event.code, 0),
-        "positions": (in_block[alike], *(in_end[name] for name in (alike, *numbers)), size),
-    }
-
-
-def frame_layout(cls: type[Command], *names: str) -> dict[str, Any]:
-    """Describes frames of fixed length to C, as arguments of `Accelerator.shortcut`: an empty frame, and the positions
-    of some attributes.
-    """
-    at, size = _positions(cls)
-    if not all(isinstance(node, low.Fixed) for node in nodes_of(cls)):
-        raise TypeError(f"{cls.type_name} has frames of more than one length")
-    frame = struct.pack(">ii", cls.code, size - 8).ljust(size, b"\0")
-    return {"end": frame, "positions": tuple(at[name] for name in names)}
-
-
 def _run(cls: type[Command]) -> tuple[Any, ...]:
     _, size = _positions(cls)
     formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, low.Fixed))
     unpack = struct.Struct(">8x" + formats).iter_unpack
-    return (lambda frames: Rows(frames, unpack)), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
+    return (lambda frames: FrameRows(frames, unpack)), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
 
 
 def step_of(cls: type[Command], column: int, how: str, what: Any) -> tuple[Any, ...]:

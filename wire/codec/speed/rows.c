@@ -1,5 +1,4 @@
-/* Records of a trace as columns, in buffers as Arrow lays them out: the equal of the rows that
-   segstore.pipeline.trace.rows makes. find_spans() says where a frame has its values; a record that is declined is a
+/* Records of a trace as columns, in buffers as Arrow lays them out: the equal of rows made in Python. find_spans() says where a frame has its values; a record that is declined is a
    row of `slow`, a function of Python, which also raises the error if there is one. */
 
 #include "speed.h"

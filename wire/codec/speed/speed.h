@@ -4,7 +4,7 @@
    for each command and structure; read.c and write.c walk it. What they do not take, for whatever reason, they decline:
    they return "nothing" with no exception set, and the caller lets the Python codec start from scratch with the same
    arguments. So results that differ from the plain case, and all errors about bytes and values, come from Python alone.
-   What is raised here is MemoryError, OSError of a write, or TypeError and ValueError for misuse of this module; errors
+   What is raised here is MemoryError, or TypeError and ValueError for misuse of this module; errors
    of functions of Python that are called here are passed on.
 
    Rules that hold throughout are listed in README.md beside this file. */
@@ -30,7 +30,6 @@ _Static_assert(sizeof(Py_ssize_t) >= 8, "lengths of 32 bits are added to each ot
 #define UUID_BYTES 16
 #define MAX_FRAME_BYTES 0x00FFFFFF /* header included */
 #define MAX_ATTRIBUTES 16          /* of a record; the longest has 8 */
-#define LINE_BYTES 64              /* what a processor reads and writes at once */
 #define MAX_DEPTH 8                /* of records in records; the deepest is 4 */
 #define EAGER_ELEMENTS 4096        /* a longer list is made while it is iterated over */
 #define MAX_SPANS 32
@@ -105,15 +104,6 @@ static inline PyObject *
 slot(PyObject *owner, Py_ssize_t offset)
 {
     return *(PyObject **)((char *)owner + offset);
-}
-
-/* Sets a slot to a value, which is consumed. */
-static inline void
-set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
-{
-    PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
-    *at = value;
-    Py_XDECREF(before);
 }
 
 /* A tuple whose items are still to be set. The garbage collector, and so no other code, knows it before show_tuple(). */
@@ -223,117 +213,22 @@ PyObject *write_frame(Codec *codec, PyObject *command);
 /* The same as a list of buffers, with payloads as the command has them. */
 PyObject *write_parts(Codec *codec, PyObject *command);
 
-/* Cuts a bytearray to a size, if it is longer, and keeps the exception that is set; -1. */
-int cut(PyObject *out, Py_ssize_t size);
-
 /* --- functions of Python with an equal in C ----------------------------------------------------------------------- */
-
-#define MAX_TYPES 10
-#define MAX_SLOTS 46
-#define MAX_POSITIONS 7
-#define MAX_TEMPLATE 256 /* bytes of a frame without its data */
-
-struct What;
 
 typedef struct Shortcut {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     const struct What *what;
-    PyObject *behind;               /* owned */
-    PyObject *dict;                 /* owned, or NULL: what functools.update_wrapper sets */
-    PyObject *weak_references;      /* of Python */
-    Codec *codec;                   /* owned */
-    PyTypeObject *types[MAX_TYPES]; /* owned */
-    Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the types that `What` names */
-    PyObject *method, *other_method;        /* owned, or NULL: names of the methods that are called */
-    PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
-    Py_ssize_t positions[MAX_POSITIONS]; /* in `head` or `end`, as `What` says */
+    PyObject *behind;          /* owned */
+    PyObject *dict;            /* owned, or NULL: what functools.update_wrapper sets */
+    PyObject *weak_references; /* of Python */
+    Codec *codec;              /* owned */
 } Shortcut;
 
-/* Never NULL: shortcut_new() has checked it. */
-static inline const State *
-state_of(const Shortcut *self)
-{
-    return PyType_GetModuleState(Py_TYPE(self));
-}
-
-/* The functions of Python with these names, and their arguments in order; arguments that may be missing are then NULL.
-   Each returns NULL with an exception, or if it declines. */
-
-/* segstore.wire.trace.framing; record_bytes is `add` of TraceWriter in segstore.wire.trace.writer. */
+/* Functions of segstore.wire.trace.framing, with their arguments in order. Each returns NULL with an exception, or if it
+   declines. */
 PyObject *whole_frames(const Shortcut *self, PyObject *const *args);
 PyObject *frames_into(const Shortcut *self, PyObject *const *args);
-PyObject *record_bytes(const Shortcut *self, PyObject *const *args);
-
-/* segstore.server. */
-PyObject *write_and_sync(const Shortcut *self, PyObject *const *args);
-
-/* segstore.client; append_item is `append` of SegmentWriter. */
-PyObject *add_behind(const Shortcut *self, PyObject *const *args);
-PyObject *append_item(const Shortcut *self, PyObject *const *args);
-PyObject *run_turns(const Shortcut *self, PyObject *const *args);
-PyObject *acknowledge(const Shortcut *self, PyObject *const *args);
-PyObject *resolve_stored(const Shortcut *self, PyObject *const *args);
-PyObject *split_events(const Shortcut *self, PyObject *const *args);
-
-/* The list of a queue to which items are added, borrowed, and its total with another item; NULL if Python has to look.
-   of: the slots with the list, the total and the overhead of an item. */
-PyObject *newest_of(PyObject *queue, Py_ssize_t size, int64_t *added, const Py_ssize_t of[3]);
-
-/* Completes what waits for an item: 1, 0 with what a callback raised in `problem`, or -1 with an exception. */
-int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem);
-
-/* The exception that is set, which is cleared; NULL if there is none. */
-static inline PyObject *
-take_exception(void)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *problem, *trace;
-    PyErr_Fetch(&type, &problem, &trace);
-    PyErr_NormalizeException(&type, &problem, &trace);
-    if (trace != NULL)
-        PyException_SetTraceback(problem, trace);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-    return problem;
-#endif
-}
-
-/* Sets an exception again, which is consumed; NULL clears it. */
-static inline void
-set_exception(PyObject *problem)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(problem);
-#else
-    if (problem == NULL)
-        PyErr_Clear();
-    else
-        PyErr_Restore(Py_NewRef(Py_TYPE(problem)), problem, PyException_GetTraceback(problem));
-#endif
-}
-
-/* The exception that is set, if it is an Exception, which is cleared; else NULL. */
-static inline PyObject *
-exception_of_call(void)
-{
-    return PyErr_ExceptionMatches(PyExc_Exception) ? take_exception() : NULL;
-}
-
-/* Prefetches memory; `at` may be any address, also an invalid one. */
-static inline void
-will_read(const void *at, Py_ssize_t size)
-{
-#ifdef __GNUC__
-    for (uintptr_t line = (uintptr_t)at & ~(uintptr_t)(LINE_BYTES - 1); line < (uintptr_t)at + size; line += LINE_BYTES)
-        __builtin_prefetch((const void *)line);
-#else
-    (void)at;
-    (void)size;
-#endif
-}
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
-"""The controller's gRPC methods: each takes a message, calls the controller, and returns a message.
+"""The controller's gRPC methods, which take a message, call the controller, and return a message.
 
-The parts have one method for each in `controller.proto`, under its name in snake case. A method first checks the
-caller's permission, then calls the controller; errors are raised and answered by `answers`. Permissions and resources
-are those of Pravega's `ControllerServiceImpl`. A method that returns None is answered with SUCCESS, one that no part
-has with UNIMPLEMENTED.
+The parts implement the methods of `controller.proto` under their names in snake case. A method first checks the
+caller's permission, then calls the controller; `answers` maps the errors that it raises. Permissions and resources are
+as in Pravega's `ControllerServiceImpl`. A method that returns None is answered with SUCCESS, a missing method with
+UNIMPLEMENTED.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from segstore.server.controller.api.access import Permission
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.resources import stream_resource
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.state import Segment
+from segstore.server.controller.state import StreamSegment
 from segstore.wire.controller_api import messages as m
 
 READ = Permission.READ
@@ -59,8 +59,7 @@ class Service:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._streams = controller.streams
-        self._pace = controller.pace
 
-    async def _ranges(self, scope: str, stream: str, segments: Sequence[Segment], token: str) -> m.SegmentRanges:
-        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
+    async def _ranges(self, scope: str, stream: str, segments: Sequence[StreamSegment], token: str) -> m.SegmentRanges:
+        ranges = await convert.segment_ranges(scope, stream, segments)
         return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)

@@ -16,7 +16,7 @@ _BUCKETS: Final[Mapping[int, int]] = {
     m.ControllerToBucketMappingRequest.RetentionService: 1,
     m.ControllerToBucketMappingRequest.WatermarkingService: 100,
 }
-"""Number of buckets of streams for each of these services, as in Pravega's `Config`."""
+"""Number of buckets of streams per background service, as in Pravega's `Config`."""
 
 
 def _named(endpoint: Endpoint) -> m.NodeUri:

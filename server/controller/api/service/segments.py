@@ -10,6 +10,7 @@ from segstore.server.controller.api.resources import stream_resource, user_resou
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.errors import Malformed
 from segstore.server.controller.state import KeyRange
+from segstore.server.controller.steps import InSteps
 from segstore.wire.controller_api import messages as m
 
 
@@ -34,7 +35,7 @@ class SegmentService(Service):
         return m.SegmentsAtTime(
             segments=[
                 m.SegmentsAtTime.SegmentLocation(segmentId=convert.segment_id(scope, stream, identifier), offset=offset)
-                async for identifier, offset in self._pace.over(list(head.items()))
+                async for identifier, offset in InSteps(list(head.items()))
             ],
             delegationToken=token,
         )
@@ -45,7 +46,7 @@ class SegmentService(Service):
         return m.SuccessorResponse(
             segments=[
                 m.SuccessorResponse.SegmentEntry(segment=convert.segment_range(scope, stream, each), value=before)
-                async for each, before in self._pace.over(list(following.items()))
+                async for each, before in InSteps(list(following.items()))
             ]
         )
 
@@ -57,7 +58,7 @@ class SegmentService(Service):
         start = getattr(request, "from")  # a keyword of Python
         segments = await self._streams.between(scope, stream, start, request.to)
         return m.StreamCutRangeResponse(
-            segments=[convert.segment_id(scope, stream, each.id) async for each in self._pace.over(segments)],
+            segments=[convert.segment_id(scope, stream, each.id) async for each in InSteps(segments)],
             delegationToken=token,
         )
 
@@ -79,9 +80,7 @@ class SegmentService(Service):
             scope, stream, request.sealedSegments, _in_numbering_order(ranges)
         )
         return m.ScaleResponse(
-            status=m.ScaleResponse.STARTED,
-            segments=await convert.segment_ranges(self._pace, scope, stream, coming),
-            epoch=left,
+            status=m.ScaleResponse.STARTED, segments=await convert.segment_ranges(scope, stream, coming), epoch=left
         )
 
     async def check_scale(self, request: m.ScaleStatusRequest, caller: Caller) -> m.ScaleStatusResponse:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
-import threading
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import httpx
-import pytest
 
-from segstore.server.control_api.models import FaultRule
-from segstore.server.control_api.routes import bodies
-from segstore.server.faults import Document, Rule, parse_document
 from tests.looped import looped
 from tests.server.control_api.support import asking, done, refusal
-from tests.server.support import until
 
 FILE = """\
 seed: 7
@@ -111,38 +100,6 @@ async def test_a_bomb_of_aliases_is_no_larger_than_its_text() -> None:
         assert (await put(http, "#" * 65_530 + "\n{}")).status_code == 200
 
 
-async def test_a_body_whose_client_has_gone_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    is_read, goes_on = threading.Event(), threading.Event()
-
-    def slowly(text: str, source: str) -> Document:
-        read.append(text)
-        is_read.set()
-        goes_on.wait(20)
-        return parse_document(text, source)
-
-    monkeypatch.setattr("segstore.server.control_api.routes.bodies.parse_document", slowly)
-    async with asking() as (mock, http):
-        first = asyncio.create_task(put(http, "seed: 1"))
-        await until(is_read.is_set)
-        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
-        _, writer = await asyncio.open_connection(host, int(port))
-        head = (
-            "PUT /v1/faults HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/yaml\r\ncontent-length: 7\r\n\r\n"
-        )
-        writer.write(f"{head}seed: 2".encode())
-        await writer.drain()
-        await http.get("/v1/health")
-        linger = struct.pack("ii", 1, 0)  # the connection is reset: after its end alone, a client may still read
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        writer.transport.abort()
-        await http.get("/v1/health")
-        goes_on.set()
-        assert (await first).json()["seed"] == 1
-        await put(http, "seed: 3")
-        assert read == ["seed: 1", "seed: 3"]
-
-
 async def test_yaml_is_refused_where_only_json_is_read() -> None:
     async with asking() as (_, http):
         for path in ("/v1/toxics", "/v1/writers"):
@@ -158,75 +115,3 @@ async def test_both_types_are_described() -> None:
             content = described["/v1/faults"][method]["requestBody"]["content"]
             assert content["application/yaml"] == content["application/json"]
         assert list(described["/v1/toxics"]["post"]["requestBody"]["content"]) == ["application/json"]
-
-
-def long_json(rules: str) -> str:
-    """A body that is too long to be validated at once."""
-    return f'{{"seed": 7, "rules": [{rules}]}}' + " " * 5000
-
-
-async def test_others_are_served_while_a_long_body_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_read, goes_on, validated = threading.Event(), threading.Event(), bodies._validated
-
-    def slowly(*given: Any) -> Any:
-        is_read.set()
-        goes_on.wait(20)
-        return validated(*given)
-
-    monkeypatch.setattr(bodies, "_validated", slowly)
-    async with asking() as (mock, http):
-        text = long_json('{"match": "type = HELLO", "do": "close"}')
-        asked = asyncio.create_task(put(http, text, "application/json; charset=utf-8"))
-        await until(is_read.is_set)
-        assert (await http.get("/v1/health")).status_code == 200
-        goes_on.set()
-        answer = await asked
-        assert (answer.status_code, answer.json()["seed"], mock.faults.rules) == (200, 7, ["rule 1"])
-
-
-async def test_the_rules_of_a_file_are_checked_and_encoded_while_others_are_served(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    encodes, goes_on = [threading.Event(), threading.Event()], threading.Event()
-
-    def slowly(event: threading.Event, dump: Callable[..., Any]) -> Callable[..., Any]:
-        def dumped(*given: Any, **options: Any) -> Any:
-            event.set()
-            goes_on.wait(20)
-            return dump(*given, **options)
-
-        return dumped
-
-    monkeypatch.setattr(Rule, "model_dump_json", slowly(encodes[0], Rule.model_dump_json))
-    monkeypatch.setattr(FaultRule, "model_dump_json", slowly(encodes[1], FaultRule.model_dump_json))
-    async with asking() as (_, http):
-        for event in encodes:
-            goes_on.clear()
-            asked = asyncio.create_task(put(http, FILE) if event is encodes[0] else http.get("/v1/faults"))
-            await until(event.is_set)
-            assert (await http.get("/v1/health")).status_code == 200
-            assert not asked.done()
-            goes_on.set()
-            assert [each["name"] for each in (await asked).json()["rules"]] == ["reads"]
-
-
-async def test_errors_of_a_long_body_are_those_of_a_short_one() -> None:
-    async with asking() as (_, http):
-        for text, status, said in [
-            (
-                long_json('{"match": "type = HELO", "do": "close"}'),
-                422,
-                "body.rules[0].match: column 8: expected a command (HELLO?)",
-            ),
-            (long_json("null"), 422, "body.rules[0]: an object is needed"),
-            ("null" + " " * 5000, 422, "body: an object is needed"),
-            (long_json('{"do": "WrongHots"}'), 422, "body.rules[0].do[0]: 'WrongHots' is not a reply (WrongHost?)"),
-            ("{}}" + " " * 5000, 400, "this is not JSON: Extra data at character "),
-            (long_json("[" * 100_000), 400, "body: it is nested too deeply"),
-            (long_json(f'{{"do": "close", "nth": {"1" * 5000}}}'), 400, "an integer has at most 4300 digits"),
-        ]:
-            answers = [await put(http, each, "application/json") for each in (text, text.replace(" " * 5000, ""))]
-            assert [each.status_code for each in answers] == [status, status]
-            details = [each.json()["detail"] for each in answers]
-            assert all(said in each for each in details)
-            assert details[0] == details[1]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from segstore.server.control_api.routes import recordings
 from segstore.traces import TraceFile
-from segstore.wire.trace import Exchanges, Record, to_line
+from segstore.wire.trace import Exchanges, Record
 from tests.server.control_api.support import asking, done, peer_of, refusal
 from tests.server.control_api.test_tap import tapped, through
 from tests.server.support import append, create, set_up
@@ -28,30 +24,6 @@ def read(path: Path, data: bytes) -> list[Record]:
 def names(records: list[Record]) -> list[str]:
     exchanges = Exchanges()
     return [exchanges.see(each).name for each in records]
-
-
-async def test_traces_as_lines_are_made_a_few_lines_at_a_time_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    tick, made = 0, Counter[int]()
-
-    def counted(*given: Any) -> str:
-        made[tick] += 1
-        return to_line(*given)
-
-    async def ticking() -> None:
-        nonlocal tick
-        while True:
-            tick += 1
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(recordings, "to_line", counted)
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), set_up(), *(append(number) for number in range(200)))
-        clock = asyncio.create_task(ticking())
-        asked = [http.get("/v1/trace", params={"form": "jsonl"}) for _ in range(10)]
-        lines = {len(answer.text.splitlines()) for answer in await asyncio.gather(*asked)}
-        clock.cancel()
-    assert (len(lines), made.total()) == (1, 10 * (lines.pop() - 1))
-    assert max(made.values()) <= recordings._LINES_AT_ONCE
 
 
 @pytest.mark.parametrize("form", ["wtrace", "jsonl"])

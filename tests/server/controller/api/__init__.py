@@ -3,5 +3,4 @@
 convert: test_answers
 executing: server/controller/test_huge_requests
 resources: test_auth
-room: test_server
 """

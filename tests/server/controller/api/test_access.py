@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.server.controller.api import Permission
@@ -83,6 +83,7 @@ def test_any_text_is_read_and_any_resource_is_answered(text: str, resource: str)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
+@settings(max_examples=30)
 def test_quoted_text_matches_itself_alone(quoted: str, other: str) -> None:
     text = "".join(each for each in quoted if each not in ",;*" and not each.isspace()).replace("\\E", "")
     entries, problems = read_entries(f"prn::\\Q{text}\\E!,READ")

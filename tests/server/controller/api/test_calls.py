@@ -11,7 +11,7 @@ import pytest
 
 from segstore.server.clock import LoopClock
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.api import Calls, InFlight
+from segstore.server.controller.api import Calls, CallsInFlight
 from segstore.server.faults import Faults, Observer, Rule
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire.controller_api import METHODS, SERVICE, messages
@@ -140,8 +140,7 @@ async def test_a_call_has_a_status_from_its_end() -> None:
         assert [each.status for each in mock.requests("status != OK and failure")] == ["CANCELLED", "UNAVAILABLE"]
 
 
-@looped("do", ["hold", "drop", "hold after"])
-@looped("through_tap", [False, True])
+@looped(("do", "through_tap"), [("hold", False), ("drop", True), ("hold after", True)])
 async def test_a_call_that_a_stop_interrupts_has_the_status_that_its_client_sees(do: str, through_tap: bool) -> None:
     recorded = Recorded()
     async with MockCluster() as mock:
@@ -183,7 +182,7 @@ async def test_a_call_that_fails_has_the_status_that_its_client_sees(error: Exce
     recorded, observer, failing = Recorded(), Observer(), Failing(error)
     faults = Faults(LoopClock(), observer=observer)
     server = grpc.aio.server()
-    in_flight = InFlight(server, failing, Calls(lambda: recorded, lambda: faults))
+    in_flight = CallsInFlight(server, failing, Calls(lambda: recorded, lambda: faults))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -297,15 +296,6 @@ async def test_a_call_that_ends_with_a_status_is_not_answered_if_its_reply_is_dr
         assert (await ended(call(mock, "getCurrentSegments", STREAM, timeout_s=0.2)))[0] == "DEADLINE_EXCEEDED"
 
 
-async def test_a_reset_ends_a_call_whose_status_a_rule_holds() -> None:
-    async with MockCluster() as mock:
-        mock.faults.add(OF_MISSING, on="reply", do="hold", name="late")
-        asked = asyncio.create_task(ended(call(mock, "getCurrentSegments", STREAM)))
-        await mock.faults.wait_held("late")
-        await mock.reset()
-        assert (await asked)[0] == "UNAVAILABLE"
-
-
 @looped(("on", "match"), [("reply", OF_MISSING), ("request", "rpc = getCurrentSegments")])
 async def test_an_answer_in_place_of_a_status_has_the_fields_of_the_rule_only(on: Any, match: str) -> None:
     async with MockCluster() as mock:
@@ -319,19 +309,6 @@ async def test_a_status_after_the_call_replaces_the_one_that_it_ended_with() -> 
         mock.faults.add("rpc = getCurrentSegments", on="reply", do={"status": "INTERNAL"})
         assert await ended(call(mock, "getCurrentSegments", STREAM)) == ("ABORTED", "fault rule 'r'")
         assert [each.rule for each in mock.faults.decisions] == ["r"], "no rule sees what another has made"
-
-
-async def test_rules_of_a_tap_see_calls_that_end_with_a_status() -> None:
-    async with MockCluster() as mock:
-        faults = Faults(LoopClock(), observer=Observer())
-        tap = TapServer(TapSettings(controller=mock.controller_address), faults=faults)
-        await tap.start()
-        try:
-            faults.add(OF_MISSING, on="reply", times=1, do={"status": "ABORTED"}, name="r")
-            statuses = [await ended(call(tap, "getCurrentSegments", STREAM)) for _ in range(2)]
-            assert statuses == [("ABORTED", "fault rule 'r'"), ("NOT_FOUND", "stream s/missing does not exist")]
-        finally:
-            await tap.stop()
 
 
 async def test_rules_about_frames_leave_calls_alone() -> None:
@@ -351,17 +328,9 @@ async def test_rules_about_frames_leave_calls_alone() -> None:
         ("rpc = createStream", {"answer": {"statsu": 1}}, r"no answer has a field 'statsu' \(status\?\)"),
         ("rpc = createStraem", "drop", r"expected a method \(createStream\?\)"),
         ("rpc = createStream", {"answer": {"port": 1}}, "no answer of createStream has a field 'port'"),
-        ("size > 0 and (rpc = createStream)", {"answer": {"port": 1}}, "no answer of createStream has a field 'port'"),
         ("rpc ~ create*", {"answer": {"port": 1}}, "no answer of a method that `match` selects has a field 'port'"),
-        (
-            "rpc = createStream",
-            {"answer": {"status": "SCOPE_NOT_EMPTY"}},
-            "'SCOPE_NOT_EMPTY' is no status of an answer of createStream",
-        ),
-        *(
-            (match, {"answer": {"port": 99999999999}}, "the answer of getURI cannot have these fields: .* out of range")
-            for match in ("rpc = getURI", "rpc ~ *")
-        ),
+        ("rpc = createStream", {"answer": {"status": "SCOPE_NOT_EMPTY"}}, "is no status of an answer of createStream"),
+        ("rpc ~ *", {"answer": {"port": 99999999999}}, "the answer of getURI cannot have these fields"),
         ("status = STREAM_EXIST", "drop", r"expected a status \(STREAM_EXISTS\?\)"),
     ],
 )
@@ -393,20 +362,9 @@ async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
     [
         ({"status": "\ud800"}, "is no status of an answer"),
         ({"status": []}, "the answer of createScope cannot have these fields"),
-        ({"status": "y" * 200_000}, r"(?s)^.{0,999}is no status of an answer"),
         ({"status": 0, "delegationToken": "x"}, "no answer has a field 'delegationToken' beside status"),
     ],
 )
 def test_fields_that_protobuf_refuses_are_a_value_error(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Rule(match="rpc = createScope", do={"answer": fields})
-
-
-@looped("match", ["rpc = getURI", "rpc ~ get*", "not rpc = createScope", "rpc = createScope or rpc = getURI"])
-def test_fields_that_the_answer_of_a_matched_method_has_are_taken(match: str) -> None:
-    assert Rule(match=match, do={"answer": {"port": 1}}).match == match
-
-
-def test_the_value_of_a_status_may_be_its_number() -> None:
-    rule = Rule(match="rpc = createScope", do={"answer": {"status": "1"}})
-    assert rule.model_dump()["do"] == ({"answer": {"status": "1"}, "at": "after"},)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from segstore.server.controller import ControllerConfig, Endpoint
-from segstore.server.controller.api import ForwardingServer, InFlight
+from segstore.server.controller.api import CallsInFlight, ForwardingServer
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 from tests.looped import looped
 
@@ -29,7 +29,7 @@ class Leader(grpc.GenericRpcHandler):
         self.go = asyncio.Event()
         self.refusal: tuple[Any, ...] = ()
         self.server = grpc.aio.server()
-        self.in_flight = InFlight(self.server, self)
+        self.in_flight = CallsInFlight(self.server, self)
         self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
 
     def service(self, _: Any) -> Any:
@@ -98,16 +98,6 @@ async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown
                 follower.front.leader = lambda: None
                 follower.front.leader_changed()
         assert await refused(call)
-
-
-async def test_a_call_that_the_leader_finishes_before_it_ends_is_answered() -> None:
-    async with forwarding() as (leader, follower):
-        call = follower.create()
-        await leader.asked.acquire()
-        stopping = asyncio.create_task(leader.in_flight.stop(600))
-        leader.go.set()
-        assert await call == b"x"
-        await stopping
 
 
 async def test_the_outcome_of_a_call_in_flight_when_the_follower_ends_is_unknown() -> None:

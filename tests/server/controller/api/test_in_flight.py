@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller.api import InFlight
+from segstore.server.controller.api import CallsInFlight
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
 from tests.looped import looped
 
@@ -39,11 +39,6 @@ class Slow(grpc.GenericRpcHandler):
         async for request in requests:
             await context.write(await self.answer(request, context))
 
-    async def refuse(self, request: bytes, context: Any) -> bytes:
-        asyncio.get_running_loop().call_soon(self.asked.release)
-        await context.abort(grpc.StatusCode.NOT_FOUND, "not here")
-        return request
-
     def service(self, handler_call_details: Any) -> Any:
         match handler_call_details.method:
             case "/none":
@@ -58,7 +53,7 @@ class Slow(grpc.GenericRpcHandler):
 class Served:
     def __init__(self, slow: Slow) -> None:
         self.server = grpc.aio.server()
-        self.in_flight = InFlight(self.server, slow)
+        self.in_flight = CallsInFlight(self.server, slow)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     async def __aenter__(self) -> grpc.aio.Channel:
@@ -78,7 +73,7 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 
 
 @asynccontextmanager
-async def calling() -> AsyncIterator[tuple[Slow, InFlight, asyncio.Future[Any]]]:
+async def calling() -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
     """A call that was received and is not answered yet."""
     slow = Slow()
     served = Served(slow)
@@ -131,19 +126,6 @@ async def test_an_end_that_is_cancelled_leaves_no_task_and_interrupts_what_is_in
     assert slow.ended == ["cancelled"]
 
 
-async def test_a_call_that_is_interrupted_while_its_error_is_sent_keeps_its_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    slow = Slow()
-    served = Served(slow)
-    async with served as channel:
-        answer = asyncio.ensure_future(channel.unary_unary("/none")(b"x"))
-        await slow.asked.acquire()
-        served.in_flight.interrupt()
-        assert (await error_of(answer)).code() is grpc.StatusCode.NOT_FOUND
-    assert not caplog.records
-
-
 async def test_a_call_that_the_client_gives_up_is_left_alone() -> None:
     async with calling() as (slow, _, answer):
         answer.cancel()
@@ -153,8 +135,3 @@ async def test_a_call_that_the_client_gives_up_is_left_alone() -> None:
             while not slow.ended:  # noqa: ASYNC110  what is looked at has no event
                 await asyncio.sleep(0.002)
     assert slow.ended == ["cancelled"]
-
-
-async def test_a_method_that_is_not_served_stays_unimplemented() -> None:
-    async with Served(Slow()) as channel:
-        assert (await error_of(channel.unary_unary("/other")(b""))).code() is grpc.StatusCode.UNIMPLEMENTED

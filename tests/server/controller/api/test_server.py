@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import datetime
-import ipaddress
-import logging
-import resource
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
-from segstore.server.controller.api import room
 from segstore.server.controller.api import server as serving
-from segstore.server.controller.api.in_flight import InFlight
+from segstore.server.controller.api.in_flight import CallsInFlight
 from segstore.server.controller.state import TransactionStatus
 from segstore.server.controller.state import operations as op
-from segstore.server.descriptors import Limit
 from segstore.server.net import TlsFiles
-from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
+from tests.server.certificates import write_certificate
 from tests.server.controller.calls import Client
 from tests.server.controller.fake_store import FakeStore
-from tests.server.support import PATIENCE_S
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """What an HTTP/2 client says first, with settings of none."""
@@ -49,36 +35,6 @@ def controller(store: FakeStore | None = None, ended: asyncio.Event | None = Non
             ended.set()
 
     return Controller(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal)
-
-
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    """A certificate for localhost that vouches for itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    folder = tmp_path_factory.mktemp("tls")
-    files = TlsFiles(folder / "cert.pem", folder / "key.pem")
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return files
 
 
 async def test_a_port_that_another_server_has_is_refused() -> None:
@@ -99,8 +55,8 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
 async def test_a_start_that_is_cancelled_frees_the_port() -> None:
     server = serving.new_server()
     port = await serving.listen(server, "127.0.0.1", 0, None)
-    in_flight = InFlight(server, grpc.method_handlers_generic_handler("none", {}))
-    starting = asyncio.create_task(in_flight.begin(port))
+    in_flight = CallsInFlight(server, grpc.method_handlers_generic_handler("none", {}))
+    starting = asyncio.create_task(in_flight.begin())
     await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -108,71 +64,8 @@ async def test_a_start_that_is_cancelled_frees_the_port() -> None:
     socket.create_server(("127.0.0.1", port)).close()
 
 
-async def test_idle_connections_give_way_to_new_ones_and_calls_in_flight_do_not(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))  # ten are the controller's
-    called, durable = asyncio.Event(), asyncio.Event()
-
-    async def settled() -> None:
-        called.set()
-        await durable.wait()
-
-    async with (
-        await ControllerServer.start(controller(), settled=settled) as server,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as busy,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as new,
-    ):
-        calling = asyncio.ensure_future(Client(busy)("createScope", m.ScopeInfo(scope="a")))
-        await called.wait()
-        idle = []
-        for _ in range(8):
-            idle.append(await asyncio.open_connection("127.0.0.1", server.port))
-            idle[-1][1].write(_PREFACE)
-            assert await idle[-1][0].readexactly(9)
-            await asyncio.sleep(0.02)  # the system counts silence in ticks of up to 10 ms
-        for reader, _ in idle[:4]:
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-        durable.set()
-        assert (await calling).status == m.CreateScopeStatus.SUCCESS
-        call = new.unary_unary(METHODS["getControllerServerList"].path)
-        assert await call(b"", timeout=PATIENCE_S, wait_for_ready=True)
-        for _, writer in idle:
-            writer.transport.abort()
-    assert [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING] == [
-        "5 connections to the controller are open, the limit (ulimit -n): new ones replace old ones that wait"
-    ]
-
-
-async def test_an_unexpected_error_while_making_room_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(room, "_LOOK_S", 0.01)
-    looks, again = 0, asyncio.Event()
-
-    def busy() -> tuple[int, ...]:
-        nonlocal looks
-        looks += 1
-        if looks < 3:
-            raise ValueError
-        again.set()
-        return ()
-
-    async with await ControllerServer.start(controller()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        making = asyncio.create_task(room.make_room(server.port, Limit("connections", 0), busy))
-        async with asyncio.timeout(PATIENCE_S):
-            await again.wait()
-            await reader.read()
-        making.cancel()
-        await asyncio.gather(making, return_exceptions=True)
-        writer.close()
-        await writer.wait_closed()
-    assert [each.exc_info is not None for each in caplog.records if each.levelno == logging.ERROR] == [True]
-
-
-async def test_with_tls_clients_get_the_published_name(tls: TlsFiles) -> None:
+async def test_with_tls_clients_get_the_published_name(tmp_path: Path) -> None:
+    tls = TlsFiles(*write_certificate(tmp_path))
     async with await ControllerServer.start(controller(), tls=tls, published_host="localhost") as server:
         credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
         async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
@@ -207,59 +100,3 @@ async def test_what_is_due_is_done_while_the_server_is_open() -> None:
         async with asyncio.timeout(60):
             await ended.wait()
     assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
-
-
-async def test_a_call_that_its_client_gives_up_ends_what_it_began() -> None:
-    """The commit was asked for when the client went away; the server carries it out."""
-    store = FakeStore()
-    stuck = asyncio.Event()
-    merge = store.merge_segments
-
-    async def slow_merge(target: str, sources: list[str]) -> None:
-        await stuck.wait()
-        await merge(target, sources)
-
-    ended = asyncio.Event()
-    served = controller(store, ended, retry_ms=5)
-    served.scopes.create("a")
-    await served.create_stream("a", "s", StreamConfig())
-    transaction, _ = await served.transactions.open("a", "s", 90_000)
-    store.merge_segments = slow_merge  # type: ignore[method-assign, assignment]
-    giving_up = asyncio.create_task(served.transactions.commit("a", "s", transaction))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    giving_up.cancel()
-    await asyncio.gather(giving_up, return_exceptions=True)
-    assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
-    stuck.set()
-    async with await ControllerServer.start(served), asyncio.timeout(60):
-        await ended.wait()
-    assert served.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
-
-
-ON_UVLOOP = """
-import grpc, uvloop
-from segstore.server.controller.api import server as serving
-from segstore.server.controller.api.in_flight import InFlight
-from segstore.server.controller import Controller, ControllerServer
-from segstore.wire.controller_api import METHODS, messages as m
-
-async def main():
-    async with await ControllerServer.start(Controller(None)) as server:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            method = METHODS["createScope"]
-            call = channel.unary_unary(
-                method.path,
-                request_serializer=method.request.SerializeToString,
-                response_deserializer=method.response.FromString,
-            )
-            print([(await call(m.ScopeInfo(scope="a"), timeout=60)).status for _ in range(3)])
-
-uvloop.run(main())
-"""
-
-
-def test_it_serves_on_uvloop() -> None:
-    """In a process of its own, as libuv keeps pipes for good."""
-    done = subprocess.run([sys.executable, "-c", ON_UVLOOP], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.returncode) == ("[0, 2, 2]\n", 0), done.stderr

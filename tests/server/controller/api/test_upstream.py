@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -48,23 +47,3 @@ async def test_a_call_that_was_not_sent_names_the_cause() -> None:
     await controller.aclose()
     assert answer.status == "UNAVAILABLE"
     assert "refused" in unreached(answer)
-
-
-async def test_a_call_that_is_cancelled_is_cancelled_there() -> None:
-    arrived, gone = asyncio.Event(), asyncio.Event()
-
-    async def wait(requests: AsyncIterator[bytes], context: Any) -> None:
-        try:
-            arrived.set()
-            await asyncio.Event().wait()
-        finally:
-            gone.set()
-
-    async with standing(wait) as (_, port):
-        controller = UpstreamController(Endpoint("127.0.0.1", port))
-        asking = asyncio.create_task(controller.ask(Call(1, "createScope")))
-        await arrived.wait()
-        asking.cancel()
-        await gone.wait()
-        assert (await asyncio.gather(asking, return_exceptions=True))[0].__class__ is asyncio.CancelledError
-        await controller.aclose()

@@ -66,19 +66,6 @@ async def test_what_is_replaced_is_not_charged_again_and_again(controller: Contr
     assert account.used < 200_000
 
 
-async def test_names_whose_numbers_are_used_up_stay_charged_once(
-    controller: Controller, account: MemoryAccount
-) -> None:
-    controller.scopes.create("a")
-    used = []
-    for _ in range(3):
-        await controller.create_stream("a", "s", StreamConfig())
-        await controller.streams.seal("a", "s")
-        await controller.streams.delete("a", "s")
-        used.append(account.used)
-    assert used[0] == used[1] == used[2]
-
-
 async def test_a_state_to_start_from_is_charged_as_a_whole(controller: Controller, account: MemoryAccount) -> None:
     controller.scopes.create("a")
     await controller.create_stream("a", "s", StreamConfig(scaling=ScalingPolicy(min_segments=100)))

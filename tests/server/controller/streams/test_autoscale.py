@@ -54,13 +54,6 @@ def test_a_short_burst_changes_nothing() -> None:
     assert parts_wanted(watch, 100, 30 * MINUTE_MS + 5_000, SETTINGS) == 1
 
 
-def test_time_that_does_not_pass_is_no_rate() -> None:
-    watch = Watch.begin(1_000, 0)
-    watch.take(1_000, 50, MINUTE_MS)
-    watch.take(500, 50, MINUTE_MS)
-    assert (watch.rates[2], watch.total) == (0.0, 0)
-
-
 def quarters() -> Epoch:
     return first_epoch(4, 0, 0)
 
@@ -95,18 +88,6 @@ def test_a_segment_that_is_silent_is_cold_whatever_its_rates_were(silence: float
         watches[identifier].take(now_ms, watches[identifier].total + 1, MINUTE_MS)
     decision = decide(quarters(), POLICY, watches, now_ms, settings, MOST)
     assert decision == (((0, 1), ((0.0, 0.5),)) if decided else None)
-
-
-def test_a_silent_segment_is_considered_again_at_once() -> None:
-    settings = AutoScaling(silence_minutes=2.0)
-    watches = {each.id: watched(99, 30) for each in quarters().segments}
-    now_ms = 31 * MINUTE_MS
-    watches[0].written_ms = 0
-    assert decide(quarters(), POLICY, watches, now_ms, settings, MOST) is None, "it has no cold neighbour"
-    watches[1].written_ms = 0
-    decision = decide(quarters(), POLICY, watches, now_ms + 1, settings, MOST)
-    assert decision is not None
-    assert decision.sealed == (0, 1)
 
 
 def test_cold_neighbours_merge_and_a_lone_cold_segment_waits() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-import threading
 from collections.abc import AsyncIterator
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,7 +14,7 @@ from segstore.server.controller.errors import IllegalState
 from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire import SegmentAttributeUpdated, UpdateSegmentAttribute
 from segstore.wire.names import segment_name
-from segstore.wire.reader_groups import GroupConfig, GroupState, StoredGroup, encode_key
+from segstore.wire.reader_groups import GroupConfig, encode_key
 from segstore.wire.reader_groups.stored import ASSIGNED, CONFIG, ONLY, UNASSIGNED
 from segstore.wire.reader_groups.table import encode_config, encode_offset, encode_offsets, encode_value
 from tests.wire.reader_groups.java import java_events
@@ -95,41 +92,3 @@ async def test_what_is_no_group_is_not_found(controller: Controller) -> None:
     for scope, name in (("a", "none"), ("none", "group")):
         with pytest.raises(NotFound):
             await controller.reader_groups.shared_state(scope, name)
-
-
-async def test_a_larger_state_is_refused(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.server.controller.streams.group_states._MOST_BYTES", 600)
-    await controller.reader_groups.create("a", "group", ReaderGroupConfig())
-    await write(controller, java_events()[0])
-    assert (await controller.reader_groups.shared_state("a", "group")).unassigned
-    await write(controller, *java_events()[1:])
-    with pytest.raises(IllegalState, match="too large"):
-        await controller.reader_groups.shared_state("a", "group")
-
-
-@pytest.mark.parametrize("kind", ["table", "stream"])
-async def test_the_loop_runs_while_a_state_is_decoded(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    if kind == "table":
-        await controller.segments.create_table(TABLE, 0, 0)
-        value = encode_value("offset", encode_offset(5))
-        await controller.segments.update_table(TABLE, {encode_key(UNASSIGNED, "a/s/9.#epoch.9"): value})
-    else:
-        await controller.reader_groups.create("a", "group", ReaderGroupConfig())
-        await write(controller, java_events()[0])
-    decoded, name = (StoredGroup, "take") if kind == "table" else (GroupState, "apply_bytes")
-    decode, is_decoding, goes_on, went_on = getattr(decoded, name), threading.Event(), threading.Event(), []
-
-    def slowly(*args: Any) -> None:
-        is_decoding.set()
-        went_on.append(goes_on.wait(60))
-        decode(*args)
-
-    monkeypatch.setattr(decoded, name, slowly)
-    reading = asyncio.create_task(controller.reader_groups.shared_state("a", "group"))
-    while not is_decoding.is_set():  # noqa: ASYNC110 — a thread sets it
-        await asyncio.sleep(0.01)
-    goes_on.set()
-    assert (await reading).unassigned
-    assert went_on == [True]

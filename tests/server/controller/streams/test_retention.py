@@ -61,20 +61,11 @@ def test_nothing_is_kept_yet_and_nothing_is_truncated() -> None:
         (40, 29, 0, None),
     ],
 )
-def test_size_retention_follows_the_slowest_subscriber_between_its_bounds(
+def test_retention_follows_the_slowest_subscriber_between_its_bounds(
     limit: int, subscriber: int, maximum: int, point: int | None
 ) -> None:
-    assert by_size(limit, {0: subscriber}, maximum) == (None if point is None else {0: point})
-
-
-@looped(
-    ("limit", "subscriber", "maximum", "point"),
-    [(100, 5, 0, 5), (100, 25, 0, 20), (100, 5, 200, 10), (100, 12, 200, 12), (400, 5, 0, None)],
-)
-def test_time_retention_follows_the_slowest_subscriber_between_its_bounds(
-    limit: int, subscriber: int, maximum: int, point: int | None
-) -> None:
-    assert by_time(limit, {0: subscriber}, maximum) == (None if point is None else {0: point})
+    expected = None if point is None else {0: point}
+    assert by_size(limit, {0: subscriber}, maximum) == by_time(10 * limit, {0: subscriber}, 10 * maximum) == expected
 
 
 @looped(("offset", "count"), [(0, 1), (5, 1), (10, 2), (30, 4)])

@@ -13,7 +13,6 @@ from segstore.server.controller.errors import (
     IllegalState,
     InvalidArgument,
     LeaseTooLarge,
-    NotFound,
     TooMany,
 )
 from segstore.server.controller.state import TransactionStatus, transaction_epoch
@@ -22,7 +21,6 @@ from segstore.server.controller.state.operations import decode
 from tests.server.controller.conftest import World
 
 LEASE_MS = 90_000
-UNKNOWN = UUID(int=5)
 
 
 def parts(transaction: UUID, *segments: str) -> list[str]:
@@ -37,12 +35,6 @@ async def test_a_transaction_gets_a_segment_beside_each_of_its_epoch(world: Worl
     assert transaction_epoch(transaction) == 0
     assert transaction.int & (1 << 63) == 0
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
-
-
-async def test_no_two_transactions_have_one_id(world: World) -> None:
-    await world.stream()
-    ids = {(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(50)}
-    assert len(ids) == 50
 
 
 async def test_a_commit_without_delay_is_done_when_it_answers(world: World) -> None:
@@ -85,16 +77,6 @@ async def test_the_first_request_to_end_decides(world: World, delay_ms: int) -> 
         await world.controller.transactions.abort("a", "s", committed)
     with pytest.raises(IllegalState):
         await world.controller.transactions.commit("a", "s", aborted)
-
-
-async def test_a_transaction_that_never_was_is_unknown(world: World) -> None:
-    await world.stream()
-    assert world.controller.transactions.status("a", "s", UNKNOWN) is None
-    assert world.controller.transactions.ping("a", "s", UNKNOWN, LEASE_MS) is None
-    with pytest.raises(NotFound, match="transaction"):
-        await world.controller.transactions.commit("a", "s", UNKNOWN)
-    with pytest.raises(NotFound, match="stream"):
-        await world.controller.transactions.abort("a", "other", UNKNOWN)
 
 
 async def test_a_delayed_commit_happens_at_its_time(world: World) -> None:
@@ -195,11 +177,11 @@ async def test_leases_can_be_cut_short_for_tests_of_their_end(
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.ABORTED
 
 
-@pytest.mark.parametrize("lease_ms", [-1, 0, 9_999, 600_001])
-async def test_a_lease_out_of_bounds_opens_nothing(world: World, lease_ms: int) -> None:
+async def test_a_lease_out_of_bounds_opens_nothing(world: World) -> None:
     await world.stream()
-    with pytest.raises(InvalidArgument):
-        await world.controller.transactions.open("a", "s", lease_ms)
+    for lease_ms in (-1, 9_999, 600_001):
+        with pytest.raises(InvalidArgument):
+            await world.controller.transactions.open("a", "s", lease_ms)
     assert world.store.lengths == {"a/s/0.#epoch.0": 0}
 
 

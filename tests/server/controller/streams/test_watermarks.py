@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from itertools import pairwise
 from random import Random
@@ -10,9 +9,8 @@ from random import Random
 import pytest
 
 from segstore.server.controller import StreamConfig
-from segstore.server.controller.errors import TooMany
 from segstore.server.controller.policies import Cut
-from segstore.server.controller.state import Epoch, Segment, Stream, TransactionStatus, Watermark
+from segstore.server.controller.state import Epoch, Stream, StreamSegment, TransactionStatus, Watermark
 from segstore.server.controller.streams.watermarks import UpperBound, encode_watermark
 from tests.looped import looped
 from tests.server.controller.conftest import World
@@ -21,13 +19,13 @@ EVERY_MS = 10_000
 MARKS = "a/_MARKs/0.#epoch.0"
 
 
-def stream_of(*epochs: tuple[Segment, ...]) -> Stream:
+def stream_of(*epochs: tuple[StreamSegment, ...]) -> Stream:
     made = [Epoch(number, number, segments, number) for number, segments in enumerate(epochs)]
     return Stream("a", "s", StreamConfig(), 0, made)
 
 
-WHOLE = Segment(0, 0, 0.0, 1.0, 0)
-LOW, HIGH = Segment(1, 1, 0.0, 0.5, 1), Segment(2, 1, 0.5, 1.0, 1)
+WHOLE = StreamSegment(0, 0, 0.0, 1.0, 0)
+LOW, HIGH = StreamSegment(1, 1, 0.0, 0.5, 1), StreamSegment(2, 1, 0.5, 1.0, 1)
 SCALED = stream_of((WHOLE,), (LOW, HIGH))
 
 
@@ -48,7 +46,7 @@ def last(world: World) -> Watermark | None:
 
 def test_a_watermark_is_written_as_pravega_writes_it() -> None:
     """The bytes were made by its `Watermark.toByteBuf`."""
-    stream = stream_of((WHOLE, Segment(4, 0, 0.5, 1.0, 0)), (Segment(3, 1, 0.0, 0.5, 1),))
+    stream = stream_of((WHOLE, StreamSegment(4, 0, 0.5, 1.0, 0)), (StreamSegment(3, 1, 0.0, 0.5, 1),))
     assert encode_watermark(stream, Watermark(1, -5, 70_000, {1 << 32 | 3: 123456789, 4: -1})) == bytes.fromhex(
         "0000010000000061fffffffffffffffb00000000000111700200000100000000180000000100000003"
         "00000000000000003fe000000000000000000000075bcd1500000100000000180000000000000004"
@@ -62,8 +60,8 @@ def test_a_watermark_is_written_as_pravega_writes_it() -> None:
 class Wide(Stream):
     """Finds any segment at once."""
 
-    def segment(self, identifier: int) -> Segment:
-        return Segment(identifier, 0, 0.0, 1.0, 0)
+    def segment(self, identifier: int) -> StreamSegment:
+        return StreamSegment(identifier, 0, 0.0, 1.0, 0)
 
 
 @looped(("count", "said"), [(127, "7f"), (128, "8080"), (16_383, "bfff"), (16_384, "c0004000"), (70_000, "c0011170")])
@@ -71,23 +69,6 @@ def test_a_long_cut_takes_more_bytes_for_its_length(count: int, said: str) -> No
     data = encode_watermark(Wide("a", "s", StreamConfig(), 0, []), Watermark(1, 1, 2, dict.fromkeys(range(count), 0)))
     assert data[24 : 24 + len(said) // 2].hex() == said
     assert len(data) == 24 + len(said) // 2 + count * (8 + 24 + 8)
-
-
-def test_the_bound_of_positions_is_the_farthest_of_each_segment() -> None:
-    stream = stream_of((Segment(1, 0, 0.0, 0.5, 0), Segment(2, 0, 0.5, 1.0, 0)))
-    assert upper_bound(stream, [{1: 5, 2: 9}, {1: 7}], {}) == {1: 7, 2: 9}
-    assert upper_bound(stream, [], {}) == {}
-
-
-@looped("order", [(0, 1), (1, 0)])
-def test_a_segment_stands_for_those_before_it_and_gaps_are_filled_from_its_epoch(order: tuple[int, int]) -> None:
-    positions = ({0: 50}, {LOW.id: 3})
-    assert upper_bound(SCALED, [positions[each] for each in order], {}) == {LOW.id: 3, HIGH.id: 0}
-
-
-def test_the_bound_does_not_fall_behind_the_last_one() -> None:
-    assert upper_bound(SCALED, [{0: 50}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 4}
-    assert upper_bound(SCALED, [{LOW.id: 2, HIGH.id: 9}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 9}
 
 
 def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -98,22 +79,6 @@ def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(caplog
     assert line == "writers of stream a/s reported 1001 positions in segments that it never had, such as 1099"
 
 
-def test_any_positions_give_a_cut_that_covers_all_keys_once() -> None:
-    random = Random(5)
-    quarters = tuple(Segment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
-    stream = stream_of((WHOLE,), (LOW, HIGH), quarters)
-    every = [WHOLE, LOW, HIGH, *quarters]
-    for _ in range(300):
-        positions = [
-            {each.id: random.randrange(100) for each in random.sample(every, random.randint(1, 4))} for _ in range(3)
-        ]
-        cut = upper_bound(stream, positions, {})
-        segments = sorted((stream.segment(identifier) for identifier in cut), key=lambda each: each.start)
-        assert segments[0].start == 0.0
-        assert all(left.end == right.start for left, right in pairwise(segments))
-        assert segments[-1].end == 1.0
-
-
 def test_a_segment_to_which_nothing_was_written_counts_from_its_start() -> None:
     """A writer reports -1 there, and all of its events may be in the segments before it."""
     assert upper_bound(SCALED, [{LOW.id: 7, HIGH.id: -1}], {}) == {LOW.id: 7, HIGH.id: 0}
@@ -121,24 +86,11 @@ def test_a_segment_to_which_nothing_was_written_counts_from_its_start() -> None:
     assert upper_bound(SCALED, [{LOW.id: 7}], {LOW.id: 3, HIGH.id: -1}) == {LOW.id: 7, HIGH.id: 0}
 
 
-SPLIT = stream_of(
-    (Segment(0, 0, 0.0, 0.5, 0), Segment(1, 0, 0.5, 1.0, 0)), (Segment(2, 1, 0.0, 0.5, 1), Segment(3, 1, 0.5, 1.0, 1))
-)
-"""Both halves of the keys were replaced by new segments."""
-
-
-def test_keys_that_the_writers_leave_out_are_covered_before_the_last_watermark_is_counted() -> None:
-    """So the cut is ahead of that watermark there: its segments are replaced by those of the newest epoch."""
-    assert upper_bound(SPLIT, [{1 << 32 | 3: 2}], {0: 5, 1: 5}) == {1 << 32 | 2: 0, 1 << 32 | 3: 2}
-    assert upper_bound(SPLIT, [{1: 7}], {1 << 32 | 2: 4, 1 << 32 | 3: 6}) == {1 << 32 | 2: 4, 1 << 32 | 3: 6}
-    assert upper_bound(SPLIT, [{0: 6, 1: 7}], {0: 5, 1: 9}) == {0: 6, 1: 9}
-
-
 def plain_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
     """The same, computed as in `PeriodicWatermarking.addToUpperBound` and `computeStreamCut`, pair by pair."""
-    bound: dict[Segment, int] = {}
+    bound: dict[StreamSegment, int] = {}
 
-    def meet(one: Segment, other: Segment) -> bool:
+    def meet(one: StreamSegment, other: StreamSegment) -> bool:
         return one.start < other.end and other.start < one.end
 
     def add(position: Cut) -> None:
@@ -170,8 +122,8 @@ def plain_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
 
 def test_any_positions_after_any_watermark_give_the_cut_that_pravega_computes() -> None:
     random = Random(6)
-    quarters = tuple(Segment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
-    joined = (Segment(7, 3, 0.0, 0.5, 3), *quarters[2:])
+    quarters = tuple(StreamSegment(3 + at, 2, at / 4, (at + 1) / 4, 2) for at in range(4))
+    joined = (StreamSegment(7, 3, 0.0, 0.5, 3), *quarters[2:])
     stream = stream_of((WHOLE,), (LOW, HIGH), quarters, joined)
     every = [WHOLE, LOW, HIGH, *quarters, joined[0]]
     for _ in range(1_000):
@@ -191,50 +143,6 @@ async def test_a_writer_that_has_not_written_everywhere_gives_a_cut_that_readers
     assert note("a", "s", "one", 200, {0: 10, 1: -1}) == "SUCCESS"
     assert note("a", "s", "one", 300, {0: 10, 1: 5}) == "SUCCESS"
     assert note("a", "s", "one", 400, {0: 10, 1: -1}) == "INVALID_POSITION"
-
-
-async def test_many_writers_are_examined_in_steps(world: World) -> None:
-    await world.stream()
-    for at in range(1_000):
-        world.controller.writers.note("a", "s", f"writer {at}", 100 + at, {0: at})
-    world.clock.now_ms += EVERY_MS
-    run = asyncio.create_task(world.controller.run_due())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert not run.done()
-    await run
-    assert last(world) == Watermark(1, 100, 1_099, {0: 999})
-
-
-async def test_a_stream_deleted_while_its_writers_are_examined_gets_no_watermark(world: World) -> None:
-    await world.stream()
-    for at in range(1_000):
-        world.controller.writers.note("a", "s", f"writer {at}", 100, {0: at})
-    world.clock.now_ms += EVERY_MS
-    run = asyncio.create_task(world.controller.run_due())
-    await asyncio.sleep(0)
-    await world.controller.streams.seal("a", "s")
-    await world.controller.streams.delete("a", "s")
-    await world.stream()
-    await run
-    assert (last(world), world.store.appended) == (None, {})
-
-
-async def test_writers_that_note_times_and_their_positions_are_bounded(world: World) -> None:
-    world.make(max_writers=150, max_segments=4_000)
-    await world.stream()
-    note = world.controller.writers.note
-    for writer in range(149):
-        assert note("a", "s", str(writer), 1, {}) == "SUCCESS"
-    assert note("a", "s", "0", 2, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
-    assert note("a", "s", "0", 3, dict.fromkeys(range(8_000), 0)) == "SUCCESS"
-    assert note("a", "s", "1", 2, dict.fromkeys(range(1_600), 0)) == "SUCCESS"
-    with pytest.raises(TooMany, match="9665 segments in the positions of all writers"):
-        note("a", "s", "2", 2, dict.fromkeys(range(65), 0))
-    assert note("a", "s", "last", 1, {0: 1}) == "SUCCESS"
-    with pytest.raises(TooMany, match="151 writers that note times exceed the limit of 150"):
-        note("a", "s", "another", 1, {0: 1})
-    assert note("a", "s", "last", 2, {0: 1}) == "SUCCESS"
 
 
 async def test_the_lowest_time_of_all_writers_is_published_with_the_farthest_positions(world: World) -> None:

@@ -14,6 +14,7 @@ from segstore.server.coordination.configuration import CONFIGURATION
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.coordination.zookeeper.session import ZooKeeperSession
 from tests.cluster_processes import lasting_port
+from tests.server.coordination.cut_line import CutLine
 from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper_server
 from tests.server.support import PATIENCE_S
 
@@ -76,75 +77,20 @@ async def test_a_session_survives_a_restart_of_the_service_with_its_data(server:
     await session.aclose()
 
 
-class Relay:
-    """Forwards connections to a server. `ignore` closes those that exist, and never answers the next one."""
-
-    def __init__(self, server: ZooKeeperServer) -> None:
-        self._to = server.address.rpartition(":")
-        self.ignored = 0
-        self._ignores = False
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    async def __aenter__(self) -> str:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        self._close()
-
-    def ignore(self) -> None:
-        self._ignores = True
-        self._close()
-
-    def _close(self) -> None:
-        for writer in self._writers:
-            writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._ignores:
-            self._ignores = False
-            self.ignored += 1
-            self._writers.add(writer)
-            await reader.read()
-            writer.close()
-            return
-        there, back = await asyncio.open_connection(self._to[0], int(self._to[2]))
-        self._writers |= {writer, back}
-        await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while some := await reader.read(65_536):
-                writer.write(some)
-        except ConnectionError:
-            return
-        finally:
-            writer.close()
-
-
 async def test_a_session_survives_a_server_that_ignores_its_request_to_connect_again(server: ZooKeeperServer) -> None:
-    relay = Relay(server)
-    async with relay as address:
-        session = await ZooKeeperCoordinator(address, session_timeout_ms=60_000, connect_timeout_ms=60_000).connect()
+    async with CutLine(server.address) as line:
+        session = await ZooKeeperCoordinator(
+            line.address, session_timeout_ms=60_000, connect_timeout_ms=60_000
+        ).connect()
         heard: list[SessionState] = []
         session.on_change(heard.append)
-        relay.ignore()
+        line.ignore_next()
         await reaches(session, SessionState.SUSPENDED)
         async with asyncio.timeout(50):  # kazoo gives up after the session's timeout of 60 s
             await reaches(session, SessionState.CONNECTED)
-        assert (heard, relay.ignored) == ([SessionState.SUSPENDED, SessionState.CONNECTED], 1)
+        assert (heard, line.ignored) == ([SessionState.SUSPENDED, SessionState.CONNECTED], 1)
         await session.create("/node", b"")
         await session.aclose()
-
-
-async def test_a_session_that_is_closed_while_it_looks_leaves_nothing(server: ZooKeeperServer) -> None:
-    session = await with_changes(server)
-    await asyncio.to_thread(server.stop)
-    await reaches(session, SessionState.SUSPENDED)
-    (look,) = session._looks
-    await session.aclose()
-    assert look.cancelled()
 
 
 async def test_a_configuration_is_published_again_when_its_service_has_lost_it(server: ZooKeeperServer) -> None:

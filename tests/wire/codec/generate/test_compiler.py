@@ -129,7 +129,7 @@ def test_neighbouring_fields_of_a_fixed_width_are_read_and_written_at_once() -> 
 
 
 def test_a_node_without_a_generator_is_refused() -> None:
-    class Novel(low.Node, frozen=True):
+    class Novel(low.SchemaNode, frozen=True):
         pass
 
     cls = COMMANDS[21]

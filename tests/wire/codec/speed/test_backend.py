@@ -6,7 +6,6 @@ import builtins
 import copy
 import ctypes
 import gc
-import inspect
 import json
 import pickle
 import sys
@@ -24,7 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore import __version__
-from segstore.client.segment import SegmentWriter
 from segstore.wire import (
     COMMANDS,
     AppendBlock,
@@ -60,14 +58,13 @@ from segstore.wire import (
 from segstore.wire.blocks import WHOLE_APPENDS, BlockWriter
 from segstore.wire.blocks.acknowledgements import _DATA_APPENDED as ACKNOWLEDGED
 from segstore.wire.codec import CODECS, codec
-from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.generate import FrameRows
 from segstore.wire.codec.speed import load
 from segstore.wire.codec.speed.backend import TYPES
 from tests.looped import looped
 from tests.strategies import FRAMED, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome
 from tests.wire.codec.speed.memory import FAILED, without_one_allocation
-from tests.wire.codec.speed.writers import Writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,7 +171,7 @@ def _fed(
     found: list[Any] = []
 
     def shown(command: Any) -> list[Any]:
-        if isinstance(command, Rows):
+        if isinstance(command, FrameRows):
             rows = ((writer, *numbers) for writer, *numbers in command.fields)
             return [shown(DataAppended(id_, uuid.UUID(bytes=w), n, p, at))[0] for w, n, p, id_, at in rows]
         return [(type(command), command.to_dict())]
@@ -616,17 +613,6 @@ def test_functions_with_c_in_front_are_still_those_functions() -> None:
     assert pickle.loads(pickle.dumps(decode)) is decode
     assert copy.deepcopy(encode) is encode
     assert weakref.ref(encode)() is encode
-
-
-@pytest.mark.needs("the codec c")
-def test_a_method_with_c_in_front_is_bound_as_a_method() -> None:
-    writer = Writers(1).writers[0]
-    assert inspect.signature(writer.append) == inspect.signature(SegmentWriter.append.__wrapped__.__get__(writer))
-    assert weakref.WeakMethod(writer.append)() == writer.append
-    assert writer.append(b"x", print, tag="with a keyword") is True
-    assert [each.tag for each in writer.queue.queued] == ["with a keyword"]
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'done'"):
-        writer.append(b"x")
 
 
 def _extension(version: str, **contents: object) -> ModuleType:

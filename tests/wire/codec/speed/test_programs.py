@@ -61,7 +61,7 @@ def test_every_kind_of_node_occurs() -> None:
 
 def test_a_node_that_is_not_known_has_no_table() -> None:
     with pytest.raises(TypeError, match="no table for Node"):
-        programs._table(RECORDER, low.Node("x"), ("x",))
+        programs._table(RECORDER, low.SchemaNode("x"), ("x",))
 
 
 def test_the_loop_knows_light_commands_and_where_two_frames_are_joined() -> None:

@@ -1,0 +1,9 @@
+"""The page in a browser, with two sources of data: a server (`live`), or a trace packed into the page (`trace`).
+
+Both share elements, tables, the drawer, the field for a filter and one style. Each panel of the live page is one
+script, which calls `addPanel` of `live/panels.js`.
+"""
+
+from segstore.server.page.document import Page, live_page, trace_page
+
+__all__ = ["Page", "live_page", "trace_page"]

@@ -1,0 +1,49 @@
+// The panel of the server itself.
+
+const facts = element("dl");
+const onRestart = [];
+let served = null, counted = null;
+
+/**
+ * Requests what the server is, and its counters, which cost it little however much it stores.
+ *
+ * Panels that it has no capability for are hidden; `onRestart` is called if it restarted.
+ */
+async function lookAtServer() {
+  const before = served;
+  served = await ask("GET", "/v1/server");
+  knowCapabilities(served.capabilities);
+  if (before !== null && before.started_ms !== served.started_ms) {
+    say("The server was restarted.");
+    for (const each of onRestart) each();
+  }
+  counted = can("counters") ? await ask("GET", "/v1/counters") : null;
+}
+
+/** The current value of a counter, of all stores; null if there are no counters. */
+function countedNow(name) {
+  return counted && counted.stores.reduce((sum, each) => sum + (each.now[name] ?? 0), 0);
+}
+
+addPanel({
+  id: "server",
+  title: "Server",
+  open: true,
+  body: [facts],
+  async look() {
+    const several = served.stores.length > 1;
+    const rows = [["Version", served.segstore], ["Since", new Date(served.started_ms).toLocaleString("en-GB")]];
+    for (const each of served.stores) {
+      const admin = each.admin_address ? `, admin port ${each.admin_address}` : "";
+      const behind = each.upstream ? ` → ${each.upstream}` : "";
+      const state = each.serving ? `${each.address}${behind}${admin}` : "stopped";
+      rows.push([several ? `Store ${each.store}` : "Segment store", state]);
+    }
+    rows.push(["Controller", served.controller ?? "none"], ["TLS", yes(served.tls)]);
+    if (can("stores")) rows.push(["Data", served.data ?? "in memory"]);
+    const shown = JSON.stringify(rows);
+    if (facts.dataset.shown === shown) return;
+    facts.dataset.shown = shown;
+    facts.replaceChildren(...pairs(rows.map(([name, value]) => [name, plain(value)])).children);
+  },
+});

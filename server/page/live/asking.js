@@ -1,0 +1,59 @@
+// Requests to the server, with its token if it has one.
+
+/** The server refuses a request. errors: all of them, each with `where`, the part of the request that is wrong. */
+class Refused extends Error {
+  constructor({ errors, ...whole }) {
+    super(textOfError(whole));
+    this.errors = (errors ?? [whole]).map((error) => ({ where: error.where, message: textOfError(error) }));
+  }
+}
+const textOfError = ({ detail, where }) => detail.startsWith(`${where}: `) ? detail.slice(where.length + 2) : detail;
+/** The server requires a token. */
+class Locked extends Refused {}
+/** The server does not answer. */
+class Gone extends Error {}
+
+// The token comes from the address (#token=…) or is typed in; it is kept until the tab is closed.
+const FRAGMENT = "#token=";
+if (location.hash.startsWith(FRAGMENT)) {
+  sessionStorage.setItem("token", decoded(location.hash.slice(FRAGMENT.length)));
+  history.replaceState(null, "", location.pathname + location.search);
+}
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;  // a token may have a % that encodes nothing
+  }
+}
+const headers = () => {
+  const token = sessionStorage.getItem("token");
+  return token ? { authorization: `Bearer ${token}` } : {};
+};
+
+/**
+ * Requests a resource and returns its JSON, or its bytes. path: with {names} that `parts` has. query: without empty
+ * values. patience: in ms, until the answer is complete. isFile: whether the answer is a Blob.
+ *
+ * Throws Refused, Locked and Gone.
+ */
+async function ask(method, path, { parts = {}, query = {}, body, patience = 8000, isFile = false } = {}) {
+  const where = path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(parts[name]));
+  const asked = Object.entries(query).filter(([, value]) => value !== "" && value !== false);
+  const search = new URLSearchParams(asked).toString();
+  const signal = AbortSignal.timeout(patience);
+  const options = { method, cache: "no-store", redirect: "error", signal, headers: headers() };
+  if (body !== undefined) {
+    options.headers["content-type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  let response, answer = null;
+  try {
+    response = await fetch(search ? `${where}?${search}` : where, options);
+    if (response.status !== 204) answer = await (isFile && response.ok ? response.blob() : response.json());
+  } catch (error) {
+    throw new Gone("The server does not answer.", { cause: error });
+  }
+  if (!response.ok) throw new (response.status === 401 ? Locked : Refused)(answer);
+  return answer;
+}

@@ -1,0 +1,251 @@
+// One request in the drawer, which is a modal dialog here: the focus stays inside, and returns to the row.
+
+const newer = button("Newer", () => openNext(-1)), older = button("Older", () => openNext(1));
+drawerTools.prepend(newer, older);
+document.body.append(drawer);
+let opened = null;  // its number
+
+/** Shows a request. The list of requests stands still meanwhile. */
+async function openRequest(asked) {
+  const wanted = opened = Number(asked);
+  put(drawerSaid, "");
+  drawerSaid.classList.remove("problem");
+  if (!drawer.open) {
+    showInDrawer(`Request ${wanted}`, []);
+    drawer.showModal();
+    drawerTitle.focus();
+  }
+  setAddress(wanted, new URLSearchParams(location.search).get("request") === null);
+  await lookAtRequest(wanted);
+  drawer.scrollTop = 0;
+}
+
+function closeRequest() {
+  if (drawer.open) drawer.close();
+}
+drawer.addEventListener("close", () => {
+  if (drawer.open) return;  // another request was opened meanwhile
+  opened = null;
+  setAddress(null, false);
+  if (document.activeElement === document.body || requestsTable.contains(document.activeElement)) tabStop?.focus();
+  lookSoon(0);
+});
+drawer.addEventListener("click", (event) => {
+  if (event.target === drawer) closeRequest();  // beside its content: on the backdrop
+});
+/** The numbers of the listed requests, newest first. */
+const listed = () => Array.from(requestsTable.querySelectorAll("tbody tr"), (row) => row.shown.number);
+
+/** Opens the request beside this one in the list. */
+function openNext(by) {
+  const numbers = listed(), at = numbers.indexOf(opened), next = numbers[at + by];
+  if (at < 0 || next === undefined) return;
+  oneTabStop(openers()[at + by]);
+  openRequest(next);
+}
+
+/** Enables the buttons for the requests beside this one, if there are such. */
+function showNext() {
+  const numbers = listed(), at = numbers.indexOf(opened);
+  newer.disabled = at < 1;
+  older.disabled = at < 0 || at === numbers.length - 1;
+}
+
+/** Requests a request and shows it, if it is still the one that is open. */
+async function lookAtRequest(wanted) {
+  try {
+    const it = await ask("GET", "/v1/requests/{number}", { parts: { number: wanted } });
+    if (opened === wanted) showRequest(it);
+  } catch (error) {
+    if (!(error instanceof Refused || error instanceof Gone)) throw error;
+    if (opened !== wanted) return;
+    showInDrawer(`Request ${wanted}`, []);
+    notify(error.message, true);
+  }
+}
+
+/** While the drawer shows a request that has no reply, it is requested again with each refresh. */
+async function refreshDrawer() {
+  if (drawer.open && opened !== null && drawer.dataset.waits) await lookAtRequest(opened);
+}
+
+function notify(text, isProblem = false) {
+  drawerSaid.classList.toggle("problem", isProblem);
+  put(drawerSaid, plain(text));
+}
+
+// --- its parts ----------------------------------------------------------------------------------------------------
+
+function showRequest(it) {
+  showNext();
+  drawer.dataset.waits = it.reply === null && it.stage !== "given up" ? "yes" : "";
+  const known = JSON.stringify(it);
+  if (drawerParts.dataset.known === known && drawerParts.childElementCount) return;
+  drawerParts.dataset.known = known;
+  showInDrawer(`${plain(it.type)} ${it.number}`, [
+    deedsOf(it), factsOf(it), section("Timeline", timelineOf(it)),
+    it.payload.length > 0 && section("Payload", ...it.payload.map(payloadIn)),
+    ...it.frames.filter((frame) => frame.fields.length || frame.error).map(frameSection),
+    section("On its connection", neighboursOf(it)),
+  ]);
+  if (!drawer.contains(document.activeElement)) drawerTitle.focus();  // what had the focus is gone
+}
+
+/** A link that closes the drawer and filters the list of requests. */
+const filterLink = (text, wanted) => link(text, () => {
+  closeRequest();
+  filter(wanted);
+});
+
+const DERIVED = /^(.*?)#(?:transaction|transient)\.[^]{32}/, OF_STREAM = /^((?:[^/]+\/)?[^/]+)\/\d+(?:\.#epoch\.\d+)?$/;
+
+/** The filter that matches requests like this one: its type, and its segment, stream or scope.
+ *
+ * The segment of a transaction, or a transient one, never comes again, so the filter has its stream, if it has one.
+ */
+function filterOf(it) {
+  const parts = [it.kind === "call" ? `rpc = ${it.type}` : `type = ${it.type}`], [segment] = it.segments;
+  const parent = DERIVED.exec(segment)?.[1], stream = OF_STREAM.exec(parent)?.[1];
+  if (stream) parts.push(nameFilter("stream", stream));
+  else if (segment && parent === undefined) parts.push(nameFilter("segment", segment));
+  if (it.streams.length) parts.push(streamFilter(it.streams[0]));
+  return parts.join(" and ");
+}
+
+function deedsOf(it) {
+  const area = element("div", { className: "result" });
+  const copy = button("Copy as fixture lines", () => copyLines(it.fixture, area));
+  const send = button("Send again", () => sendAgain(it, send, area));
+  const rule = button("Make a rule of this", () => {
+    closeRequest();
+    openRule({ match: filterOf(it), do: [it.kind === "call" ? { status: "UNAVAILABLE" } : { close: "after" }] });
+  });
+  copy.disabled = !it.fixture.length;
+  send.hidden = !can("send") || it.kind === "call";
+  rule.hidden = !can("faults") || it.kind === "bytes" || it.type === "UNKNOWN";
+  return element("div", null, element("div", { className: "buttons" }, copy, send, rule), area);
+}
+
+/** The heading of the streams and scopes that a call names. */
+function streamsHeading(streams) {
+  if (streams.length > 1) return "Streams";
+  return streams[0].includes("/") ? "Stream" : "Scope";
+}
+
+function factsOf(it) {
+  const segments = it.segments.map((each) =>
+    element("div", null, filterLink(shown(each), nameFilter("segment", each))));
+  const streams = it.streams.map((each) => element("div", null, filterLink(shown(each), streamFilter(each))));
+  return pairs([
+    ["Received", `${new Date(it.received_ms).toLocaleDateString("en-GB")} ${clock(it.received_ms)}`],
+    ["Connection", filterLink(`${it.connection}`, `connection = ${it.connection}`), ` ${plain(it.role || it.peer)}`],
+    it.store !== null && ["Store", String(it.store)],
+    segments.length > 0 && [segments.length > 1 ? "Segments" : "Segment", ...segments],
+    streams.length > 0 && [streamsHeading(it.streams), ...streams],
+    it.request_id !== null && ["Request id", it.request_id],
+    it.writer_id !== null && ["Writer", filterLink(it.writer_id, `writer = ${it.writer_id}`)],
+    ["Size", many(it.size, "byte")],
+    ["Reply", it.reply === null ? `none${it.stage === "given up" ? "" : " so far"}; ${it.stage}`
+      : element("span", { className: it.failure ? "problem" : "" }, plain(it.reply)),
+      it.latency_ms === null ? "" : ` after ${it.latency_ms.toFixed(3)} ms`],
+    it.faults.length > 0 && ["Faults", plain(it.faults.join(", "))],
+  ]);
+}
+
+function timelineOf(it) {
+  const known = it.timeline.filter((each) => each.at_ms !== null), first = known.length ? known[0].at_ms : 0;
+  const after = (each) => each.at_ms === null ? "" : `+${(each.at_ms - first).toFixed(3)} ms`;
+  const steps = it.timeline.map((each) =>
+    element("li", null, element("span", { className: "when" }, after(each)), plain(each.what)));
+  return element("ol", { className: "timeline" }, ...steps);
+}
+
+function neighboursOf(it) {
+  const itself = it.neighbours.find((record) => record.itself), region = grid("Records beside it on its connection");
+  const after = ({ at_ms: at }) => at - (itself?.at_ms ?? at);
+  fill(region, [
+    ["Record", (record) => record.number ?? "", "n"],
+    ["ms", (record) => `${after(record) > 0 ? "+" : ""}${after(record).toFixed(3)}`, "n"],
+    ["What", (record) => `${record.direction === "reply" ? "←" : "→"} ${record.type}`],
+    ["About", (record) => record.about, "w"],
+    ["Bytes", (record) => number(record.size), "n x"],
+  ], it.neighbours, (record) => it.neighbours.indexOf(record), { classOf: (record) => record.itself ? "chosen" : "" });
+  for (const row of region.querySelectorAll("tbody tr")) {
+    const { opens, itself, number: other } = row.shown;
+    if (opens && !itself) row.cells[0].replaceChildren(link(String(other), () => openRequest(other)));
+  }
+  return region;
+}
+
+// --- bytes --------------------------------------------------------------------------------------------------------
+
+const bytesOf = (text) => Uint8Array.from(text.match(/../g) ?? [], (byte) => parseInt(byte, 16));
+const TEXT_BYTES = 4096;  // of a text, what the API gives
+
+/** A payload, in its form first. */
+function payloadIn(it) {
+  const raw = bytesOf(it.form === "hex" ? it.text : it.hex);
+  const cut = (size) => size < it.size ? `, the first ${number(size)} of which are shown` : "";
+  const hexForm = ["Hex", () => hexDump(raw), cut(raw.length)];
+  const textForm = it.form === "text" ? ["Text", () => plainLines(it.text), cut(Math.min(it.size, TEXT_BYTES))]
+    : ["Text", () => plainLines(new TextDecoder().decode(raw)), cut(raw.length)];
+  const forms = { json: [["JSON", () => plainLines(it.text), ""], textForm, hexForm], text: [textForm, hexForm] };
+  const what = { event: "Event", message: "Message", bytes: "Bytes", more: "The rest", key: "Key",
+    value: "Value" }[it.kind] ?? it.kind;
+  return payloadOf(`${what} of the ${it.part}, ${many(it.size, "byte")}`, forms[it.form] ?? [hexForm, textForm]);
+}
+
+/** The fields of a frame with their bytes. */
+function frameSection(it) {
+  const bytes = hex(bytesOf(it.hex)), isCut = (field) => field.offset + field.length > bytes.length;
+  const rows = it.fields.map((field) => {
+    const part = bytes.slice(field.offset, field.offset + Math.min(field.length, 16)).join(" ");
+    const more = field.length > 16 || (isCut(field) && part) ? " …" : "";
+    const value = field.kind === "data" ? many(field.length, "byte") : shown(field.value);
+    const said = [value, field.note && `(${plain(field.note)})`].filter(Boolean).join(" ");
+    return [field.offset, part + more, plain(field.name), said];
+  });
+  const missing = it.left_out && `${many(it.left_out, "more field")} not shown.`;
+  const notes = [it.error && plain(it.error), missing].filter(Boolean).join(" ");
+  return section(`${plain(it.type)}, ${it.part}, ${many(it.size, "byte")}`,
+    notes && remark(notes, Boolean(it.error)), bytesTable(`Fields of ${plain(it.type)}`, rows));
+}
+
+// --- doing --------------------------------------------------------------------------------------------------------
+
+/** Copies lines; where the browser does not allow that, they are selected for the user to copy. */
+async function copyLines(lines, area) {
+  const text = `${lines.join("\n")}\n`;
+  const place = element("textarea", { readOnly: true, rows: 4, value: text, ariaLabel: "Fixture lines" });
+  area.replaceChildren(place);
+  place.focus();
+  place.select();
+  try {
+    await navigator.clipboard.writeText(text);
+    notify(`${many(lines.length, "line")} copied.`);
+  } catch {  // a page over plain HTTP from another machine has no clipboard
+    notify("Selected; copy with Ctrl+C.");
+  }
+}
+
+/** Sends a request again, and shows what came; after a restart not, as its number is that of another request then. */
+async function sendAgain(it, trigger, area) {
+  trigger.disabled = true;
+  notify("Sending …");
+  try {
+    const before = served;
+    await lookAtServer();
+    if (before && before.started_ms !== served.started_ms) return;
+    const sent = await ask("POST", "/v1/requests/{number}/send", { parts: it, patience: 15000 });
+    notify(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
+    const its = sent.connection !== null && element("p", null,
+      filterLink(`Its records on connection ${sent.connection}`, `connection = ${sent.connection}`));
+    const replies = sent.replies.filter((each) => !["HELLO", "KEEP_ALIVE"].includes(each.type));
+    area.replaceChildren(...[its, ...replies.map(frameSection)].filter(Boolean));
+  } catch (error) {
+    if (!(error instanceof Refused || error instanceof Gone)) throw error;
+    notify(error.message, true);
+  } finally {
+    trigger.disabled = false;
+  }
+}

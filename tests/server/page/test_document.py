@@ -1,0 +1,253 @@
+"""The live page: nothing comes from outside, names are text; a browser shows what happens and does what is asked."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
+from segstore.server.control_api import ControlApi, Controlled
+from segstore.server.control_api.app import application
+from segstore.server.page import live_page
+from segstore.wire import GetStreamSegmentInfo
+from segstore.wire.names import container_of
+from tests.browser import Browser
+from tests.server.control_api.support import asking, done, peer_of, refusal
+from tests.server.support import append, create, set_up
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">\u202e\u0007"
+SHOWN = "<img src=x onerror=\"document.title='owned'\">\\u{202e}\\u{7}"
+
+
+PAGE = "".join(live_page()[:2])
+
+
+def inside(kind: str) -> str:
+    (found,) = re.findall(rf"<{kind}>(.*?)</{kind}>", PAGE, re.DOTALL)
+    return str(found)
+
+
+async def test_the_page_comes_with_a_policy_that_lets_nothing_in_but_what_is_inside() -> None:
+    async with asking() as (_, http):
+        answer = await http.get("/")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.text == PAGE
+        for name, value in (
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cross-origin-opener-policy", "same-origin"),
+        ):
+            assert answer.headers[name] == value
+        rules = dict(each.strip().partition(" ")[::2] for each in answer.headers["content-security-policy"].split(";"))
+        for kind in ("script", "style"):
+            digest = base64.b64encode(hashlib.sha256(inside(kind).encode()).digest()).decode()
+            assert rules[f"{kind}-src"] == f"'sha256-{digest}'"
+        assert rules["connect-src"] == "'self'"
+        assert {rules[each] for each in ("default-src", "base-uri", "form-action", "frame-ancestors")} == {"'none'"}
+
+
+async def test_the_page_is_for_the_names_of_this_machine_only() -> None:
+    async with asking() as (_, http):
+        assert refusal(await http.get("/", headers={"host": "rebound.example"}))[0] == 403
+        framed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+        assert refusal(await http.get("/", headers=framed))[0] == 403
+
+
+def test_the_page_needs_nothing_from_outside_and_makes_no_elements_of_text() -> None:
+    page, script = PAGE, inside("script")
+    assert re.findall(r"(?:https?:)?//[\w.]+\.\w+|@import|url\(", page) == []
+    links = re.findall(r'(?:src|href|action)="([^"]*)"', page)
+    assert {each for each in links if not each.startswith("#")} == {"data:,", "/v1/openapi.json"}
+    assert re.findall(r"\s(?:on\w+|style)=", page.replace(script, "")) == []
+    for sink in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval(",
+        "Function(",
+        "srcdoc",
+        "cookie",
+    ):
+        assert sink not in script
+
+
+async def test_every_resource_that_the_script_asks_for_is_described() -> None:
+    described = application("stores").openapi()["paths"]
+    asked = re.findall(r'ask\("([A-Z]+)", "([^"]+)"', inside("script"))
+    assert len(asked) == inside("script").count("ask(") - 1  # all but its own definition are written so
+    assert len(set(asked)) >= 12
+    for method, path in set(asked) - {("GET", "/v1/openapi.json")}:
+        assert method.lower() in described[path], (method, path)
+
+
+browser = pytest.mark.needs("chromium")
+
+
+@browser
+async def test_a_browser_shows_segments_requests_and_rules_and_hostile_names_as_text(tmp_path: Path) -> None:
+    async with asking() as (mock, _), peer_of(mock) as peer, Browser(tmp_path) as page:
+        mock.store.create_segment(HOSTILE, now_ms=0)
+        await peer.ask(create(), set_up(), append(1, b"four"))
+        await peer.ask(GetStreamSegmentInfo(9, HOSTILE, ""))
+        await page.open(f"{mock.http_url}/")
+
+        await page.until("document.querySelectorAll('#segments tbody tr').length >= 2")
+        names = await page.get("[...document.querySelectorAll('#segments td:first-child')].map((e) => e.textContent)")
+        assert SHOWN in names
+        rows = await page.until("document.querySelector('#requests tbody')?.innerText")
+        assert SHOWN in rows
+        assert "APPEND_BLOCK_END" in rows
+        assert "DATA_APPENDED" in rows
+        assert await page.until("document.querySelector('#connections tbody')?.innerText.includes('127.0.0.1:')")
+        assert await page.get("document.querySelectorAll('img').length") == 0
+        assert await page.get("document.title") == "segstore"
+
+        assert [each for each in page.complaints if "422" not in each] == []
+
+
+@browser
+async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_back(tmp_path: Path) -> None:
+    async with MockSegmentStore() as mock, Browser(tmp_path) as page:
+        controlled = Controlled([mock.server], mock.server.faults)
+        api = ControlApi(controlled, "127.0.0.1", 0)
+        await api.start()
+        assert api.address is not None
+        await page.open(f"http://127.0.0.1:{api.address[1]}/")
+        await page.until("document.querySelector('#server dl').children.length > 4")
+        assert await page.get("document.querySelector('#gone').hidden")
+        await api.stop()
+        await page.until("!document.querySelector('#gone').hidden && document.title === 'segstore: gone'")
+        mock.store.create_segment("scope/new/0.#epoch.0", now_ms=0)
+        again = ControlApi(Controlled([mock.server], mock.server.faults), "127.0.0.1", api.address[1])
+        await again.start()
+        try:
+            await page.until("document.querySelector('#gone').hidden && document.title === 'segstore'")
+            await page.until("document.querySelector('#segments').textContent.includes('scope/new/0')")
+            light = await page.get("getComputedStyle(document.body).backgroundColor")
+            dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+            await page.do("Emulation.setEmulatedMedia", features=dark)
+            assert await page.get("getComputedStyle(document.body).backgroundColor") != light
+        finally:
+            await again.stop()
+
+
+@browser
+async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_path: Path) -> None:
+    token = "0123456789abcdef"
+    file = tmp_path / "token"
+    file.write_text(token)
+    async with asking(http_token_file=file) as (mock, _), Browser(tmp_path) as page:
+        await page.open(f"{mock.http_url}/")
+        await page.until("!document.querySelector('#token').hidden")
+        assert await page.get("document.querySelector('#server dl').children.length") == 0
+        await page.type("#token input", "wrong, and not the token")
+        await page.until("document.querySelector('#token input').value === ''")
+        assert not await page.get("document.querySelector('#token').hidden")
+        await page.type("#token input", token)
+        await page.until("document.querySelector('#token').hidden")
+        await page.until("document.querySelector('#server dl').children.length > 4")
+        await page.get("sessionStorage.clear()")
+
+        await page.open("about:blank")
+        await page.do("Page.navigate", url=f"{mock.http_url}/#token={token}")
+        await page.until("document.querySelector('#server dl')?.children.length > 4")
+        assert await page.get("location.href + sessionStorage.length") == f"{mock.http_url}/1"
+        assert await page.get("document.querySelector('#token').hidden")
+
+        await page.get("sessionStorage.clear()")
+        await page.open("about:blank")
+        await page.do("Page.navigate", url=f"{mock.http_url}/#token=100%")
+        await page.until("document.querySelector('#token')?.hidden === false")
+        assert await page.get("location.href + sessionStorage.getItem('token')") == f"{mock.http_url}/100%"
+        assert [each for each in page.complaints if "401" not in each] == []
+
+
+@browser
+@pytest.mark.usefixtures("grpc_runs")
+async def test_a_container_is_moved_by_the_page(tmp_path: Path) -> None:
+    segment = "scope/stream/0.#epoch.0"
+    async with MockCluster(stores=2, containers=2, http_port=0) as mock, Browser(tmp_path) as page:
+        container = container_of(segment, 2)
+        giver = mock.owner_of(segment)
+        assert giver is not None
+        await page.open(f"{mock.http_url}/")
+        await page.until("document.querySelectorAll('#containers tbody tr').length === 2")
+        row = f"document.querySelectorAll('#containers tbody tr')[{container}]"
+        await page.get(f"{row}.querySelector('select').value = '{1 - giver}'")
+        await page.get(f"{row}.querySelector('button').focus()")
+        await page.press("Enter", "\r")
+        await page.until(f"{row}.cells[1].textContent === '{1 - giver}'")
+        assert mock.owner_of(segment) == 1 - giver
+
+
+@browser
+async def test_the_page_never_scrolls_sideways_with_long_names_in_light_and_dark(tmp_path: Path) -> None:
+    long = f"scope/{'wide' * 60}/0.#epoch.0"
+    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+        mock.store.create_segment(long, now_ms=0)
+        await peer.ask(create(), set_up(), append(1, b"x" * 500), GetStreamSegmentInfo(9, long, ""))
+        await done(
+            http, "POST", "/v1/faults", {"name": "n" * 255, "match": f'segment = "{long}"', "do": ["hold", "ok"]}
+        )
+        await done(http, "POST", "/v1/toxics", {"type": "latency", "name": "t" * 255, "latency": 1})
+        number = (await done(http, "GET", "/v1/requests"))["requests"][0]["number"]
+        await page.open(f"{mock.http_url}/?request={number}")
+        await page.until("!!document.querySelector('#drawer .timeline')")
+        await page.until("document.querySelector('#toxics tbody')?.innerText.includes('ttt')")
+        widths = [(width, dark) for width in (400, 700, 1200) for dark in (False, True)]
+        assert [await page.look(width, dark=dark) for width, dark in widths] == [0] * 6
+        assert await page.get("drawer.scrollWidth - drawer.clientWidth") == 0
+        await page.press("Escape")
+        await page.until("!drawer.open")
+        await page.click("#faults", "Edit")
+        await page.click("#toxics", "New toxic")
+        await page.until("!document.querySelector('#toxics form').hidden")
+        assert [await page.look(width, dark=dark) for width, dark in widths] == [0] * 6
+        assert page.complaints == []
+
+
+@browser
+async def test_names_of_many_segments_are_requested_only_when_the_user_asks_for_them(tmp_path: Path) -> None:
+    asked = "performance.getEntriesByType('resource').filter((each) => each.name.includes('{}')).length"
+    names, counters = asked.format("/v1/segments"), asked.format("/v1/counters")
+    async with asking() as (mock, _), Browser(tmp_path) as page:
+        for number in range(3_000):
+            mock.store.create_segment(f"scope/stream/{number}.#epoch.0", now_ms=0)
+        assert len(mock.segments) == 6_000  # with their indexes
+        await page.open(f"{mock.http_url}/")
+        await page.until("document.querySelector('#segments .count').textContent === '3,000'")
+        await page.until("document.querySelector('#segments-note').textContent.startsWith('1 to 50 of 3,000')")
+        rows = "document.querySelector('#counters tbody').innerText"
+        assert "segments\t3,000" in await page.until(rows)
+        assert "index segments\t3,000" in await page.get(rows)
+        before = await page.get(counters)
+        mock.store.create_segment("scope/new/0.#epoch.0", now_ms=0)
+        await page.until("document.querySelector('#segments .count').textContent === '3,001'")
+        await page.until(f"{counters} > {before} + 2")
+        assert await page.get(names) == 1
+        await page.type("#segments input[name=contains]", "scope/new")
+        await page.until("document.querySelector('#segments-note').textContent.startsWith('1 to 1 of 1')")
+        assert await page.get(names) == 2
+
+
+@browser
+async def test_a_server_that_lists_its_capabilities_shows_only_the_panels_that_it_serves(tmp_path: Path) -> None:
+    panels = "[...panels].filter(([, each]) => !each.root.hidden && !each.item.hidden).map(([id]) => id)"
+    async with asking() as (mock, _), Browser(tmp_path) as page:
+        await page.open(f"{mock.http_url}/")
+        await page.until("document.querySelector('#server dl').children.length > 4")
+        everything = await page.get(panels)
+        assert {"server", "requests", "faults", "toxics", "segments"} < set(everything)
+        able = "[can('requests'), can('send'), can(null)]"
+        some, can = await page.get(f"knowCapabilities(['requests', 'faults']); [{panels}, {able}]")
+        assert some == ["server", "requests", "faults", "connections"]
+        assert can == [True, False, True]
+        await page.until(f"{panels}.length === {len(everything)}")

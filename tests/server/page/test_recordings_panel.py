@@ -1,0 +1,95 @@
+"""The panel of recordings in a browser, of a server and of a tap: start, stop, download, delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.tap import Tap
+from segstore.traces import TraceFile
+from tests.browser import Browser
+from tests.server.control_api.support import asking, done, peer_of
+from tests.server.support import append, create, set_up, until
+
+pytestmark = pytest.mark.needs("chromium")
+SAID = "document.querySelector('#said').textContent"
+ROW = "document.querySelector('#recordings tbody')?.innerText"
+
+
+async def start(page: Browser, name: str) -> None:
+    await page.fill("#recordings input[name=name]", name)
+    await page.click("#recordings", "Start recording")
+    await page.until(f"{SAID} === '{name} was started.'")
+
+
+async def downloaded(page: Browser, folder: Path, label: str, file: str) -> Path:
+    """Presses a button that downloads, and returns the file when it is complete."""
+    await page.do("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    await page.click("#recordings", label)
+    await page.until(f"{SAID} === '{file} was downloaded.'")
+    await until(lambda: (folder / file).exists() and (folder / file).stat().st_size > 0)
+    return folder / file
+
+
+def requests_in(file: Path) -> list[int]:
+    """The type codes of the requests that a trace has."""
+    with TraceFile(file) as trace:
+        return [
+            int.from_bytes(each.data[:4], signed=True)
+            for each in trace.records()
+            if each.kind.name == "FRAME" and each.direction == 0
+        ]
+
+
+async def test_a_recording_has_the_traffic_between_start_and_stop_and_is_deleted(tmp_path: Path) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+        await peer.ask(create())
+        await page.open(f"{mock.http_url}/")
+        await start(page, "run one")
+        await peer.ask(set_up(), append(1))
+        await page.click("#recordings tbody", "Stop")
+        await page.until(f"{ROW}.includes('stopped')")
+        await peer.ask(append(2))
+        found = requests_in(await downloaded(page, tmp_path, "Download", "run one.wtrace"))
+        assert found == [set_up().code, append(1).code]
+        await page.fill("#recordings select[name=form]", "jsonl")
+        latest = requests_in(await downloaded(page, tmp_path, "Download latest traffic", "segstore.jsonl"))
+        assert latest[-3:] == [set_up().code, append(1).code, append(2).code]
+        await page.click("#recordings tbody", "Delete")
+        await page.until(f"{SAID} === 'run one was deleted.' && {ROW} === ''")
+        assert await done(http, "GET", "/v1/recordings") == {"recordings": []}
+        assert page.complaints == []
+
+
+async def test_a_recording_that_ends_at_its_limit_gives_the_reason(tmp_path: Path) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+        await page.open(f"{mock.http_url}/")
+        await done(http, "POST", "/v1/recordings", {"name": "small", "max_bytes": 200})
+        await peer.ask(create(), set_up(), append(1, bytes(1000)))
+        await page.until(f"{ROW}?.includes('it ended at its limit of 200 bytes; later traffic is missing')")
+        assert not await page.get("document.querySelector('#recordings tbody button').checkVisibility()")
+        await page.fill("#recordings input[name=limit]", "513")
+        await page.click("#recordings", "Start recording")
+        assert "536870912" in await page.until(f"document.querySelector('#said.problem') && {SAID}")
+
+
+async def test_the_traffic_of_a_tap_is_recorded_by_the_same_panel(tmp_path: Path) -> None:
+    async with (
+        MockSegmentStore() as mock,
+        Tap(store=f"{mock.host}:{mock.port}", http_port=0) as tap,
+        httpx.AsyncClient(base_url=tap.http_url, trust_env=False, timeout=60) as http,
+        peer_of(tap) as peer,
+        Browser(tmp_path) as page,
+    ):
+        await page.open(f"{tap.http_url}/")
+        await start(page, "through")
+        await peer.ask(create(), set_up())
+        await page.click("#recordings tbody", "Stop")
+        await page.until(f"{ROW}.includes('stopped')")
+        found = requests_in(await downloaded(page, tmp_path, "Download", "through.wtrace"))
+        assert found == [create().code, set_up().code]
+        assert [each["running"] for each in (await done(http, "GET", "/v1/recordings"))["recordings"]] == [False]
+        assert page.complaints == []
