@@ -25,13 +25,14 @@ from segstore.client.segment import Chunk
 from segstore.client.stream import EventDecoder, FramedEvent, frame_event
 from segstore.pipeline.stream.options import StreamOptions
 from segstore.pipeline.stream.segments import Segments
-from segstore.server.connection.refusals import refusal
-from segstore.server.connection.requests import REQUESTS
-from segstore.server.store import NoSuchSegment, SegmentStore, StoreError
+from segstore.server.config import StoreSettings
+from segstore.server.connection.service import StoreService
+from segstore.server.store import NoSuchSegment, SegmentStore
 from segstore.wire import Command, ReadSegment, SegmentRead
 from segstore.wire import NoSuchSegment as NoSuchSegmentReply
 from segstore.wire.hashing import position_of
 from segstore.wire.names import segment_id
+from tests.server.support import FakeClock
 
 __all__ = ["MemorySegments", "MemoryStream"]
 
@@ -135,6 +136,8 @@ class MemoryRequests(OfOneLoop):
 
     def __init__(self, stream: MemoryStream) -> None:
         self._stream = stream
+        self._service = StoreService(StoreSettings(), stream.store, FakeClock(), lambda: "")
+        self._service.now_ms = lambda: stream.now_ms
 
     async def ask(
         self, segment: str, expected: type[R] | tuple[type[R], ...], make: Callable[[int, str], Command]
@@ -143,14 +146,9 @@ class MemoryRequests(OfOneLoop):
         self._stream.asked[type(command).__name__] += 1
         if isinstance(command, ReadSegment):
             return self._read(command)  # type: ignore[return-value]  # the only reply that is expected
-        request = REQUESTS[type(command)]
-        reply: Command | None
-        try:
-            reply = request.perform(self._stream.store, command, self._stream.now_ms)
-        except StoreError as error:
-            named, offset = request.segment(command), request.offset(command)
-            reply = refusal(error, request_id=1, segment=named, operation=request.operation, offset=offset)
-        assert reply is not None
+        replies: list[Command] = []
+        self._service.handle(SimpleNamespace(service=self._service, admin=False, reply=replies.append), command)  # type: ignore[arg-type]  # as far as a session is used
+        (reply,) = replies
         if isinstance(reply, expected):
             return reply
         raise failure(reply, endpoint="memory", segment=segment)
