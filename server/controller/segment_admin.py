@@ -114,8 +114,8 @@ class SegmentAdmin(ABC):
 
     @abstractmethod
     def owner_of(self, segment: str) -> Endpoint:
-        """Where clients find the store that owns the segment's container, whether or not the segment exists. Raises
-        NobodyOwns.
+        """Returns the address of the store that owns the segment's container, even if the segment does not exist.
+        Raises NobodyOwns.
         """
 
     @abstractmethod
@@ -182,7 +182,7 @@ class SegmentAdmin(ABC):
         return reply.current_segment_write_offset - len(data)
 
     async def read_segment(self, segment: str, offset: int, size: int) -> bytes:
-        """Read `size` bytes from `offset`, all of which must be there."""
+        """Reads `size` bytes from `offset`; all of them must exist."""
         parts = []
         while size > 0:
             request = ReadSegment(segment, offset, size, "")

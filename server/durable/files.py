@@ -78,7 +78,7 @@ class Files:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def create_direct(self, path: Path) -> int:
-        """As ``create``, for a file that is written with direct I/O where the file system supports it.
+        """Creates a file that is written with direct I/O if the file system supports it.
 
         Writes should be whole pages, aligned in the file and in memory (as an ``mmap`` is). ``write`` falls back to the
         page cache for other data, or if the device refuses pages of this size; later calls of ``write_at`` and

@@ -1,4 +1,4 @@
-"""One segment container: its segments, and every change that they undergo.
+"""One segment container: its segments, and every change to them.
 
 A request is first decided against the state (errors are raised here and nothing has changed), then expressed as
 operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, the most
@@ -214,7 +214,7 @@ class Container(ContainerState):
         return ReadResult(offset, data, size, short and not segment.sealed, short and segment.sealed)
 
     def wait(self, name: str, offset: int, token: Token) -> None:
-        """Let ``token`` be woken when the byte at ``offset`` is there, or never will be.
+        """Wakes ``token`` when the byte at ``offset`` exists, or can never exist.
 
         Raises ``NoSuchSegment``, and ``ValueError`` if the token waits already. Forgotten by ``waiters.cancel``.
         """

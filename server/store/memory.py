@@ -47,7 +47,7 @@ class MemoryAccount:
     def check(self, size: int = 0, *, frees: bool = False) -> None:
         """Raises ``StoreFull`` if ``size`` more bytes would exceed the limit.
 
-        ``frees``: the bytes are needed for a removal, for which an eighth of the limit is reserved in addition.
+        ``frees``: the bytes are needed for a removal, which may use a reserve of an eighth of the limit.
         """
         whole = self if self._whole is None else self._whole
         if whole.limit is not None and whole.used + size > whole.limit + (whole.limit // 8 if frees else 0):

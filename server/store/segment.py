@@ -1,4 +1,4 @@
-"""One segment: its bytes and everything that is known about it.
+"""One segment: its bytes, attributes and state.
 
 A segment changes only through its container. Core attributes that nearly every segment has are plain fields, because a
 dictionary entry for each would cost more than the segment; ``attribute`` and ``set_attribute`` hide the difference.

@@ -144,8 +144,8 @@ class SegmentStore:
     ) -> None:
         """A new stream segment, with its index segment if it is a user's.
 
-        Raises ``NotOwner``, ``SegmentExists``, ``Unmapped`` (for ""). Where the index exists already or lies in a
-        container owned elsewhere, the segment is created all the same and the error names the segment.
+        Raises ``NotOwner``, ``SegmentExists``, ``Unmapped`` (for ""). If the index exists already or lies in a
+        container owned elsewhere, the segment is still created, and the error names the segment.
         """
         self.container_for(name).create_segment(
             name, scale_type=scale_type, target_rate=target_rate, rollover_size=rollover_size, now_ms=now_ms
@@ -163,7 +163,7 @@ class SegmentStore:
     def delete_segment(self, name: str) -> None:
         """Delete a segment and its index.
 
-        Raises ``NotOwner``, ``NoSuchSegment``; ``IllegalArgument`` for an index, which is deleted all the same.
+        Raises ``NotOwner``, ``NoSuchSegment``; ``IllegalArgument`` for an index, which is deleted nevertheless.
         """
         self.container_for(name).delete_segment(name)
         if is_index(name):

@@ -50,7 +50,7 @@ async def segment_ranges(
 
 
 def page_token(token: str) -> m.ContinuationToken:
-    """Return a message in which the token is set even if it is "", because clients treat its absence as an error."""
+    """Returns a message that sets the token even if it is "", because clients treat its absence as an error."""
     message = m.ContinuationToken(token=token)
     message.SetInParent()
     return message

@@ -292,7 +292,7 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 def pieces_between(
     epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[list[StreamSegment]]:
-    """As `between`, but a few thousand segments at a time, because a stream may have had any number."""
+    """Yields the segments of `between`, a few thousand at a time, because a stream may have any number."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)

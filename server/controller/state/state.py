@@ -175,8 +175,8 @@ class Stream(msgspec.Struct):
     def transaction_segments(self, transaction_id: UUID) -> Iterator[tuple[StreamSegment, str]]:
         """Yield each segment of the transaction's epoch and the name of the transaction's segment for it.
 
-        The name has the segment's number and the transaction's epoch, whatever the segment's own epoch: so it can be
-        merged into any later segment with that number.
+        The name has the segment's number and the transaction's epoch, not the segment's epoch, so that it can be merged
+        into any later segment with that number.
         """
         epoch = transaction_epoch(transaction_id)
         for segment in self.epoch(epoch).segments:

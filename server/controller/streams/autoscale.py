@@ -27,7 +27,7 @@ from segstore.server.controller.state import Epoch, KeyRange, history
 _WINDOWS = (2, 5, 10, 20)
 """Minutes over which a segment's rate is averaged."""
 _COLD_MINUTES = 10
-"""How long a segment stays cold once it was found to be."""
+"""How long a segment stays cold once it is cold."""
 
 
 class ScaleDecision(NamedTuple):
@@ -82,7 +82,7 @@ def measure(load: Load, policy: ScalingPolicy) -> float:
 
 
 def _is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
-    """Whether a segment has had no events for `silence_minutes`, and so is cold whatever its rates."""
+    """Whether a segment has had no events for `silence_minutes`; such a segment is cold at any rate."""
     return now_ms - watch.written_ms >= settings.silence_minutes * settings.minute_ms
 
 

@@ -95,7 +95,7 @@ class Scaling:
         core.record(op.ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 
     async def finish_due(self, stream: Stream) -> None:
-        """As `finish`, if it is time. The caller holds the stream's lock."""
+        """Calls `finish` if the delay has passed. The caller holds the stream's lock."""
         if stream.scale is not None and stream.scale.due_ms <= self._core.now_ms():
             await self.finish(stream)
 

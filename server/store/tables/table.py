@@ -218,7 +218,7 @@ class TableSegment:
         return tuple(self._index.items())
 
     def restore(self, positions: Iterable[tuple[bytes, int]], live_bytes: int) -> None:
-        """Restores the table's state, of which the segment must hold the bytes."""
+        """Restores the table's state; the segment must hold its bytes."""
         self._index = dict(positions)
         self._order = SortedKeys(self._index, None if self.key_length else hash_order)
         self.live_bytes = live_bytes
