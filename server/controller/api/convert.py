@@ -45,7 +45,7 @@ def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentR
 async def segment_ranges(
     pace: Pace, scope: str, stream: str, segments: Sequence[StreamSegment]
 ) -> list[m.SegmentRange]:
-    """Return the segments with their key ranges, in the given order."""
+    """Returns the segments with their key ranges, in the given order."""
     return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
 
 
@@ -60,7 +60,7 @@ def page_token(token: str) -> m.ContinuationToken:
 
 
 def to_stream_config(message: m.StreamConfig) -> StreamConfig:
-    """Return a stream's configuration; a retention type of UNKNOWN means no retention."""
+    """Returns a stream's configuration; a retention type of UNKNOWN means no retention."""
     scaling = message.scalingPolicy
     retention = message.retentionPolicy
     if message.rolloverSizeBytes < 0:
@@ -191,7 +191,7 @@ def _cuts(messages: Iterable[m.StreamCut]) -> dict[str, Cut]:
 
 
 def _check_order(stream: str, start: Cut, end: Cut) -> None:
-    """Refuse a start after the end, as far as the cuts show without their stream; an empty cut is unbounded."""
+    """Refuses a start after the end, as far as the cuts show without their stream; an empty cut is unbounded."""
     if not start or not end:
         return
     behind = any(
@@ -218,7 +218,7 @@ def to_table(message: m.KeyValueTableConfig) -> TableConfig:
 
 
 def from_table(scope: str, name: str, config: TableConfig) -> m.KeyValueTableConfig:
-    """Return a table's configuration without its rollover size, which Pravega does not report either."""
+    """Returns a table's configuration without its rollover size, which Pravega does not report either."""
     return m.KeyValueTableConfig(
         scope=scope,
         kvtName=name,

@@ -27,7 +27,7 @@ class Scaling:
         self._core = core
 
     def check_size(self, sealed: int, ranges: int) -> None:
-        """Raise `TooMany` for more segments to seal, or more new key ranges, than a stream can have."""
+        """Raises `TooMany` for more segments to seal, or more new key ranges, than a stream can have."""
         self._core.check_segments("segments to seal", sealed)
         self._core.check_segments("new key ranges", ranges)
 
@@ -57,7 +57,7 @@ class Scaling:
         return sorted(new, key=lambda segment: segment.number), left.number
 
     def status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
-        """Return the status of the scale that ends `epoch`."""
+        """Returns the status of the scale that ends `epoch`."""
         if epoch < 0:
             raise InvalidArgument(f"epoch {epoch} is negative")
         current = self._core.state.stream(scope, stream).current
@@ -66,14 +66,14 @@ class Scaling:
         return "IN_PROGRESS" if epoch in (current.number, current.reference) else "SUCCESS"
 
     async def run(self, scope: str, stream: str) -> None:
-        """Execute a due scale; no-op if the stream was deleted."""
+        """Executes a due scale; no-op if the stream was deleted."""
         async with self._core.lock(scope, stream):
             found = self._core.state.find_stream(scope, stream)
             if found:
                 await self._finish_or_retry(found)
 
     async def replace(self, stream: Stream, ranges: Sequence[KeyRange]) -> None:
-        """Replace all segments at once. The caller holds the stream's lock."""
+        """Replaces all segments at once. The caller holds the stream's lock."""
         self._begin(stream, tuple(segment.id for segment in stream.current.segments), tuple(ranges))
         self._try_again_later(stream)
         await self.finish(stream)
@@ -117,7 +117,7 @@ class Scaling:
         self._core.record(op.ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
 
     async def _finish_or_retry(self, stream: Stream) -> None:
-        """Execute the scale if it is due. A timer is set first, so that work that fails or is cancelled is completed
+        """Executes the scale if it is due. A timer is set first, so that work that fails or is cancelled is completed
         later.
         """
         core = self._core
@@ -139,7 +139,7 @@ class Scaling:
 
 
 def _as_current(stream: Stream, scale: Scale) -> tuple[int, ...]:
-    """Return the ids of the segments to seal in the current epoch.
+    """Returns the ids of the segments to seal in the current epoch.
 
     Transactions rolled since the scale was accepted have given every segment a new epoch, but kept its number.
     """
