@@ -61,7 +61,7 @@ def _set_direct(descriptor: int, *, on: bool) -> bool:
 
 @or_in_c()
 def write_and_sync(descriptor: int, data: Buffer, at: int) -> None:
-    """Writes all of `data` at an offset, and waits until it is on disk.
+    """Writes all of ``data`` at an offset, and waits until it is on disk.
 
     Syncs the bytes and the file's size, but not its times. C releases the GIL once for both calls, because reacquiring
     it means waiting for the loop.
@@ -117,7 +117,7 @@ class Files:
         os.fsync(descriptor)
 
     def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
-        """Writes all of `data` at an offset, and waits until it is on disk."""
+        """Writes all of ``data`` at an offset, and waits until it is on disk."""
         write_and_sync(descriptor, data, at)
 
     def replace(self, source: Path, target: Path) -> None:

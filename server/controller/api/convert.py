@@ -45,7 +45,7 @@ def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentR
 async def segment_ranges(
     pace: Pace, scope: str, stream: str, segments: Sequence[StreamSegment]
 ) -> list[m.SegmentRange]:
-    """Returns the segments with their key ranges, in the given order."""
+    """Return the segments with their key ranges, in the given order."""
     return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
 
 
