@@ -145,6 +145,10 @@ def _kinds_at(kind: Any, part: int | str) -> Iterator[Any]:
 
 def _plain_name(given: str) -> str:
     """Returns a name that is valid as a part of URL and file paths. Raises ValueError for other names."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ValueError("text in valid unicode is needed") from None
     if given in (".", ".."):
         raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
     if found := _SEPARATORS.search(given):
