@@ -226,7 +226,7 @@ async def test_an_upstream_that_does_not_answer_is_reported_and_clients_are_told
         port = free.getsockname()[1]
     with tapping("--store", f"127.0.0.1:{port}", "--announce", "json") as tap:
         (said,) = await asyncio.to_thread(said_by, tap, 1)
-        assert said.startswith(f"Behind the tap: the store at 127.0.0.1:{port} does not answer: Connection refused. ")
+        assert f"Behind the tap: the store at 127.0.0.1:{port} does not answer: Connection refused. " in said
         assert said.endswith(" The tap forwards to it once it does.")
         where: object = tap.store
         async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone
