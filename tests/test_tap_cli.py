@@ -83,15 +83,6 @@ def test_json_is_announced_with_the_keys_of_serve() -> None:
         assert tap.end()[0] == 0
 
 
-def test_text_is_one_line_and_what_is_reached_where_is_said_beside_it() -> None:
-    with tapping("--store", "127.0.0.1:9", "--controller", "127.0.0.1:9") as tap:
-        assert tap.line.startswith("segstore listens: segment store 127.0.0.1:")
-        assert ", controller 127.0.0.1:" in tap.line
-        status, errors = tap.end(signal.SIGINT)
-        assert status == 0
-        assert "the store 127.0.0.1:9 is reached at 127.0.0.1:" in errors
-
-
 def said_by(tap: Tapping, lines: int) -> list[str]:
     """The first lines on standard error that are no log lines."""
     assert tap.process.stderr is not None
