@@ -267,16 +267,8 @@ def test_a_key_that_others_can_read_is_taken_with_a_warning(
 
 
 def test_settings_show_no_secret(served: list[ServeSettings], key_file: Path) -> None:
-    options = (
-        "--auth-key",
-        "a-secret",
-        "--open-controller",
-        "--zookeeper",
-        "h:1",
-        "--zookeeper-auth-file",
-        str(key_file),
-    )
-    run("serve", *options)
+    options = ("--auth-key", "a-secret", "--open-controller", "--zookeeper", "h:1")
+    run("serve", *options, "--zookeeper-auth-file", str(key_file))
     shown = f"{served[0]!r} {served[0]} {served[0].model_dump()} {served[0].model_dump_json()}"
     assert "a-secret" not in shown
     assert "from a file" not in shown

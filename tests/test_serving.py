@@ -203,18 +203,7 @@ def test_a_server_waits_for_no_reader_of_its_output() -> None:
     os.set_blocking(writer, True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = (
-        sys.executable,
-        "-m",
-        "segstore",
-        "serve",
-        "--port",
-        str(port),
-        "--controller-port",
-        "0",
-        "--record",
-        "-",
-    )
+    command = [sys.executable, "-m", *f"segstore serve --port {port} --controller-port 0 --record -".split()]
     with subprocess.Popen(command, stdout=writer, stderr=writer) as process:
         try:
             until = time.monotonic() + PATIENCE_S

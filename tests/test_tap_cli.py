@@ -142,20 +142,6 @@ async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> N
     assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
 
 
-def test_beyond_loopback_requests_to_its_http_port_need_the_token(tmp_path: Path) -> None:
-    options = ("--store", "127.0.0.1:9", "--host", "0.0.0.0", "--http-port", "0")
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef\n")
-    token.chmod(0o600)
-    with tapping(*options, "--http-token-file", str(token), "--announce", "json") as tap:
-        url = f"http://127.0.0.1:{str(tap.announced['http']).rpartition(':')[2]}"
-        given = ["ctl", "--url", url]
-        refusal = CliRunner().invoke(main, [*given, "faults", "list"])
-        assert (refusal.exit_code, "requests need the token of this server" in refusal.output) == (1, True)
-        assert CliRunner().invoke(main, [*given, "--token-file", str(token), "faults", "list"]).exit_code == 0
-        assert tap.end()[0] == 0
-
-
 # --- passing on, recording, spoiling ----------------------------------------------------------------------------
 
 

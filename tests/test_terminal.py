@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from segstore.wire.controller_api import messages as m
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
 from tests.server.support import append, create, set_up
-from tests.test_serving import refused, served
+from tests.test_serving import served
 from tests.wire.trace.traces import capture, record
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay open; no test should be blamed
@@ -155,28 +154,6 @@ def test_what_is_wrong_with_a_fault_file_is_said_clean(tmp_path: Path, monkeypat
             said = run(main, "tap", "--store", "127.0.0.1:1", "--faults", path)
             assert said.startswith("segstore: ")
             assert len(said) < 3000
-
-
-def test_a_data_directory_of_a_hostile_name_is_verified_clean(tmp_path: Path) -> None:
-    folder = tmp_path / HOSTILE[2:]
-    with served("--announce", "json", "--data", str(folder)) as store, store.connect() as connection:
-        connection.sendall(encode(Hello(17, 5)) + encode(create(NAME)))
-        assert connection.recv(1 << 16)
-        assert store.end() == 0
-        clean(store.errors())
-    run(main, "verify", folder)
-    (folder / HOSTILE[2:]).touch()
-    run(main, "verify", folder)
-    for file in folder.iterdir():
-        if file.is_file():
-            file.write_bytes(HOSTILE.encode())
-    run(main, "verify", folder)
-    status, said = refused("--data", str(folder))
-    assert status == 1
-    clean(said)
-    shutil.rmtree(folder)
-    folder.write_text(HOSTILE)
-    run(main, "verify", folder)
 
 
 def logged(log: Callable[[logging.Logger], None]) -> str:

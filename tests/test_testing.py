@@ -254,10 +254,8 @@ def test_the_seed_is_set_where_the_rules_are_and_an_unknown_attribute_is_refused
         faults.toxics.rate = 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("through_tap", [False, True])
-def test_open_connections_are_reported_in_their_order(servers: Servers, through_tap: bool) -> None:
-    server = servers.serve(stores=2)
-    running = servers.tap(store=f"{server.host}:{server.port}") if through_tap else server
+def test_open_connections_are_reported_in_their_order(servers: Servers) -> None:
+    running = servers.serve(stores=2)
     addresses = running.addresses
     with ExitStack() as opened:
         for number in range(25):

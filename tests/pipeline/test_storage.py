@@ -19,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from segstore.pipeline import storage as storages
 from segstore.pipeline.storage import RemoteFile, Storage, StorageError
 from segstore.pipeline.trace.files import RecordChunk, Skipped, find_files, plan, sizes_of
-from segstore.pipeline.trace.growth import WATERMARK, next_offset, parts
+from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire import DataAppended
@@ -284,17 +284,3 @@ def test_credentials_appear_in_no_message(web: HttpStore, monkeypatch: pytest.Mo
 def test_a_scheme_that_cannot_be_opened_is_refused_with_what_is_missing(path: str, reason: str) -> None:
     with pytest.raises((ValueError, StorageError), match=reason):
         find_files([path])
-
-
-def test_offsets_forget_files_on_a_store_too(tmp_path: Path) -> None:
-    storage, offset, read = Storage(), dict[str, Any](), list[str]()
-    for number in range(6):
-        records = [each._replace(ts_ns=number * 1000) for each in RECORDS[:3]]
-        path = write_capture(tmp_path / f"{number}.wtrace", records)
-        os.utime(path, ns=(number * 1000, number * 1000))
-        before, files = offset, find_files([f"local://{tmp_path}/"], storage=storage)
-        offset = next_offset(files, before, None, None, storage, most_age_ns=1500)
-        read += parts(before, offset)
-    assert read == [f"local://{tmp_path}/{number}.wtrace" for number in range(6)]
-    assert len(offset) <= 4
-    assert offset[WATERMARK] == 3500
