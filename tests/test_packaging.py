@@ -155,9 +155,11 @@ def test_nothing_is_installed_under_a_name_a_user_may_have(installed: Path, tmp_
 
 
 def test_the_checkout_installed_for_editing_offers_segstore_alone(tmp_path: Path) -> None:
-    program = "import importlib.util as u; [print(u.find_spec(n), u.find_spec(f'segstore.{n}').origin) for n in {}]"
     names = ("wire", "server", "client", "pipeline")
-    found = run(sys.executable, "-c", program.format(names), cwd=tmp_path).splitlines()
+    program = (
+        f"import importlib.util as u; [print(u.find_spec(n), u.find_spec('segstore.' + n).origin) for n in {names}]"
+    )
+    found = run(sys.executable, "-c", program, cwd=tmp_path).splitlines()
     assert found == [f"None {ROOT / 'segstore' / name / '__init__.py'}" for name in names]
 
 
