@@ -117,13 +117,6 @@ def test_facts_about_connections_are_kept(tmp_path: Path) -> None:
     assert read(tmp_path / "a.pcapng") == records
 
 
-def test_a_connection_that_is_open_at_the_end_stays_open(tmp_path: Path) -> None:
-    records = [opened(1), Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO)]
-    records.append(Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(ReadSegment("s", 0, 9, "", 1))))
-    write_trace(tmp_path / "a.pcapng", records, lambda: METADATA)
-    assert read(tmp_path / "a.pcapng") == records
-
-
 @pytest.mark.parametrize("comment", ["[1]", "{", '{"peer": 7}', '"text"', "{" * 60_000])
 def test_comments_of_others_are_no_facts(tmp_path: Path, comment: str) -> None:
     records = [opened(1)._replace(data=comment.encode()), Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO)]
