@@ -145,6 +145,10 @@ def _kinds_at(kind: Any, part: int | str) -> Iterator[Any]:
 
 def _plain_name(given: str) -> str:
     """Returns a name that is valid as a part of URL and file paths. Raises ValueError for other names."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ValueError("text in valid unicode is needed") from None
     if given in (".", ".."):
         raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
     if found := _SEPARATORS.search(given):
@@ -244,8 +248,8 @@ class StoreSettings(BaseModel):
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
     """Newest wire version to announce; frames are read and written as in that version."""
     strict_wire_version: bool = False
-    """Close the connection on trailing bytes that the wire version does not know, as stores up to version 8 (Pravega
-    0.5) did after they had executed the command; otherwise the bytes are ignored."""
+    """Close the connection on trailing bytes that the wire version does not know. Stores up to version 8 (Pravega 0.5)
+    did so after they had executed the command; otherwise the bytes are ignored."""
     long_poll_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     """Answer a waiting tail read without data after this time. The reference waits without a limit; the Rust client
     gives up after 30 s, so the default is shorter."""

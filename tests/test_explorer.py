@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import msgspec
 import pytest
 
-from segstore.explore import Exploration, explore, explore_command, explore_trace, words_of
+from segstore.explore import explore, explore_command, explore_trace, words_of
 from segstore.explore.command import names_place
 from segstore.explore.explorer import CutPoint
 from segstore.server import MockSegmentStore
-from segstore.server.replay import Step, read_script
-from segstore.traces import TraceClient, shortened
-from segstore.traces.stubborn_client import _Line
+from segstore.server.replay import read_script
+from segstore.traces import TraceClient
 from segstore.wire import (
     AppendSetup,
     CreateTableSegment,
@@ -32,7 +29,7 @@ from segstore.wire import (
     UpdateTableEntries,
     encode,
 )
-from segstore.wire.trace import Direction, FilterError, Record, RecordKind
+from segstore.wire.trace import Direction, Record, RecordKind
 from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
 from tests.server.traffic import record
@@ -172,18 +169,6 @@ async def test_events_of_several_writers_may_come_between_each_other() -> None:
     assert (found.findings, found.unreached) == ([], [])
 
 
-def test_cut_points_that_no_run_reached_are_reported_by_type() -> None:
-    missed = [
-        CutPoint("READ_SEGMENT", 3, "before"),
-        *(CutPoint("APPEND_BLOCK_END", nth, "within") for nth in (2, 3, 4)),
-    ]
-    assert str(Exploration(5, [], missed)).splitlines() == [
-        "5 runs, 0 broke",
-        "not reached: READ_SEGMENT number 3, cut before the store has it",
-        "not reached: APPEND_BLOCK_END number 2, cut within its reply, and 2 more of this type",
-    ]
-
-
 @looped("answered", [True, False])
 async def test_a_read_that_waits_at_the_tail_holds_nothing_up(answered: bool) -> None:
     """It is answered by what another connection writes, or by nobody; either way the dialogue is good."""
@@ -208,17 +193,6 @@ async def test_a_client_that_does_not_leave_what_is_wanted_is_refused() -> None:
         await explore_command(f"{sys.executable} -c pass", requests())
 
 
-async def test_a_filter_is_refused_before_the_client_runs() -> None:
-    ran = []
-
-    async def client(mock: MockSegmentStore) -> None:
-        ran.append(mock)
-
-    with pytest.raises(FilterError, match="typ"):
-        await explore(client, match="typ = HELLO")
-    assert ran == []
-
-
 async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
     found = await explore(
         writer,
@@ -240,12 +214,6 @@ async def test_a_dialogue_that_is_not_good_is_refused() -> None:
 
 
 # --- traces -----------------------------------------------------------------------------------------------------
-
-
-async def test_the_client_that_comes_with_it_breaks_nowhere_on_a_trace() -> None:
-    found = await explore_trace(requests())
-    assert (found.findings, found.unreached) == ([], [])
-    assert found.runs == 6 * 3 + 1
 
 
 async def test_a_recorded_dialogue_can_be_explored(tmp_path: Path) -> None:
@@ -300,76 +268,6 @@ async def test_what_breaks_is_shortened_to_the_fewest_requests() -> None:
     assert finding.broken[0].startswith(f"duplicated: {SEGMENT} has the event b'event")
     appends = [each for each in finding.records if each.kind is RecordKind.FRAME and each.data[3] == 4]
     assert len(appends) == 2, "one append, and the same once more"
-
-
-class Careless(TraceClient):
-    """Is wrong in one way when its connection was cut."""
-
-    broken = ""
-
-    def line(self, host: str, port: int) -> _Line:
-        return CarelessLine(host, port, self.broken)
-
-
-class CarelessLine(_Line):
-    def __init__(self, host: str, port: int, broken: str) -> None:
-        super().__init__(host, port)
-        self._broken = broken
-        self._connected = False
-
-    async def _connect(self) -> None:
-        if self._connected and self._broken == "hung":
-            await asyncio.Event().wait()
-        self._connected = True
-        await super()._connect()
-
-    def resume(self, answer: AppendSetup) -> None:
-        if self._broken == "lost":
-            self._pending = []  # it takes what was sent for stored
-        elif self._broken == "reordered":
-            super().resume(answer)
-            data = [each.data for each in reversed(self._pending)]
-            self._pending = [
-                msgspec.structs.replace(each, data=mine) for each, mine in zip(self._pending, data, strict=True)
-            ]
-
-
-def careless(broken: str) -> Callable[[Sequence[Step]], TraceClient]:
-    def make(steps: Sequence[Step]) -> TraceClient:
-        client = Careless(steps)
-        client.broken = broken
-        return client
-
-    return make
-
-
-@looped(("broken", "appends"), [("lost", 1), ("reordered", 2)])
-async def test_what_is_lost_or_reordered_is_shortened_too(broken: str, appends: int) -> None:
-    match = "type = APPEND_BLOCK_END"
-    found = await explore_trace(requests(2), make_client=careless(broken), match=match, cuts=["before"])
-    assert found.findings
-    for finding in found.findings:
-        assert finding.broken[0].startswith(f"{broken}: ")
-    made = [step.item for step in read_script(found.findings[0].records) if step.type_name == "APPEND_BLOCK_END"]
-    assert len({bytes(each.data) for each in made}) == appends  # type: ignore[union-attr]  # appends
-
-
-async def test_what_hangs_is_shortened_to_the_request_at_which_it_was_cut() -> None:
-    match = "type = CREATE_SEGMENT"
-    found = await explore_trace(requests(0), make_client=careless("hung"), match=match, cuts=["before"], timeout_s=1.0)
-    (finding,) = found.findings
-    assert finding.broken == ("hung: the client did not finish within 1 s",)
-    assert [step.type_name for step in read_script(finding.records)] == ["HELLO", "CREATE_SEGMENT"]
-
-
-async def test_shortening_keeps_what_it_takes_and_no_more() -> None:
-    steps = read_script(requests(6))
-    needed = {steps[2], steps[7]}
-
-    async def breaks(some: object) -> bool:
-        return needed <= set(some)  # type: ignore[arg-type]  # steps
-
-    assert await shortened(steps, breaks) == [steps[2], steps[7]]
 
 
 async def test_a_command_is_a_client_too(tmp_path: Path) -> None:

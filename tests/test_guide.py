@@ -32,17 +32,6 @@ def test_a_newcomer_reads_in_the_guide_what_serve_says() -> None:
     assert "\n".join(said) + "\n" in blocks("start/server.md", "text")
 
 
-def test_what_serve_says_is_short_and_names_three_languages() -> None:
-    for tls in (False, True):
-        for passwords in (False, True):
-            said = pointers("localhost:9090", tls=tls, passwords=passwords)
-            assert len(said.splitlines()) <= 6
-            assert all(name in said for name in ("Python", "Rust", "Java"))
-            assert said.count("tls://localhost:9090" if tls else "tcp://localhost:9090") == 4
-            assert ("tls_enabled=True" in said, "pravega_client_tls_cert_path" in said) == (tls, tls)
-            assert ("auth_enabled=True" in said, "pravega_client_auth_method" in said) == (passwords, passwords)
-
-
 def test_pages_that_were_not_tried_say_so() -> None:
     assert "Not yet tried." in page("how-to/official-rust-client.md")
     assert all("Not yet tried." not in page(f"how-to/official-{name}-client.md") for name in ("java", "python"))

@@ -144,30 +144,23 @@ def test_the_archives_can_be_published(built: tuple[Path, Path], tmp_path: Path)
     assert [link for link in links if not link.startswith("https://")] == []
 
 
-def test_the_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:
-    assert segstore.__version__ in run(installed / "segstore", "--version", cwd=tmp_path)
-
-
 def test_the_installed_command_decodes_a_frame(installed: Path, tmp_path: Path) -> None:
     assert "HELLO" in run(installed / "segstore", "decode", "-", cwd=tmp_path, stdin=HELLO + "\n")
 
 
-def test_the_installed_library_decodes_a_frame(installed: Path, tmp_path: Path) -> None:
-    program = f"from segstore.wire import decode; print(decode(bytes.fromhex('{HELLO}')).type_name)"
-    assert run(installed / "python", "-c", program, cwd=tmp_path).strip() == "HELLO"
+def test_nothing_is_installed_under_a_name_a_user_may_have(installed: Path, tmp_path: Path) -> None:
+    names = ("wire", "server", "client", "pipeline", "tests", "bench", "tools")
+    program = f"import importlib.util as u; print(*map(u.find_spec, {names!r}))"
+    assert set(run(installed / "python", "-c", program, cwd=tmp_path).split()) == {"None"}
 
 
-@pytest.mark.parametrize("name", ["wire", "server", "client", "pipeline", "tests", "bench", "tools"])
-def test_nothing_is_installed_under_a_name_a_user_may_have(installed: Path, tmp_path: Path, name: str) -> None:
-    program = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
-    assert run(installed / "python", "-c", program, cwd=tmp_path).strip() == "None"
-
-
-@pytest.mark.parametrize("name", ["wire", "server", "client", "pipeline"])
-def test_the_checkout_installed_for_editing_offers_segstore_alone(tmp_path: Path, name: str) -> None:
-    program = f"import importlib.util as u; print(u.find_spec({name!r}), u.find_spec('segstore.{name}').origin)"
-    found = run(sys.executable, "-c", program, cwd=tmp_path).strip()
-    assert found == f"None {ROOT / 'segstore' / name / '__init__.py'}"
+def test_the_checkout_installed_for_editing_offers_segstore_alone(tmp_path: Path) -> None:
+    names = ("wire", "server", "client", "pipeline")
+    program = (
+        f"import importlib.util as u; [print(u.find_spec(n), u.find_spec('segstore.' + n).origin) for n in {names}]"
+    )
+    found = run(sys.executable, "-c", program, cwd=tmp_path).splitlines()
+    assert found == [f"None {ROOT / 'segstore' / name / '__init__.py'}" for name in names]
 
 
 # A user's repository has packages of the names that segstore's own folders have, and tests with the plugin.

@@ -69,11 +69,6 @@ def test_what_is_no_master_is_refused_before_java_is_started(master: str, said: 
     assert re.search(said, str(found))
 
 
-@looped("master", ["local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn", "k8s://h:1"])
-def test_what_needs_no_look_is_taken(master: str) -> None:
-    assert session.master_missing(master) is None
-
-
 def test_a_master_that_is_not_there_is_named_and_one_of_several_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens there, nor can
@@ -84,13 +79,6 @@ def test_a_master_that_is_not_there_is_named_and_one_of_several_is_enough() -> N
         assert str(found) == (
             f"no master of Spark at {where}: Connection refused; see that it runs, or name another one"
         )
-
-
-def test_without_pyspark_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "find_spec", lambda name: None if name == "pyspark" else object())
-    with pytest.raises(session.SparkMissing, match=r"pip install .*pyspark") as caught:
-        session.session()
-    assert caught.value.part == "PySpark"
 
 
 def test_a_pyspark_without_data_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

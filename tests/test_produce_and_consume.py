@@ -286,16 +286,6 @@ def test_standard_streams_may_be_full_or_closed(
     assert (done.returncode, done.stderr, bool(done.stdout)) == (status, says, not status)
 
 
-def test_a_closed_pipe_ends_consume_silently(uri: str, run: Run, stream: str) -> None:
-    run("produce", stream, given=b"line\n" * 100_000)
-    with process(uri, "consume", stream) as consumer:
-        assert consumer.stdout is not None
-        assert consumer.stderr is not None
-        assert consumer.stdout.readline() == b"line\n"
-        consumer.stdout.close()
-        assert (consumer.stderr.read(), consumer.wait(PATIENCE_S)) == (b"", 1)
-
-
 def test_a_terminal_shows_control_characters_escaped(uri: str, run: Run, stream: str) -> None:
     run("produce", stream, given=b"\x1b[2Jred\n")
     reading, terminal = os.openpty()
@@ -369,20 +359,14 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
         (("consume", "a/s", "-o", "yesterday"), "-o takes begin, end, s@TIME or the text of a stream cut"),
         (("consume", "a/s", "-o", "s@noon"), "'s@noon' is not s@TIME"),
         (("consume", "a/s", "--rate", "nan"), "nan is not a finite number"),
-        (("consume", "a/s", "--rate", "inf"), "inf is not a finite number"),
         (("produce", "a/s", "--rate", "-1"), "-1.0 is not in the range x>0"),
-        (("produce", "a/s", "--rate", "0"), "0.0 is not in the range x>0"),
         (("consume", "a/s", "-G", ""), "'' is not a name: it is empty or has a slash"),
-        (("consume", "a/s", "-G", "b/g"), "'b/g' is not a name"),
         (("consume", "a/\udcff"), r"b'a/\xff' is not UTF-8"),
-        (("produce", "a/s", "-k", "\udcff"), r"b'\xff' is not UTF-8"),
-        (("produce", "a/s", "-D", "\udcff"), r"b'\xff' is not UTF-8"),
         (("consume", "a/s", "-X", "read_size_bytes=3000000000"), "less than or equal to 2147483647"),
         (("consume", "a/s", "-X", "call_timeout_ms=1e300"), "less than or equal to 2147483647"),
         (("produce", "a/s", "-D", ""), "a delimiter has at least one byte"),
         (("produce", "a/s", "-D", r"\q"), r"\q in '\\q' is none of"),
         (("produce", "a/s", "-X", "password=secret"), "give password as SEGSTORE_CLIENT_PASSWORD"),
-        (("produce", "a/s", "-X", "nothing=1"), "there is no client setting 'nothing'"),
         (("produce", "a/s", "-X", "requst_timeout_ms=1"), "'requst_timeout_ms' (request_timeout_ms?)"),
         (("produce", "a/s", "-X", "call_timeout_ms=soon"), "client setting call_timeout_ms: a number is needed"),
         (("produce", "a/s", "-X", 'retry={"initial_ms": "x"}'), "client setting retry.initial_ms: a number is needed"),
@@ -391,11 +375,7 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
         (("produce", "a/s", "-b", "http://x"), "the scheme must be tcp or tls"),
         (("admin", "streams", "create", "a/s", "--event-rate", "1", "--data-rate", "1"), "--event-rate or --data-rate"),
         (("admin", "streams", "create", "a/s", "--factor", "2"), "--factor goes with"),
-        (("admin", "streams", "update", "a/s", "--factor", "2"), "--factor goes with"),
         (("admin", "streams", "create", "a/s", "--segments", HUGE), f"{HUGE} is not in the range"),
-        (("admin", "streams", "create", "a/s", "--keep-s", HUGE), f"{HUGE} is not in the range"),
-        (("admin", "streams", "create", "a/s", "--keep-bytes", HUGE), f"{HUGE} is not in the range"),
-        (("admin", "streams", "create", "a/s", "--event-rate", HUGE), f"{HUGE} is not in the range"),
         (("admin", "streams", "create", "a/s", "--tag", "x" * 256), "a tag has at most 255 characters, not 256"),
         (("admin", "streams", "create", "a/s", "--tag", "\udcff"), r"b'\xff' is not UTF-8"),
         (("admin", "streams", "scale", "a/s", HUGE), f"{HUGE} is not in the range 1<=x<=200000"),
@@ -408,9 +388,7 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
             ("admin", "tables", "create", "a/t", "--key-bytes", "200", "--secondary-key-bytes", "57"),
             "at most 256 bytes",
         ),
-        (("admin", "tables", "create", "a/t", "--key-bytes", "4", "--partitions", HUGE), f"{HUGE} is not in the range"),
         (("admin", "scopes", "create", "a/b"), "'a/b' is not a name"),
-        (("admin", "scopes", "create", ""), "'' is not a name"),
         (("admin", "transactions", "show", "a/s", "1"), "'1' is not a valid uuid"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from segstore.traces import TraceFile
 from segstore.wire import decode
 from segstore.wire.trace import RecordKind, unpack_data
-from tests.pytest_suites import SLOW_S, STRICT, TRACES, WRITES, passed, recorded, slow
+from tests.pytest_suites import SLOW_S, STRICT, WRITES, passed, recorded, slow
 
 pytest_plugins = ["pytester", "tests.pytest_suites"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -206,19 +205,6 @@ def test_an_error_stands_at_the_line_of_the_test_and_not_below_frames_of_the_plu
     again.stdout.fnmatch_lines(["*testing/servers.py:*"])
 
 
-def test_a_factory_starts_as_many_clusters_as_a_test_wants(suite: pytest.Pytester) -> None:
-    suite.makepyfile("""
-        from talk import *
-
-        def test_it(segstore_cluster, segstore_server):
-            three, one = segstore_cluster(stores=3), segstore_cluster(long_poll_s=0.05)
-            assert len({*three.addresses, *one.addresses, *segstore_server.addresses}) == 5
-            assert talk(one, *BEGIN, ReadSegment(SEGMENT, 0, 99, "", 5))[-1] == "SEGMENT_READ"
-            assert [each.segments() for each in (three, segstore_server)] == [[], []]
-    """)
-    passed(suite.runpytest_inprocess(*STRICT), 1)
-
-
 @pytest.mark.needs("pravega, the official client")
 @slow
 def test_a_tap_stands_before_the_store_or_before_another(suite: pytest.Pytester) -> None:
@@ -260,45 +246,6 @@ def test_a_tap_stands_before_the_store_or_before_another(suite: pytest.Pytester)
     result = suite.runpytest_inprocess(*STRICT, "-o", "segstore_unmatched_faults=error")
     result.assert_outcomes(passed=4, errors=1)
     result.stdout.fnmatch_lines(["*fault 'rule 1' has matched nothing: match 'type = SEAL_SEGMENT'*"])
-
-
-def test_the_official_client_finds_the_store_through_the_controller(suite: pytest.Pytester) -> None:
-    suite.makepyfile("""
-        from pravega_client import StreamManager
-
-        def test_it(segstore_server):
-            manager = StreamManager(f"tcp://{segstore_server.controller_uri}")
-            manager.create_scope("scope")
-            manager.create_stream("scope", "stream", 1)
-            writer = manager.create_writer("scope", "stream")
-            segstore_server.faults.add("type = APPEND_BLOCK_END", nth=2, do="close after")
-            for text in ("a", "b", "c"):
-                writer.write_event(text)
-            writer.flush()
-            assert segstore_server.events("scope/stream/0.#epoch.0") == [b"a", b"b", b"c"]
-    """)
-    passed(suite.runpytest_subprocess(*STRICT, "-o", "segstore_process=auto", timeout=SLOW_S), 1)
-
-
-@pytest.mark.needs("pravega, the official client")
-@slow
-def test_the_official_client_finds_a_trace_through_its_controller(suite: pytest.Pytester) -> None:
-    suite.makepyfile("""
-        import asyncio
-        import pytest
-        from pravega_client import StreamManager
-
-        @pytest.mark.asyncio
-        async def test_reading(segstore_trace):
-            # By the clock this client tells its group how far it is, which on a slow machine is not as in the trace.
-            trace = segstore_trace("transaction", mode="match", check=False)
-            manager = StreamManager(f"tcp://{trace.controller_uri}")
-            reader = manager.create_reader_group("group", "scope", "stream").create_reader("reader")
-            found = await asyncio.wait_for(reader.get_segment_slice_async(), 100)
-            assert [event.data() for event in found] == [b"committed %d" % number for number in range(4)]
-    """)
-    options = "-o", "segstore_process=auto", "-o", f"segstore_traces={TRACES}"
-    passed(suite.runpytest_subprocess(*STRICT, *options, timeout=SLOW_S), 1)
 
 
 def test_a_recording_holds_what_the_controller_asked_and_answers_clients_without_it(suite: pytest.Pytester) -> None:
@@ -386,40 +333,6 @@ def test_unmatched_rules_fail_the_test_or_are_ignored_if_so_set(
     result = suite.runpytest_inprocess("-q", "-o", f"segstore_unmatched_faults={said}")
     passed(result, 1, **outcomes)
     assert ("has matched nothing" in result.stdout.str()) == (said == "error")
-
-
-@pytest.mark.parametrize(("said", "outcomes"), [("error", {"errors": 1}), ("warn", {"warnings": 6})])
-def test_the_report_about_many_unmatched_rules_is_bounded(
-    suite: pytest.Pytester, said: str, outcomes: dict[str, int]
-) -> None:
-    suite.makepyfile("""
-        def test_it(segstore_faults):
-            for number in range(990):
-                segstore_faults.add("type = MERGE_SEGMENTS", do="close", name=f"rule of {number}")
-    """)
-    # Without the short summary, which repeats errors in full where the environment has CI.
-    options = ("-q", "-rN", "-W", "always", "-p", "no:logging", "-o", f"segstore_unmatched_faults={said}")
-    result = suite.runpytest_inprocess(*options)
-    passed(result, 1, **outcomes)
-    assert re.findall("fault '(rule of [0-9]+)' has matched nothing", result.stdout.str()) == [
-        f"rule of {number}" for number in range(5)
-    ]
-    result.stdout.fnmatch_lines(["*and 985 more fault rules have matched nothing or never fired"])
-
-
-def test_rules_of_a_test_that_failed_are_not_complained_of(suite: pytest.Pytester) -> None:
-    suite.makepyfile("""
-        def test_it(segstore_faults):
-            segstore_faults.add("type = MERGE_SEGMENTS", do="close")
-            raise ValueError
-    """)
-    suite.runpytest_inprocess("-q", "-o", "segstore_unmatched_faults=error").assert_outcomes(failed=1)
-
-
-def test_a_setting_for_unmatched_rules_that_is_none_is_refused(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_inprocess("-o", "segstore_unmatched_faults=warm")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*segstore_unmatched_faults is one of warn, error, ignore, not 'warm'"])
 
 
 # --- reports of failed tests ----------------------------------------------------------------------------------------
@@ -537,18 +450,6 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
 # --- beside others --------------------------------------------------------------------------------------------------
 
 
-@slow
-@pytest.mark.parametrize(("name", "why"), [("kept", "File exists"), ("kept/below", "Not a directory")])
-def test_a_folder_for_recordings_that_cannot_be_written_is_a_wrong_option(
-    suite: pytest.Pytester, name: str, why: str
-) -> None:
-    suite.makefile("", kept="")
-    suite.makepyfile(test_writes=WRITES)
-    result = suite.runpytest_inprocess(*STRICT, f"--segstore-record={name}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --segstore-record={name}: {why}"])
-
-
 @pytest.mark.parametrize("name", ["-", "run.wtrace", "below/run.jsonl", "run.pcapng"])
 def test_one_file_for_all_recordings_is_a_wrong_option(suite: pytest.Pytester, name: str) -> None:
     suite.makepyfile(test_writes=WRITES)
@@ -593,13 +494,3 @@ def test_it(request):
         cwd=tmp_path, capture_output=True, text=True, timeout=SLOW_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_fixtures_marker_and_options_say_what_they_are(suite: pytest.Pytester) -> None:
-    fixtures = suite.runpytest_inprocess("--fixtures", "-q").stdout.str()
-    for name in ("server", "cluster", "faults", "tap", "trace", "explore", "hosts"):
-        assert f"segstore_{name}" in fixtures
-    suite.runpytest_inprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.segstore(*settings): settings of *"])
-    said = suite.runpytest_inprocess("--help").stdout
-    said.fnmatch_lines(["mock segment store:", "*--segstore-record=DIR*"])
-    said.fnmatch_lines(["*segstore_traces (paths):*", "*segstore_unmatched_faults (string):*"])

@@ -92,22 +92,6 @@ def test_a_recording_alone_answers_the_program_with_its_controller_calls(suite: 
     )
 
 
-@pytest.mark.parametrize(("options", "kept"), [((), False), (("--segstore-record-tokens",), True)])
-def test_tokens_are_left_out_of_recordings_unless_they_are_asked_for(
-    suite: pytest.Pytester, options: tuple[str, ...], kept: bool
-) -> None:
-    suite.makepyfile("""
-    from segstore.wire import CreateSegment
-    from talk import *
-
-    def test_creates(segstore_server, request):
-        talk(segstore_server, BEGIN[0], CreateSegment(1, "s/t/0", 0, 0, "a-token", 0))
-    """)
-    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record=traces", *options), 1)
-    written = (suite.path / "traces" / "test_creates.jsonl").read_text()
-    assert ("a-token" in written, "*******" in written) == (kept, not kept)
-
-
 def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(suite: pytest.Pytester) -> None:
     suite.makepyfile(WRITES)
     suite.runpytest_inprocess("-q", "--segstore-record=.")

@@ -48,11 +48,6 @@ def test_the_code_of_the_page_runs(source: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_page_shows_a_decoded_frame_and_the_codec() -> None:
-    assert any("segstore decode" in command for command, _ in sessions())
-    assert len(blocks("python")) >= 2
-
-
 def test_every_target_that_the_readme_names_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
-import os
 import re
 import socket
 import subprocess
@@ -17,11 +15,10 @@ from click.testing import CliRunner
 
 from segstore.cli import main
 from segstore.testing import ServerThread
-from segstore.traces import FIXTURE, Recording, TraceFile, UnknownSuffix
+from segstore.traces import Recording, TraceFile, UnknownSuffix
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import Direction, read_lines
 from tests.looped import looped
-from tests.processes import refusal, started
 from tests.test_serving import PATIENCE_S, SERVE, served
 
 HELLO = encode(Hello(17, 5))
@@ -125,15 +122,6 @@ def test_what_is_no_name_of_a_file_is_refused(given: Any) -> None:
             thread.tap(store="127.0.0.1:1", record=given)
 
 
-@pytest.mark.parametrize("name", ["run.jsonl", "run.wtrace"])
-@pytest.mark.parametrize(("folder", "why"), [("none", errno.ENOENT), ("file", errno.ENOTDIR)])
-def test_the_file_that_was_given_is_named_if_none_can_be_made(tmp_path: Path, folder: str, why: int, name: str) -> None:
-    (tmp_path / "file").touch()
-    with ServerThread() as thread, pytest.raises(OSError, match=os.strerror(why)) as caught:
-        thread.serve(record=tmp_path / folder / name)
-    assert caught.value.filename == str(tmp_path / folder / name)
-
-
 def say_hello(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as peer:
         peer.sendall(HELLO)
@@ -144,15 +132,6 @@ def port_of(announced: str) -> int:
     return int(json.loads(announced)["segment_store"].rpartition(":")[2])
 
 
-def test_serve_records_in_the_form_of_the_ending(tmp_path: Path) -> None:
-    path = tmp_path / f"run{FIXTURE}"
-    with started([*SERVE, "--announce", "json", "--record", str(path)]) as (process, line):
-        say_hello(port_of(line))
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
-    assert [json.loads(line).get("type") for line in path.read_text().splitlines()[2:4]] == ["HELLO", "HELLO"]
-
-
 def test_serve_announces_itself_on_standard_error_if_it_records_to_standard_output() -> None:
     command = [*SERVE, "--announce", "json", "--record", "-"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -161,12 +140,6 @@ def test_serve_announces_itself_on_standard_error_if_it_records_to_standard_outp
         process.terminate()
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert [json.loads(line).get("type") for line in out.splitlines()] == [None, None, "HELLO", "HELLO", None]
-
-
-def test_serve_refuses_another_ending_before_it_listens(tmp_path: Path) -> None:
-    status, said = refusal([*SERVE, "--record", str(tmp_path / "run.txt")])
-    assert status == 2
-    assert "a trace ends in .wtrace (for machines), .jsonl (for people) or .pcapng" in said
 
 
 def shown(command: str, path: Path) -> str:

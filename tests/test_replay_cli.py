@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -23,6 +21,7 @@ from segstore.traces import write_trace
 from segstore.wire import SegmentCreated, encode
 from segstore.wire.controller_api import METHODS
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
+from tests.processes import started
 from tests.server.support import HELLO, SEGMENT, append, create, set_up
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
@@ -69,23 +68,19 @@ def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Pa
     trace.write_text(trace.read_text() + "\n".join(lines) + "\n")
     options = ["--port", "0", "--controller-port", "0", "--mode", "match"]
     command = [sys.executable, "-m", "segstore", "replay", str(trace), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            controller = process.stdout.readline().rpartition(", controller ")[2].strip()
-            with grpc.insecure_channel(controller) as channel:
-                method = METHODS["createScope"]
-                ask = channel.unary_unary(method.path, request_serializer=method.request.SerializeToString)
-                codes = []
-                for name in ("a", "b"):
-                    with pytest.raises(grpc.RpcError) as caught:
-                        ask(method.request(scope=name), timeout=20)
-                    codes.append(caught.value.code().name)  # type: ignore[attr-defined]  # it is a call, too
-            assert codes == ["ABORTED", "INVALID_ARGUMENT"]
-            process.send_signal(signal.SIGTERM)
-            out, said = process.communicate(timeout=20)
-        finally:
-            process.kill()
+    with started(command) as (process, line):
+        controller = line.rpartition(", controller ")[2].strip()
+        with grpc.insecure_channel(controller) as channel:
+            method = METHODS["createScope"]
+            ask = channel.unary_unary(method.path, request_serializer=method.request.SerializeToString)
+            codes = []
+            for name in ("a", "b"):
+                with pytest.raises(grpc.RpcError) as caught:
+                    ask(method.request(scope=name), timeout=20)
+                codes.append(caught.value.code().name)  # type: ignore[attr-defined]  # it is a call, too
+        assert codes == ["ABORTED", "INVALID_ARGUMENT"]
+        process.send_signal(signal.SIGTERM)
+        out, said = process.communicate(timeout=20)
     assert process.returncode == 1
     assert out.splitlines() == [
         "controller: createScope is not in the trace",
@@ -98,15 +93,11 @@ def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Pa
 
 def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
     command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            where = process.stdout.readline().removeprefix("segstore listens: segment store ").strip()
-            result = run("send", trace, "--to", where)
-            process.send_signal(signal.SIGTERM)
-            out, said = process.communicate(timeout=20)
-        finally:
-            process.kill()
+    with started(command) as (process, line):
+        where = line.removeprefix("segstore listens: segment store ").strip()
+        result = run("send", trace, "--to", where)
+        process.send_signal(signal.SIGTERM)
+        out, said = process.communicate(timeout=20)
     assert result.exit_code == 0
     assert (process.returncode, out, said) == (0, "", "")
 
@@ -115,20 +106,17 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
     lines = [line for line in trace.read_text().splitlines(keepends=True) if "HELLO" not in line]
     trace.write_text("".join(lines))
     command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = process.stdout.readline().rpartition(":")[2]
-            with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
-                client.sendall(encode(HELLO))
-                assert heard.read(16) == encode(HELLO)
-                client.sendall(encode(set_up()))
-                expected = "connection 1: SETUP_APPEND came where CREATE_SEGMENT comes in the trace\n"
-                assert process.stdout.readline() == expected
-            process.send_signal(signal.SIGTERM)
-            out, said = process.communicate(timeout=20)
-        finally:
-            process.kill()
+    with started(command) as (process, line):
+        assert process.stdout is not None
+        port = line.rpartition(":")[2]
+        with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
+            client.sendall(encode(HELLO))
+            assert heard.read(16) == encode(HELLO)
+            client.sendall(encode(set_up()))
+            expected = "connection 1: SETUP_APPEND came where CREATE_SEGMENT comes in the trace\n"
+            assert process.stdout.readline() == expected
+        process.send_signal(signal.SIGTERM)
+        out, said = process.communicate(timeout=20)
     assert (process.returncode, out) == (1, "")
     fields = f"segment={SEGMENT} scale_type=0 target_rate=0 rollover_size_bytes=0"
     assert said.splitlines() == [
@@ -140,26 +128,22 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
 def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
     ports = ["--port", "0", "--controller-port", "0", "--http-port", "0", "--announce", "json"]
     command = [sys.executable, "-m", "segstore", "replay", str(trace), *ports, "--mode", "match", "--missing", "close"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            addresses = json.loads(process.stdout.readline())
-            url, (host, _, port) = f"http://{addresses['http']}/", addresses["segment_store"].partition(":")
-            assert addresses["controller"].startswith(f"{host}:")
-            assert (addresses["admin"], addresses["rest"]) == (None, None)
-            assert httpx.get(f"{url}v1/health").json() == {"status": "ok", "stores": 0, "controller": True}
-            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
-                client.sendall(encode(HELLO) + encode(set_up()))
-                assert heard.read() == encode(HELLO)
-            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
-                client.sendall(encode(HELLO) + encode(create("scope/stream/1")))
-                assert heard.read() == encode(HELLO)
-            listed = run("ctl", "--url", url, "problems")
-            process.send_signal(signal.SIGTERM)
-            said, problems = process.communicate(timeout=20)
-            assert process.returncode == 1
-        finally:
-            process.kill()
+    with started(command) as (process, line):
+        addresses = json.loads(line)
+        url, (host, _, port) = f"http://{addresses['http']}/", addresses["segment_store"].partition(":")
+        assert addresses["controller"].startswith(f"{host}:")
+        assert (addresses["admin"], addresses["rest"]) == (None, None)
+        assert httpx.get(f"{url}v1/health").json() == {"status": "ok", "stores": 0, "controller": True}
+        with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+            client.sendall(encode(HELLO) + encode(set_up()))
+            assert heard.read() == encode(HELLO)
+        with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+            client.sendall(encode(HELLO) + encode(create("scope/stream/1")))
+            assert heard.read() == encode(HELLO)
+        listed = run("ctl", "--url", url, "problems")
+        process.send_signal(signal.SIGTERM)
+        said, problems = process.communicate(timeout=20)
+        assert process.returncode == 1
     assert said == "", "problems are no part of the output"
     assert "connection 1: SETUP_APPEND is not in the trace" in problems
     assert listed.output.splitlines() == [
@@ -169,70 +153,28 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
     ]
 
 
-def test_the_problems_that_a_replay_prints_are_bounded(trace: Path) -> None:
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0", "--missing", "error"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = process.stdout.readline().rpartition(":")[2]
-            with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
-                client.sendall(encode(HELLO) + encode(set_up()) * 105)
-                client.shutdown(socket.SHUT_WR)
-                assert heard.read()
-            process.send_signal(signal.SIGTERM)
-            printed, errors = process.communicate(timeout=20)
-        finally:
-            process.kill()
-    *problems, last = printed.splitlines()
-    assert sum("SETUP_APPEND" in line for line in problems) == 100
-    assert last == "further problems are only counted, and listed with --http-port"
-    assert "and 5 more problems" in errors.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--http-token-file", "TRACE"], "--http-token-file goes with --http-port"),
-        (["--http-port", "0", "--host", "0.0.0.0", "--port", "0"], "so a token is required: --http-token-file"),
-    ],
-)
-def test_an_http_port_that_cannot_be_is_refused(trace: Path, options: list[str], said: str) -> None:
-    result = run("replay", trace, *(str(trace) if each == "TRACE" else each for each in options))
-    assert result.exit_code != 0
-    assert said in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: Path) -> None:
     command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = process.stdout.readline().rpartition(":")[2]
-            process.stdout.close()
-            with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
-                client.sendall(encode(HELLO))
-                assert heard.read(16) == encode(HELLO)
-                client.sendall(encode(set_up()))  # a problem
-                assert process.wait(20) == 1
-            assert process.stderr is not None
-            assert "Traceback" not in process.stderr.read()
-        finally:
-            process.kill()
+    with started(command) as (process, line):
+        assert process.stdout is not None
+        port = line.rpartition(":")[2]
+        process.stdout.close()
+        with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
+            client.sendall(encode(HELLO))
+            assert heard.read(16) == encode(HELLO)
+            client.sendall(encode(set_up()))  # a problem
+            assert process.wait(20) == 1
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
     line = '{"at_ns": 9, "conn": 1, "dir": "request", "hex": "0000001e00000003616263"}\n'
     trace.write_text(trace.read_text() + line)
     command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=20)[1]
-        finally:
-            process.kill()
+    with started(command) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=20)[1]
     expected = "records of clients left out: 1; on connection 1: "
     assert said.startswith(expected)
     assert run("explore", trace).stderr.startswith(expected)
@@ -248,15 +190,12 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
         (("replay", str(path), "--port", "0", "--controller-port", "0", "--mode", "match"), 0),
     ):
         command = [sys.executable, "-m", "segstore", *arguments]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                where = process.stdout.readline().rpartition("controller")[2].strip(" :\n").split(",")[0]
-                subprocess.run([sys.executable, str(script), where], check=True, timeout=120)
-                process.send_signal(signal.SIGTERM)
-                assert (process.wait(30), process.stdout.read()) == (status, "")
-            finally:
-                process.kill()
+        with started(command) as (process, line):
+            assert process.stdout is not None
+            where = line.rpartition("controller")[2].strip(" :\n").split(",")[0]
+            subprocess.run([sys.executable, str(script), where], check=True, timeout=120)
+            process.send_signal(signal.SIGTERM)
+            assert (process.wait(30), process.stdout.read()) == (status, "")
     explored = run("explore", path, "-f", "type = APPEND_BLOCK_END")
     assert explored.exit_code == 0, explored.output
     assert "0 broke" in explored.stderr
@@ -283,70 +222,12 @@ def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, argument
     assert says in result.output
 
 
-def test_a_port_that_is_taken_is_said_as_of_serve(trace: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        result = run("replay", trace, "--port", str(port))
-    said = f"segstore: port {port} on 127.0.0.1 is taken by another process; choose another, or 0 for a free one\n"
-    assert (result.exit_code, result.output) == (1, said)
-
-
-@pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_folder_that_cannot_be_written_is_refused_before_the_client_runs(
-    trace: Path, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / "file").touch()
-    ran = tmp_path / "ran"
-    result = run("explore", trace, "--client", f"touch {ran} {{host}} {{port}}", "--out", tmp_path / name)
-    assert result.exit_code != 0
-    assert str(tmp_path / name) in result.stderr
-    assert not ran.exists()
-
-
-def test_findings_are_not_written_over_the_trace_that_is_explored(trace: Path, tmp_path: Path) -> None:
-    path = tmp_path / "finding-1.jsonl"
-    assert run("trace", "convert", trace, path).exit_code == 0
-    before = path.read_bytes()
-    result = run("explore", path, "--out", tmp_path)
-    assert result.exit_code == 2
-    assert f"{tmp_path} contains {path}, which is being read" in result.stderr
-    assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize("command", [["send", "--to", "127.0.0.1:1"], ["replay", "--port", "0"], ["explore"]])
 def test_a_trace_without_requests_is_no_script(tmp_path: Path, command: list[str]) -> None:
     empty = tmp_path / "empty.jsonl"
     write_trace(empty, [], Metadata)
     result = run(*command, empty)
     assert (result.exit_code, result.output) == (1, f"segstore: {empty}: there is no request in it\n")
-
-
-def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"segstore_trace": 99}\n')
-    result = run("explore", path)
-    assert result.exit_code == 1
-    assert str(path) in result.output
-
-
-def test_a_dialogue_is_explored(tmp_path: Path) -> None:
-    commands = [HELLO, create(), set_up(), append(1), append(2)]
-    path = tmp_path / "good.jsonl"
-    write_trace(
-        path,
-        [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(each)) for at, each in enumerate(commands)],
-        Metadata,
-    )
-    result = run("explore", path, "--filter", "type = APPEND_BLOCK_END")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "7 runs, 0 broke" in result.stderr
-    assert run("explore", path, "--filter", "typ = X").exit_code == 2
-
-
-def test_a_client_that_fails_without_faults_is_said_in_a_sentence(trace: Path) -> None:
-    result = run("explore", trace, "--client", f"{sys.executable} -c 'raise SystemExit(3)'")
-    assert result.exit_code == 1
-    assert "the run without faults: the client ended with status 3" in result.output
 
 
 @pytest.mark.parametrize(
@@ -362,18 +243,6 @@ def test_a_command_with_a_place_that_is_none_is_refused(trace: Path, client: str
     result = run("explore", trace, "--client", client)
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert says in result.output
-
-
-def test_a_program_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
-    result = run("explore", trace, "--client", "no-such-program {port}")
-    said = "segstore: the client 'no-such-program' cannot be started: No such file or directory\n"
-    assert (result.exit_code, result.output) == (1, said)
-
-
-def test_braces_of_the_client_itself_are_left_to_it(trace: Path) -> None:
-    code = "raise SystemExit('{{name}} {port} ${host}')"
-    result = run("explore", trace, "--client", shlex.join([sys.executable, "-c", code]))
-    assert re.search(r"status 1: \{name\} \d+ \$\{host\}$", result.output.strip()), result.output
 
 
 def test_what_broke_is_written_as_fixtures(tmp_path: Path, trace: Path) -> None:
@@ -403,3 +272,13 @@ def test_what_broke_is_written_as_fixtures(tmp_path: Path, trace: Path) -> None:
     assert f"lost: {SEGMENT}" in result.stdout
     shown = run("trace", "show", out / "finding-1.jsonl")
     assert "SETUP_APPEND" in shown.output
+
+
+def test_findings_are_not_written_over_the_trace_that_is_explored(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "finding-1.jsonl"
+    assert run("trace", "convert", trace, path).exit_code == 0
+    before = path.read_bytes()
+    result = run("explore", path, "--out", tmp_path)
+    assert result.exit_code == 2
+    assert f"{tmp_path} contains {path}, which is being read" in result.stderr
+    assert path.read_bytes() == before

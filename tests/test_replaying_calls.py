@@ -203,16 +203,6 @@ async def test_another_status_and_other_fields_are_differences_unless_they_are_i
         assert (await replayed(records[:2], cluster, ignore=frozenset({"exists"}))).differences == []
 
 
-async def test_tokens_are_neither_compared_nor_shown() -> None:
-    asked = ask("getDelegationToken", STREAM)
-    records = one_by_one((asked, reply("getDelegationToken", m.DelegationToken(delegationToken="a-secret"))))
-    async with fresh() as cluster:
-        assert (await replayed(records, cluster)).differences == []
-        cluster.faults.add("rpc = getDelegationToken", do={"status": "ABORTED"})
-        (difference,) = (await replayed(records, cluster)).differences
-    assert "a-secret" not in "\n".join(report(difference))
-
-
 def state_polls(*states: int) -> list[Record]:
     request = m.TxnRequest(streamInfo=STREAM, txnId=txn(FIRST))
     answers = [reply("checkTransactionState", m.TxnState(state=each)) for each in states]
@@ -234,16 +224,6 @@ async def test_a_state_that_is_passed_through_is_polled_and_not_compared() -> No
         found = await replayed(state_polls(state.COMMITTED), cluster, timeout_s=5)
     assert [str(each) for each in found.differences] == [
         "record 2, the controller, the reply to checkTransactionState: COMMITTING came instead of COMMITTED"
-    ]
-
-
-async def test_the_wait_for_an_answer_is_limited() -> None:
-    records = one_by_one((ask("createScope", scope("a")), reply("createScope")))
-    async with fresh() as cluster:
-        cluster.faults.add("rpc = createScope", do="drop")
-        found = await replayed(records, cluster, timeout_s=0.05)
-    assert [str(each) for each in found.differences] == [
-        "record 2, the controller, the reply to createScope: OK was expected, but none came within 0.05 s"
     ]
 
 
@@ -270,33 +250,6 @@ async def test_calls_that_were_in_flight_together_are_so_again() -> None:
             await cluster.faults.wait_held("held", 3)
             cluster.faults.release("held")
         assert replaying.result().differences == []
-
-
-async def test_calls_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.traces.calls._MOST_OPEN", 2)
-    async with fresh() as cluster:
-        found = await replayed(together(3), cluster)
-    (difference,) = found.differences
-    assert difference.number == 6
-    assert difference.why == "it was given up, because more than 2 calls were in flight"
-
-
-async def test_records_that_are_no_calls_are_left_out() -> None:
-    records = trace(b"{}", ask("createScope", scope("a")), reply("createScope"), Call(9, "makeTea"))
-    async with fresh() as cluster:
-        found = await replayed(records, cluster)
-    assert (found.calls, found.differences) == (1, [])
-    assert [str(each) for each in found.left_out] == [
-        "record 1: 2 bytes that are not a call",
-        "record 4: the controller has no method 'makeTea'",
-    ]
-
-
-async def test_a_controller_that_is_not_there_is_named() -> None:
-    records = one_by_one((ask("createScope", scope("a")), reply("createScope")))
-    async with fresh() as cluster:
-        with pytest.raises(ConnectionError, match=r"no connection to the controller at 127\.0\.0\.1:1: Connection ref"):
-            await drive(records, *cluster.stores[0].address, controller=("127.0.0.1", 1))
 
 
 async def test_a_client_that_does_more_than_the_trace_has_reaches_the_cluster_behind_it(tmp_path: Path) -> None:

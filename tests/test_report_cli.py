@@ -6,7 +6,6 @@ import io
 import re
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -31,25 +30,6 @@ def test_paths_that_name_no_trace_are_an_error_before_java_is_started(tmp_path: 
     found = CliRunner().invoke(main, [*arguments, nowhere])
     assert found.exit_code == 1
     assert f"{nowhere}: no such trace" in found.output
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    running = MagicMock()
-    running.sparkContext.defaultParallelism = 2
-    asked = MagicMock(return_value=running)
-    monkeypatch.setattr(session, "session", asked)
-    files = [str(RECORDED / "write.jsonl")]
-    with (
-        pytest.raises(ValueError, match="fails") if fails else nullcontext(),
-        report_cli.spark_session("local[2]", files),
-    ):
-        running.stop.assert_not_called()
-        if fails:
-            raise ValueError("fails")
-    asked.assert_called_once_with("local[2]", app="segstore", quick=True)
-    running.conf.set.assert_called_once_with("spark.sql.shuffle.partitions", "2")
-    running.stop.assert_called_once_with()
 
 
 @looped(
@@ -133,20 +113,3 @@ def test_a_bar_moves_within_the_steps_and_never_back(monkeypatch: pytest.MonkeyP
     terminal.shows("100%")
     shown = [int(each) for each in re.findall(r"(\d+)%", terminal.getvalue())]
     assert shown == sorted(shown)
-
-
-def test_a_bar_of_a_report_that_fails_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, engine = Terminal(), MagicMock()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    engine.done.return_value = 1.0
-
-    def fail() -> None:
-        with report_cli._Progress() as progress:
-            progress.engine = engine
-            progress.step(next(iter(STEPS)))
-            terminal.shows(f"{next(iter(STEPS.values()))}%")
-            raise ValueError("fails")
-
-    with pytest.raises(ValueError, match="fails"):
-        fail()
-    assert "100%" not in terminal.getvalue()

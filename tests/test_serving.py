@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ from segstore.wire import Command, FrameDecoder, Hello, KeepAlive, encode
 from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
 from tests.processes import PATIENCE_S, refusal, refusal_here, started
-from tests.server.certificates import trusting, write_certificate
+from tests.server.certificates import write_certificate
 from tests.server.support import append, create, read, set_up
 
 SERVE = (sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0")
@@ -92,21 +91,6 @@ def test_too_few_descriptors_for_any_connection_are_one_sentence_and_status_1() 
 
 
 # --- the announcement -------------------------------------------------------------------------------------------
-
-
-def test_the_announcement_as_json_names_every_part_with_its_address() -> None:
-    addresses = {
-        "segment_store": Endpoint("127.0.0.1", 5),
-        "controller": None,
-        "admin": Endpoint("::1", 6),
-        "http": None,
-    }
-    assert json.loads(announcement(addresses, "json")) == {
-        "segment_store": "127.0.0.1:5",
-        "controller": None,
-        "admin": "[::1]:6",
-        "http": None,
-    }
 
 
 def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
@@ -219,18 +203,7 @@ def test_a_server_waits_for_no_reader_of_its_output() -> None:
     os.set_blocking(writer, True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = (
-        sys.executable,
-        "-m",
-        "segstore",
-        "serve",
-        "--port",
-        str(port),
-        "--controller-port",
-        "0",
-        "--record",
-        "-",
-    )
+    command = [sys.executable, "-m", *f"segstore serve --port {port} --controller-port 0 --record -".split()]
     with subprocess.Popen(command, stdout=writer, stderr=writer) as process:
         try:
             until = time.monotonic() + PATIENCE_S
@@ -296,16 +269,6 @@ def test_a_peer_that_broke_the_protocol_or_mistook_the_port_is_on_standard_error
     assert f"{host}:{port}" in errors
     for said in ("at byte 0", "it seems to speak HTTP/2, as to a controller", "it seems to speak HTTP\n"):
         assert said in errors
-
-
-def test_tls_is_served(tmp_path: Path) -> None:
-    certificate, key = write_certificate(tmp_path)
-    options = ("--announce", "json", "--tls-cert", str(certificate), "--tls-key", str(key))
-    with served(*options) as store, store.connect() as plain:
-        with trusting().wrap_socket(plain, server_hostname="localhost") as connection:
-            assert ask(connection, Hello(17, 5), count=1) == [Hello]
-            assert isinstance(connection, ssl.SSLSocket)
-        assert store.end() == 0
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------

@@ -11,12 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
-from segstore.cli import serving
-from segstore.cli.settings import ServeSettings
 from segstore.client import connect
 from segstore.server.coordination import Configuration, CoordinationError
 from segstore.server.coordination.errors import Unreachable
@@ -27,7 +24,6 @@ from segstore.server.shared_folder.identity import CLUSTER
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from segstore.wire.endpoint import Endpoint
 from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
-from tests.looped import looped
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
@@ -219,20 +215,6 @@ async def test_every_process_serves_the_controller_and_another_leads_it_when_the
     assert {"s", "made-0", "made-1"} <= {str(each) for each in streams}
 
 
-async def test_every_process_serves_the_rest_api(pair: Processes, scope: str) -> None:
-    for verb, status in (("POST", 201), ("GET", 200), ("DELETE", 204)):
-        for number, each in enumerate(pair.all):
-            where = f"http://{each.announced['rest']}/v1"
-            path, body = f"{where}/scopes/{scope}-{number}", None
-            if verb == "POST":
-                path, body = f"{where}/scopes", {"scopeName": f"{scope}-{number}"}
-            async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
-                answer = await http.request(verb, path, json=body)
-                assert answer.status_code == status, answer.headers.get("segstore-error")
-                health = (await http.get(f"{where}/health")).json()
-            assert (health["status"], len(health["children"])) == ("UP", 6)
-
-
 async def test_transactions_and_scaling_go_over_the_wire(pair: Processes, scope: str) -> None:
     async with connect(pair.uri, IMPATIENT) as client:
         await Workload(pair.uri, 0, scope=scope).make(4)
@@ -252,23 +234,6 @@ async def test_transactions_and_scaling_go_over_the_wire(pair: Processes, scope:
         async with client.event_reader(scope, "s") as reader, asyncio.timeout(PATIENCE_S):
             found = sorted([bytes(event.data) async for event in reader])
         assert found == sorted(b"kept %d" % number for number in range(20))
-
-
-async def test_tls_passwords_and_tokens_hold_between_processes_too(tmp_path: Path, place: str) -> None:
-    certificate, key = write_certificate(tmp_path)
-    users = tmp_path / "users"
-    users.write_text("admin:secret:prn::*,READ_UPDATE\n")
-    options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--password-file", str(users), "--auth-key", "k")
-    secret = {"username": "admin", "password": SecretStr("secret"), "tls_ca_file": certificate}
-    settings = IMPATIENT.model_copy(update=secret)
-    async with Processes(tmp_path, place, 1, *SMALL, *PATIENT, *options) as processes:
-        second = processes.another(*SMALL, *RECONNECT, *options)
-        await second.start()
-        work = Workload(processes.uri.replace("tcp://", "tls://"), 2, settings)
-        await work.make(4)
-        async with work.running():
-            await second.kill()
-        assert await work.check() > 0
 
 
 async def nodes(session: ZooKeeperSession, path: str = "") -> AsyncIterator[str]:
@@ -340,12 +305,6 @@ async def test_a_tree_that_anyone_can_change_is_refused_with_credentials(place: 
         await session.aclose()
 
 
-@looped("credentials", ["", "user", "user:", ":password"])
-def test_credentials_of_another_form_are_refused_without_being_shown(credentials: str) -> None:
-    with pytest.raises(ValueError, match="the credentials for ZooKeeper are not user:password"):
-        ZooKeeperCoordinator("127.0.0.1:1", credentials=SecretStr(credentials))
-
-
 async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_trusted(
     tmp_path: Path, place: str
 ) -> None:
@@ -366,19 +325,6 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
-
-
-@looped(
-    ("option", "said"),
-    [
-        ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),
-        ("configuration_zookeeper", "configuration_zookeeper needs zookeeper, which makes processes one cluster"),
-        ("zookeeper_auth", "zookeeper_auth needs zookeeper, which makes processes one cluster"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(option: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        serving._cluster(ServeSettings.model_validate({"coordination": {option: "127.0.0.1:1"}}))
 
 
 def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from pydantic import create_model
 
 from segstore.cli import serving
 from segstore.cli.commands import main
 from segstore.cli.serve import serve
-from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, Setting, groups, misspelt, read_settings, settings
+from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, groups, misspelt, read_settings, settings
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
@@ -62,12 +60,6 @@ def test_every_setting_has_help_of_one_sentence() -> None:
         assert each.help.endswith("."), each.name
         assert len(each.help) <= 110, each.name
         assert each.description.startswith(each.help)
-
-
-def test_a_setting_of_a_model_without_source_has_no_description() -> None:
-    model = create_model("Compiled", depth=(int, 5))
-    setting = Setting("depth", model, ("depth",), model.model_fields["depth"])
-    assert (setting.description, setting.help) == ("", "")
 
 
 def test_help_lists_every_setting_in_its_group() -> None:
@@ -183,27 +175,6 @@ def test_what_is_wrong_in_an_option_or_a_variable_is_said_with_its_name(name: st
     assert (option.exit_code, option.stderr) == (2, f"main serve: {ALL[name].option}: {said}\n")
     variable = run(environment={ALL[name].variable: text})
     assert (variable.exit_code, variable.stderr) == (2, f"main serve: {ALL[name].variable}: {said}\n")
-
-
-@looped("name", ["record", "data", "faults", "auth_key_file"])
-def test_an_empty_name_of_a_file_is_refused(name: str) -> None:
-    result = run(ALL[name].option, "")
-    assert (result.exit_code, result.stderr) == (2, f"main serve: {ALL[name].option}: the name is empty\n")
-
-
-def test_a_file_may_be_a_pipe_and_not_a_directory(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    assert ALL["tls_cert"].value(str(pipe)) == pipe
-    with pytest.raises(ValueError, match=r"is a directory, not a file$"):
-        ALL["tls_cert"].value(str(tmp_path))
-
-
-def test_a_variable_that_resembles_a_setting_is_reported_although_config_is_one() -> None:
-    assert list(misspelt({"SEGSTORE_CONFIGURATION_ZOOKEPER": "x"})) == [
-        ("SEGSTORE_CONFIGURATION_ZOOKEPER", "SEGSTORE_CONFIGURATION_ZOOKEEPER")
-    ]
-    assert list(misspelt({"SEGSTORE_CONFIG": "x", "SEGSTORE_CODEC": "c", "SEGSTORE_CLIENT_METADATA": "x"})) == []
 
 
 def test_a_settings_file_is_an_option_or_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,15 +83,6 @@ def test_json_is_announced_with_the_keys_of_serve() -> None:
         assert tap.end()[0] == 0
 
 
-def test_text_is_one_line_and_what_is_reached_where_is_said_beside_it() -> None:
-    with tapping("--store", "127.0.0.1:9", "--controller", "127.0.0.1:9") as tap:
-        assert tap.line.startswith("segstore listens: segment store 127.0.0.1:")
-        assert ", controller 127.0.0.1:" in tap.line
-        status, errors = tap.end(signal.SIGINT)
-        assert status == 0
-        assert "the store 127.0.0.1:9 is reached at 127.0.0.1:" in errors
-
-
 def said_by(tap: Tapping, lines: int) -> list[str]:
     """The first lines on standard error that are no log lines."""
     assert tap.process.stderr is not None
@@ -149,20 +140,6 @@ async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> N
     with TraceFile(tmp_path / "run.jsonl") as trace:
         kinds = [each.kind for each in trace.records()]
     assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
-
-
-def test_beyond_loopback_requests_to_its_http_port_need_the_token(tmp_path: Path) -> None:
-    options = ("--store", "127.0.0.1:9", "--host", "0.0.0.0", "--http-port", "0")
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef\n")
-    token.chmod(0o600)
-    with tapping(*options, "--http-token-file", str(token), "--announce", "json") as tap:
-        url = f"http://127.0.0.1:{str(tap.announced['http']).rpartition(':')[2]}"
-        given = ["ctl", "--url", url]
-        refusal = CliRunner().invoke(main, [*given, "faults", "list"])
-        assert (refusal.exit_code, "requests need the token of this server" in refusal.output) == (1, True)
-        assert CliRunner().invoke(main, [*given, "--token-file", str(token), "faults", "list"]).exit_code == 0
-        assert tap.end()[0] == 0
 
 
 # --- passing on, recording, spoiling ----------------------------------------------------------------------------
@@ -226,7 +203,7 @@ async def test_an_upstream_that_does_not_answer_is_reported_and_clients_are_told
         port = free.getsockname()[1]
     with tapping("--store", f"127.0.0.1:{port}", "--announce", "json") as tap:
         (said,) = await asyncio.to_thread(said_by, tap, 1)
-        assert said.startswith(f"Behind the tap: the store at 127.0.0.1:{port} does not answer: Connection refused. ")
+        assert f"Behind the tap: the store at 127.0.0.1:{port} does not answer: Connection refused. " in said
         assert said.endswith(" The tap forwards to it once it does.")
         where: object = tap.store
         async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone

@@ -26,7 +26,7 @@ from segstore.traces import FileRecorder, TraceFile, UnknownSuffix
 from segstore.wire.trace import RecordKind, unpack_data
 from tests.looped import looped
 from tests.server.certificates import write_certificate
-from tests.server.support import HELLO, Peer, create, set_up, until
+from tests.server.support import Peer, until
 from tests.server.traffic import check_replayed_as_a_server, read_all, streams, writes
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -98,24 +98,6 @@ async def test_an_acknowledgement_that_never_comes_does_not_double_what_is_store
             name: each for part in cluster.stores[0].store.containers.values() for name, each in part.segments.items()
         }
         assert segments["shop/orders/0.#epoch.0"].length == 8 * 9
-
-
-async def test_a_client_gets_all_through_a_network_that_breaks_again_and_again() -> None:
-    events = [b"%d" % number for number in range(300)]
-    async with MockCluster(2) as cluster, before(cluster) as tap, connect(tap.controller_uri) as pravega:
-        await make_stream(pravega, segments=3)
-        async with pravega.event_writer("shop", "orders") as writer:
-            for number, event in enumerate(events):
-                await writer.submit(event, routing_key=str(number % 10))
-                if number % 60 == 59:
-                    await tap.wait_for(APPENDS, since=tap.mark() - 1, stage="received")
-                    assert tap.cut() > 0
-            await writer.flush()
-        found = await read_events(pravega, len(events))
-        assert sorted(found) == sorted(events)
-        for key in range(10):
-            of_key = [each for each in found if int(each) % 10 == key]
-            assert of_key == sorted(of_key, key=int)
 
 
 async def test_what_goes_wrong_is_said_by_a_file_or_by_settings(tmp_path: Path) -> None:
@@ -214,19 +196,6 @@ async def test_a_recording_alone_answers_a_client_as_the_cluster_did(
         assert not server.unused()
 
 
-@pytest.mark.parametrize("kept", [False, True])
-async def test_delegation_tokens_are_left_out_of_a_recording_but_on_request(tmp_path: Path, kept: bool) -> None:
-    path = tmp_path / "run.wtrace"
-    async with (
-        MockSegmentStore() as mock,
-        store_before(mock, record=path, record_tokens=kept) as tap,
-        await Peer.connect(tap) as peer,  # type: ignore[arg-type]  # it asks for host and port alone
-    ):
-        assert len(await peer.ask(HELLO, create(), set_up(token="the-secret-token"))) == 3
-    assert (b"the-secret-token" in path.read_bytes()) is kept
-    assert len([each for each in read_all(path) if each.kind is RecordKind.FRAME]) == 6
-
-
 async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     async with MockSegmentStore(long_poll_s=0.05) as mock:
@@ -244,14 +213,6 @@ async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
                 taken.with_name("other.jsonl.wtrace").write_text("")
             with pytest.raises(FileExistsError, match="never overwrites a file"):
                 await store_before(mock, record=taken).start()
-
-
-@pytest.mark.parametrize("name", ["run.jsonl", "run.wtrace"])
-async def test_a_recording_without_clients_is_an_empty_trace(tmp_path: Path, name: str) -> None:
-    async with MockSegmentStore() as mock, store_before(mock, record=tmp_path / name):
-        pass
-    assert names_in(tmp_path) == [name]
-    assert read_all(tmp_path / name) == []
 
 
 async def test_a_tap_that_cannot_listen_leaves_no_recording(tmp_path: Path) -> None:

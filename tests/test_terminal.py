@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,7 @@ from click.testing import CliRunner
 
 from segstore import tap as tapping
 from segstore.cli.commands import main
-from segstore.cli.terminal import LogFormatter, error_text
-from segstore.cli.traces.replay import _tell as tell
-from segstore.explore import ClientFailed, Exploration
-from segstore.explore.explorer import CutPoint, Finding
-from segstore.server.faults import Decision
+from segstore.cli.terminal import LogFormatter
 from segstore.wire import (
     CreateSegment,
     ErrorMessage,
@@ -37,11 +32,8 @@ from segstore.wire.controller_api import SERVICE
 from segstore.wire.controller_api import messages as m
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
-from tests.conformance.__main__ import main as conformance
-from tests.looped import looped
-from tests.processes import refusal_here
 from tests.server.support import append, create, set_up
-from tests.test_serving import refused, served
+from tests.test_serving import served
 from tests.wire.trace.traces import capture, record
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay open; no test should be blamed
@@ -164,44 +156,6 @@ def test_what_is_wrong_with_a_fault_file_is_said_clean(tmp_path: Path, monkeypat
             assert len(said) < 3000
 
 
-def test_recorded_vectors_are_reported_clean(tmp_path: Path) -> None:
-    folder = tmp_path / HOSTILE[2:]
-    folder.mkdir()
-    for number, line in enumerate(
-        (
-            {HOSTILE: 1},
-            {"case": f"{HOSTILE}\n", "type": f"{HOSTILE}\n", "fields": {f"{HOSTILE}\n": HOSTILE}, "hex": "00"},
-            {"case": f"{HOSTILE}\n", "exception": HOSTILE, "message": HOSTILE},
-        )
-    ):
-        (folder / f"{number}{HOSTILE[2:]}.jsonl").write_text(json.dumps(line) + "\n")
-    run(conformance, folder)
-    run(conformance, "--only", f"({HOSTILE}", folder)
-    run(conformance, "--at", HOSTILE, folder)
-
-
-def test_a_data_directory_of_a_hostile_name_is_verified_clean(tmp_path: Path) -> None:
-    folder = tmp_path / HOSTILE[2:]
-    with served("--announce", "json", "--data", str(folder)) as store, store.connect() as connection:
-        connection.sendall(encode(Hello(17, 5)) + encode(create(NAME)))
-        assert connection.recv(1 << 16)
-        assert store.end() == 0
-        clean(store.errors())
-    run(main, "verify", folder)
-    (folder / HOSTILE[2:]).touch()
-    run(main, "verify", folder)
-    for file in folder.iterdir():
-        if file.is_file():
-            file.write_bytes(HOSTILE.encode())
-    run(main, "verify", folder)
-    status, said = refused("--data", str(folder))
-    assert status == 1
-    clean(said)
-    shutil.rmtree(folder)
-    folder.write_text(HOSTILE)
-    run(main, "verify", folder)
-
-
 def logged(log: Callable[[logging.Logger], None]) -> str:
     """The log output, in the format of a server."""
     written = io.StringIO()
@@ -245,28 +199,6 @@ def test_the_log_of_a_server_is_clean_and_short_whatever_peers_send() -> None:
     assert max(map(len, log.splitlines())) < 1300
 
 
-def test_texts_of_the_library_are_clean() -> None:
-    cut = CutPoint("READ_SEGMENT", 1, "before")
-    found = Exploration(1, [Finding(cut, (f"lost: {NAME} has not {HOSTILE}",), [])], [cut])
-    clean(str(found))
-    assert str(found).count("\n") == 3
-    clean(str(ClientFailed(1, f"{HOSTILE}{SURROGATE}\nagain")))
-    clean(str(Decision(HOSTILE, "close", 1, 1, 0, 1, "request", "READ_SEGMENT", (NAME, SURROGATE), 1)))
-
-
-@looped(
-    ("error", "expected"),
-    [
-        (FileNotFoundError(2, "No such file or directory", "a.wtrace"), "a.wtrace: No such file or directory"),
-        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
-        (OSError("the store is gone"), "the store is gone"),
-        (TimeoutError(), "TimeoutError"),
-    ],
-)
-def test_an_error_of_the_system_is_a_line_that_is_never_empty(error: OSError, expected: str) -> None:
-    assert error_text(error) == expected
-
-
 # --- colours, progress and log level ----------------------------------------------------------------------------
 
 
@@ -283,27 +215,6 @@ def test_colours_are_for_terminals_that_want_them(tmp_path: Path, monkeypatch: p
     assert "\x1b" not in hello
     assert failure.startswith("\x1b[31m")
     assert unstyle(shown["terminal"]) == shown["pipe"]
-
-
-@pytest.mark.parametrize("on_a_terminal", [False, True])
-def test_explore_tells_of_what_broke_at_once_and_of_progress_on_a_terminal(
-    on_a_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: on_a_terminal)
-    finding = Finding(CutPoint("APPEND_BLOCK_END", 2, "before"), ("lost: 1 event",), [])
-    tell(2, 3, None)
-    tell(3, 3, finding)
-    said = capsys.readouterr().err
-    assert said.count(f"broke: {finding.cut}\n") == 1
-    assert ("2 of 3 runs" in said) is on_a_terminal
-    assert ("\r" in said) is on_a_terminal
-
-
-def test_the_log_of_a_server_that_ends_is_empty_by_default() -> None:
-    with served("--announce", "json") as store:
-        assert store.end() == 0
-        assert "draining" not in store.errors()
-    assert refusal_here("serve", "--log-level", "loud")[0] == 2
 
 
 def test_the_log_shows_at_debug_that_clients_come_and_go_and_nothing_of_libraries() -> None:

@@ -9,14 +9,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
 from segstore.server.cluster import MockCluster
 from segstore.server.faults import FaultFunctionError, FaultRequest, NoFaults, Seen
@@ -192,15 +190,6 @@ def test_a_wait_ends_with_the_event_or_at_its_timeout(servers: Servers) -> None:
         server.wait_for("type = APPEND_BLOCK_END", since=mark, timeout_s=0.01)
 
 
-def test_a_wait_for_what_cannot_be_waited_for_is_refused(servers: Servers) -> None:
-    server = servers.serve()
-    server.faults.add(do="ok", name="served")
-    with pytest.raises(ValueError, match="timeout_s must be a finite number of at least 0, not '1'"):
-        server.wait_for(timeout_s="1")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="rule 'served' holds nothing"):
-        server.faults.wait_held("served")
-
-
 async def test_a_coroutine_waits_by_await_and_is_refused_to_block(servers: Servers) -> None:
     server = servers.serve()
     server.faults.add("type = APPEND_BLOCK_END", do="hold", name="append")
@@ -265,21 +254,8 @@ def test_the_seed_is_set_where_the_rules_are_and_an_unknown_attribute_is_refused
         faults.toxics.rate = 1  # type: ignore[attr-defined]
 
 
-def test_all_connections_are_cut_at_once(servers: Servers) -> None:
-    server = servers.serve()
-    with Client(server.address) as one, Client(server.address) as two:
-        one.ask(HELLO)
-        two.ask(HELLO)
-        assert server.cut() == 2
-        for each in (one, two):
-            with pytest.raises((EOFError, ConnectionError)):
-                each.ask(HELLO)
-
-
-@pytest.mark.parametrize("through_tap", [False, True])
-def test_open_connections_are_reported_in_their_order(servers: Servers, through_tap: bool) -> None:
-    server = servers.serve(stores=2)
-    running = servers.tap(store=f"{server.host}:{server.port}") if through_tap else server
+def test_open_connections_are_reported_in_their_order(servers: Servers) -> None:
+    running = servers.serve(stores=2)
     addresses = running.addresses
     with ExitStack() as opened:
         for number in range(25):
@@ -288,21 +264,6 @@ def test_open_connections_are_reported_in_their_order(servers: Servers, through_
         title, *lines = running.report().partition("open connections ")[2].splitlines()
     assert title == "(last 20 of 25):"
     assert [line.split()[:2] for line in lines] == [["connection", str(number)] for number in range(6, 26)]
-
-
-def test_several_stores_have_addresses_of_their_own_and_one_state(servers: Servers) -> None:
-    server = servers.serve(stores=3)
-    assert len(set(server.addresses)) == 3
-    for address in server.addresses:
-        with Client(address) as client:
-            if client.ask(HELLO, create())[1].type_name == "SEGMENT_CREATED":
-                break
-    assert server.read(SEGMENT) == b""
-
-
-def test_each_process_has_a_controller_of_its_own(servers: Servers) -> None:
-    host, _, port = servers.serve().controller_uri.rpartition(":")
-    socket.create_connection((host, int(port)), PATIENCE_S).close()
 
 
 def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThread) -> None:
@@ -348,35 +309,6 @@ def test_a_setting_that_there_is_not_is_refused(servers: Servers) -> None:
         servers.replay([], mood="match")
     with pytest.raises(NoFaults):
         servers.serve(watched=False).faults.add("type = HELLO", do="drop")
-
-
-def test_a_key_may_be_secret_and_is_refused_if_it_is_no_text(thread: ServerThread) -> None:
-    server = thread.serve(auth_key=SecretStr("secret"))
-    assert server.call(lambda cluster: cluster.settings.store.signing_key) == "secret"
-    with pytest.raises(ValueError, match=r"^auth_key is text, not of the type int$"):
-        thread.serve(auth_key=3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"users": "alice:pw"}, "users are lines of a password file, in a list"),
-        ({"users": 3}, "users are lines of a password file, in a list"),
-        ({"users": [3]}, "line 1 of the users is text, not of the type int"),
-        ({"users": ["# people", "alice"]}, "line 2 of the users is not user:password:entries"),
-        ({"controller": "x"}, "controller: an object is needed"),
-        ({"controller": {"lease_cap": 1}}, "lease_cap: there is no such option (lease_cap_ms?)"),
-        ({"controller": {"lease_cap_ms": "x"}}, "lease_cap_ms: a whole number is needed"),
-        ({"stores": 0}, "stores: it must be greater than or equal to 1"),
-        ({"stores": "2"}, "stores is a number, not '2'"),
-        ({"memory_bytes": 1 << 30}, "memory_bytes needs data: without a directory everything is in memory"),
-    ],
-)
-def test_a_setting_of_another_form_is_refused_in_one_sentence(
-    thread: ServerThread, settings: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        thread.serve(**settings)
 
 
 def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers) -> None:
@@ -450,21 +382,6 @@ def test_a_stopped_server_starts_no_controller_and_keeps_the_address_of_one(serv
     assert server.controller_uri == uri
 
 
-def test_several_stores_that_are_stopped_no_longer_say_what_they_held(servers: Servers) -> None:
-    server = servers.serve(stores=2)
-    server.create_stream("scope", "stream")
-    with Client(server.address) as client:
-        client.ask(HELLO)
-    server.stop()
-    let_go = "^this server was stopped, and its stores released their segments: read them before stop\\(\\)$"
-    for call in (server.segments, partial(server.read, SEGMENT), partial(server.events, SEGMENT)):
-        with pytest.raises(RuntimeError, match=let_go):
-            call()
-    assert len(server.requests("type = HELLO")) == 1
-    assert "HELLO" in server.report()
-    assert server.faults.decisions == []
-
-
 def test_a_thread_stops_its_servers_and_can_be_stopped_again() -> None:
     before = threading.active_count()
     thread = ServerThread()
@@ -483,30 +400,10 @@ def test_a_thread_stops_its_servers_and_can_be_stopped_again() -> None:
         server.segments()
 
 
-def test_the_servers_own_thread_cannot_wait_for_itself(thread: ServerThread) -> None:
-    server = thread.serve()
-    with pytest.raises(RuntimeError, match="cannot wait for itself"):
-        server.call(lambda _: server.segments())
-
-
 def test_a_thread_or_process_that_does_not_answer_is_named(servers: Servers) -> None:
     server, kind = servers.serve(), "thread" if servers.in_process else "process"
     with pytest.raises(TimeoutError, match=rf"^the servers' {kind} did not answer within 0\.1 s$"):
         server.run(MockCluster.wait_for, timeout_s=0.1)
-
-
-def test_a_coroutine_is_run_on_the_servers_thread(thread: ServerThread) -> None:
-    server = thread.serve()
-    write(server, b"a")
-    assert server.run(lambda cluster: cluster.wait_for("type = APPEND_BLOCK_END")).event_number == 1
-
-
-def test_what_a_call_raises_is_raised_here(thread: ServerThread) -> None:
-    def fails(_: object) -> None:
-        raise LookupError("from the other thread")
-
-    with pytest.raises(LookupError, match="from the other thread"):
-        thread.serve().call(fails)
 
 
 @looped("function", [lambda given: given + 1, lambda given: 1 // (given - 41)])
@@ -540,21 +437,6 @@ def test_a_trace_is_a_file_or_records_and_nothing_else(servers: Servers) -> None
         said = f"a trace is a file, given as text or a Path, or records, not {3 if given == [3] else given!r}"
         with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
             servers.replay(given)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"host": 3}, "host is text, not 3"),
-        ({"port": "9"}, "port is a number, not '9'"),
-        ({"tell": 3}, "tell is a function, not 3"),
-    ],
-)
-def test_an_option_of_a_trace_of_another_type_is_refused(
-    thread: ServerThread, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ValueError, match=f"^{said}$"):
-        thread.replay(TRACE, **options)
 
 
 def test_a_function_of_a_rule_runs_on_the_servers_thread_and_its_error_is_raised_by_stop() -> None:

@@ -23,7 +23,7 @@ from segstore.cli.commands import main
 from segstore.client import connect
 from segstore.server.replay import read_script
 from segstore.testing import ServerThread
-from segstore.traces import TraceFile, write_trace
+from segstore.traces import TraceFile
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -34,13 +34,11 @@ from segstore.wire import (
     ReadSegment,
     SealSegment,
     SegmentRead,
-    SegmentSealed,
     SetupAppend,
     decode,
 )
 from segstore.wire.controller_api import messages
-from segstore.wire.trace import Call, Direction, Metadata, Record, RecordKind, event_data
-from segstore.wire.trace.filters import NAMES
+from segstore.wire.trace import Call, Direction, Record, RecordKind, event_data
 from tests.processes import PATIENCE_S
 from tests.wire.trace.traces import capture, frame, record
 
@@ -90,13 +88,6 @@ def test_show_prints_what_a_filter_chooses(trace: Path) -> None:
     assert ("SEAL_SEGMENT" in request, "NO_SUCH_SEGMENT" in reply) == (True, True)
     assert request.endswith("after 10 ms")
     assert run("show", trace, "--filter", "size > 1GiB").stdout == ""
-
-
-def test_show_prints_the_bytes_of_each_field(trace: Path) -> None:
-    shown = run("show", trace, "--hex", "-f", "type = HELLO and direction = request").stdout
-    assert "00 00 00 11" in shown
-    assert "high_version" in shown
-    assert "00 00" in run("show", trace, "--hex", "-f", "kind = bytes").stdout
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--hex",)])
@@ -152,32 +143,6 @@ def test_stats_count_a_read_that_its_client_gave_up_apart(tmp_path: Path) -> Non
     assert (found["unanswered"], found["given_up"]) == ({}, {"READ_SEGMENT": 1})
 
 
-def test_stats_of_what_a_filter_chooses(trace: Path) -> None:
-    found = json.loads(run("stats", trace, "--json", "-f", "type = HELLO").stdout)
-    assert {each["command"] for each in found["traffic"]} == {"HELLO"}
-
-
-def test_percentiles_are_values_that_occurred(tmp_path: Path) -> None:
-    pairs = []
-    for number in range(1, 201):
-        pairs += [
-            record(SealSegment(number, "s", ""), at=1000 * number),
-            record(SegmentSealed(number, "s"), at=1000 * number + number, reply=True),
-        ]
-    (tmp_path / "a.wtrace").write_bytes(capture(pairs))
-    (found,) = json.loads(run("stats", tmp_path / "a.wtrace", "--json").stdout)["latencies"]
-    assert (found["p50_ns"], found["p99_ns"], found["max_ns"]) == (100, 198, 200)
-
-
-def test_times_further_apart_than_64_bits_have_statistics(tmp_path: Path) -> None:
-    most = (1 << 63) - 1
-    pairs = [record(SealSegment(1, "s", ""), at=1), record(SegmentSealed(1, "s"), at=3, reply=True)]
-    pairs += [record(SealSegment(2, "s", ""), at=-most), record(SegmentSealed(2, "s"), at=most, reply=True)]
-    write_trace(tmp_path / "a.jsonl", pairs, Metadata)
-    (found,) = json.loads(run("stats", tmp_path / "a.jsonl", "--json").stdout)["latencies"]
-    assert (found["p50_ns"], found["max_ns"]) == (2, 2 * most)
-
-
 def test_traces_are_read_from_pipes_in_every_form(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     commands = (
@@ -222,14 +187,6 @@ def test_convert_there_and_back_changes_nothing(trace: Path, tmp_path: Path) -> 
     run("convert", back, again)
     assert fixture.read_bytes() == again.read_bytes()
     assert run("diff", trace, again).output == ""
-
-
-def test_a_link_that_names_itself_is_replaced_by_the_output(trace: Path, tmp_path: Path) -> None:
-    link = tmp_path / "b.jsonl"
-    link.symlink_to(link)
-    run("convert", trace, link)
-    assert not link.is_symlink()
-    assert run("diff", trace, link).output == ""
 
 
 @pytest.mark.parametrize("link", [None, Path.symlink_to, Path.hardlink_to])
@@ -278,13 +235,6 @@ def test_convert_redacts_on_request(trace: Path, tmp_path: Path) -> None:
     assert "secret" not in shown
 
 
-def test_filter_writes_what_matches(trace: Path, tmp_path: Path) -> None:
-    chosen = "type = HELLO or kind = open"
-    assert run("filter", trace, tmp_path / "b.wtrace", "--only", "-f", chosen).stdout == "3 records\n"
-    assert len(run("show", tmp_path / "b.wtrace").stdout.splitlines()) == 3
-    assert "recorded by test" in run("stats", tmp_path / "b.wtrace").stdout
-
-
 def test_filter_keeps_hello_start_and_end_of_connections_with_a_match(tmp_path: Path) -> None:
     # The same number again, and another connection beside it, of which nothing fits.
     again = [each._replace(ts_ns=each.ts_ns + 100 * MS) for each in DIALOGUE if each.data != DIALOGUE[3].data]
@@ -296,17 +246,6 @@ def test_filter_keeps_hello_start_and_end_of_connections_with_a_match(tmp_path: 
     assert [line.split()[3] for line in lines] == ["opened", "HELLO", "HELLO", "READ_SEGMENT", "closed"]
     assert {line.split()[1] for line in lines} == {"#1"}
     assert run("filter", path, target, "-f", "size > 1MB").stdout == "0 records\n"
-
-
-def test_filter_keeps_the_replies_to_matches_on_request(tmp_path: Path) -> None:
-    records = [record(SealSegment(each, f"s/t/{each}", ""), at=each) for each in (1, 2)]
-    records += [record(SegmentSealed(each, f"s/t/{each}"), at=9, reply=True) for each in (2, 1)]
-    path, target = tmp_path / "a.wtrace", tmp_path / "b.jsonl"
-    path.write_bytes(capture(records))
-    for options, count in (((), 1), (("--with-replies",), 2)):
-        run("filter", path, target, "--only", "-f", "type = SEAL_SEGMENT and segment = s/t/1", *options)
-        kept = [json.loads(line) for line in target.read_text().splitlines()[1:]]
-        assert [each["fields"]["request_id"] for each in kept] == [1] * count
 
 
 def appends(writer: int, *numbers: int) -> list[Record]:
@@ -451,57 +390,6 @@ def test_diff_prints_calls_and_withholds_their_tokens(tmp_path: Path) -> None:
     assert "createScope" not in ignored
 
 
-def test_long_texts_in_calls_are_shown_whole_only_on_request(tmp_path: Path) -> None:
-    def saved(name: str) -> Path:
-        call = Call(1, "createScope", messages.ScopeInfo(scope="x" * 100_000 + name).SerializeToString())
-        answer = Call(1, "createScope", status="UNKNOWN", details="y" * 100_000)
-        ways = zip((call, answer), Direction, strict=True)
-        records = [Record(at, 0, way, RecordKind.CALL, each.pack()) for at, (each, way) in enumerate(ways)]
-        (tmp_path / name).write_bytes(capture(records))
-        return tmp_path / name
-
-    left, right = saved("a.wtrace"), saved("b.wtrace")
-    shown = run("show", left).stdout
-    assert f'createScope scope="{"x" * 96}… (100008 characters)"' in shown
-    assert f"createScope UNKNOWN {'y' * 96}… (100000 characters)" in shown
-    assert len(run("diff", left, right, status=1).stdout) < 2_000
-    full = run("show", left, "--full").stdout
-    assert "x" * 100_000 in full
-    assert "y" * 100_000 in full
-
-
-def test_the_help_names_all_that_a_filter_can_use() -> None:
-    assert set(NAMES) <= set(re.findall(r"\w+", run("show", "--help").stdout.partition("these names:")[2]))
-
-
-def test_what_is_damaged_in_a_trace_that_is_filtered_is_said_once(trace: Path, tmp_path: Path) -> None:
-    with trace.open("ab") as file:
-        file.write(b"torn")
-    result = run("filter", trace, tmp_path / "b.jsonl", "-f", "failure", status=1)
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_diff_shows_the_places_in_which_payloads_differ(tmp_path: Path) -> None:
-    def saved(name: str, city: str, number: int) -> Path:
-        text = json.dumps({"pad": "x" * 400, "city": city, "numbers": [number] * 20}).encode()
-        event = bytes(4) + struct.pack(">i", len(text)) + text
-        requests = [SetupAppend(1, UUID(int=1), "s/t/0", ""), AppendBlockEnd(UUID(int=1), len(event), event, 1, 1, 2)]
-        answer = SegmentRead("s/t/0", 0, False, True, event + b"z" * 200 + city.encode(), 7)
-        (tmp_path / name).write_bytes(capture([*map(record, requests), record(answer, reply=True)]))
-        return tmp_path / name
-
-    left, right = saved("a.wtrace", "Rome", 0), saved("b.wtrace", "Oslo", 1)
-    lines = run("diff", left, right, status=1).stdout.splitlines()
-    assert lines[:3] == [
-        "connection #1, request 2:",
-        '  data[0].city: "Rome" in A, "Oslo" in B',
-        "  data[0].numbers[0]: 0 in A, 1 in B",
-    ]
-    assert lines[9] == "  and 13 more differences in data"
-    (reply,) = (at for at, line in enumerate(lines) if line == "connection #1, reply 1:")
-    assert lines[reply + 1] == '  data[0].city: "Rome" in A, "Oslo" in B'
-
-
 def test_diff_names_fields_and_shows_both_sides(trace: Path, tmp_path: Path) -> None:
     changed = list(DIALOGUE)
     changed[3] = record(ReadSegment("scope/stream/0", 64, 100, "secret", 7))
@@ -548,15 +436,6 @@ def test_a_torn_trace_is_used_and_reported(trace: Path, tmp_path: Path) -> None:
     assert json.loads(run("stats", trace, "--json", status=1).stdout)["damages"][0]["torn"] is True
 
 
-def test_a_damaged_trace_is_used_and_reported(trace: Path) -> None:
-    data = bytearray(trace.read_bytes())
-    data[len(data) // 2] ^= 1
-    trace.write_bytes(data)
-    result = run("show", trace, status=1)
-    assert len(result.stdout.splitlines()) == len(DIALOGUE) - 3
-    assert "a block is damaged: " in result.stderr
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -577,20 +456,6 @@ def test_what_is_no_trace_is_named(tmp_path: Path, command: str, data: bytes, sa
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
     assert f"{path}: {said}" in run(command, path, status=1).stderr
-
-
-def test_a_capture_of_another_version_is_named(trace: Path) -> None:
-    data = bytearray(trace.read_bytes())
-    data[16:18] = struct.pack("<H", 4)
-    data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
-    trace.write_bytes(data)
-    assert "the trace has version 4; this release reads version 3" in run("show", trace, status=1).stderr
-
-
-def test_the_side_of_a_diff_that_is_at_fault_is_named(trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad").write_bytes(b"GIF89a")
-    assert f"{tmp_path / 'bad'}: this is no capture" in run("diff", tmp_path / "bad", trace, status=1).stderr
-    assert f"{tmp_path / 'bad'}: this is no capture" in run("diff", trace, tmp_path / "bad", status=1).stderr
 
 
 def test_view_writes_a_page_and_reports_damage(trace: Path, tmp_path: Path) -> None:
@@ -621,23 +486,6 @@ def test_a_filter_that_cannot_be_read_is_a_wrong_option(trace: Path) -> None:
 
 def test_a_name_without_a_form_is_a_wrong_option(trace: Path, tmp_path: Path) -> None:
     assert "ends in .wtrace" in run("convert", trace, tmp_path / "b.bin", status=2).stderr
-
-
-def test_a_folder_that_is_not_there_is_named(trace: Path, tmp_path: Path) -> None:
-    assert str(tmp_path / "no" / "b.jsonl") in run("convert", trace, tmp_path / "no" / "b.jsonl", status=1).stderr
-
-
-def test_the_event_of_another_recorder_is_shown_by_its_length(tmp_path: Path) -> None:
-    (tmp_path / "a.wtrace").write_bytes(capture([record(b"not JSON", kind=RecordKind.OPEN)]))
-    assert run("show", tmp_path / "a.wtrace").stdout.endswith("opened 8 bytes\n")
-
-
-def test_long_work_on_a_terminal_shows_how_far_it_is(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace_cli = sys.modules["segstore.cli.traces.trace"]
-
-    monkeypatch.setattr(trace_cli, "_LONG_WORK_BYTES", 10)
-    monkeypatch.setattr(trace_cli, "_is_terminal", lambda: True)
-    assert "a.wtrace" in run("stats", trace).stderr
 
 
 # --- following --------------------------------------------------------------------------------------------------------

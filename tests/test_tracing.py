@@ -12,20 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.traces import FileRecorder, TraceFile, UnknownSuffix, UnreadableTrace, redacted, write_trace
+from segstore.traces import FileRecorder, TraceFile, redacted, write_trace
 from segstore.wire import Hello, SealSegment, encode
-from segstore.wire.trace import (
-    FLUSH_AFTER_NS,
-    Block,
-    Damage,
-    Direction,
-    FixtureError,
-    Metadata,
-    NotATrace,
-    Record,
-    RecordKind,
-    read_blocks,
-)
+from segstore.wire.trace import FLUSH_AFTER_NS, Block, Damage, Direction, Metadata, Record, RecordKind, read_blocks
 from tests.wire.trace.traces import METADATA, capture, frame, record, records
 
 HELLO = encode(Hello(17, 5))
@@ -69,14 +58,6 @@ def test_a_trace_keeps_everything_in_either_form(
     assert forms[1] == forms[3]
 
 
-def test_the_form_is_detected_from_the_contents(tmp_path: Path) -> None:
-    write_trace(tmp_path / "a.jsonl", [record(HELLO)], lambda: METADATA)
-    (tmp_path / "a.jsonl").rename(tmp_path / "a.wtrace")
-    with TraceFile(tmp_path / "a.wtrace") as opened:
-        assert opened.form == "fixture"
-        assert list(opened.records()) == [record(HELLO)]
-
-
 def test_a_trace_can_be_written_onto_itself(tmp_path: Path) -> None:
     path = tmp_path / "a.wtrace"
     path.write_bytes(capture([record(HELLO, at=at) for at in range(10)]))
@@ -84,59 +65,6 @@ def test_a_trace_can_be_written_onto_itself(tmp_path: Path) -> None:
         write_trace(path, (each for each in opened.records() if each.ts_ns % 2), lambda: opened.metadata)
     assert [each.ts_ns for each in read(path)[0]] == [1, 3, 5, 7, 9]
     assert read(path)[1] == METADATA
-
-
-def test_a_trace_that_cannot_be_finished_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "a.wtrace"
-    path.write_bytes(b"before")
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"segstore_trace": 2}\n{"at_ns": 0}\n')
-    with TraceFile(bad) as opened, pytest.raises(UnreadableTrace):
-        write_trace(path, opened.records(), lambda: opened.metadata)
-    assert path.read_bytes() == b"before"
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, bad.name])
-
-
-def test_a_name_that_does_not_say_the_form_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnknownSuffix, match=r"ends in \.wtrace"):
-        write_trace(tmp_path / "trace", [], lambda: METADATA)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_damages_are_kept_and_the_rest_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.wtrace"
-    path.write_bytes(capture([record(HELLO, at=at) for at in range(7)])[:-20])
-    found, _, damages = read(path)
-    assert [each.ts_ns for each in found] == [0, 1, 2, 3, 4, 5]
-    assert [damage.torn for damage in damages] == [True]
-
-
-def test_an_empty_file_is_a_torn_capture_and_another_no_trace(tmp_path: Path) -> None:
-    path = tmp_path / "a.wtrace"
-    path.write_bytes(b"")
-    assert [str(damage) for damage in read(path)[2]] == ["the file is empty"]
-    path.write_bytes(b"GIF89a")
-    with pytest.raises(UnreadableTrace, match=f"{path}: this is no capture") as caught:
-        read(path)
-    assert caught.value.path == path
-    assert isinstance(caught.value.__cause__, NotATrace)
-
-
-def test_a_fixture_that_is_no_text_is_named_by_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"segstore_trace": 2}\n{"\xff": 1}\n')
-    with pytest.raises(UnreadableTrace, match=f"{path}: line 2: not UTF-8 at byte 2") as caught:
-        read(path)
-    assert isinstance(caught.value.__cause__, FixtureError)
-
-
-@pytest.mark.parametrize("name", ["a.wtrace", "a.jsonl"])
-def test_all_bytes_of_a_file_are_reported_as_progress(tmp_path: Path, name: str) -> None:
-    write_trace(tmp_path / name, [record(HELLO, at=at) for at in range(9)], lambda: METADATA)
-    done: list[int] = []
-    with TraceFile(tmp_path / name) as opened:
-        list(opened.records(done.append))
-    assert sum(done) == opened.size
 
 
 def test_redaction_takes_tokens_out_of_frames_and_of_halves() -> None:
@@ -210,15 +138,6 @@ def test_only_its_owner_can_read_what_is_written(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
-def test_a_recording_leaves_tokens_out_unless_they_are_asked_for(tmp_path: Path) -> None:
-    recorder = FileRecorder(tmp_path / "a.wtrace", recorder="test", wire_version=17)
-    recorder.received(1, encode(SealSegment(1, "s", "secret")))
-    recorder.received(1, encode(SealSegment(2, "s", "secret"))[:-1])
-    recorder.close()
-    assert b"secre" not in (tmp_path / "a.wtrace").read_bytes()
-    assert len(read(tmp_path / "a.wtrace")[0]) == 2
-
-
 def test_a_full_disk_ends_the_recording_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,20 +190,6 @@ def test_an_error_of_writing_a_trace_names_it_and_leaves_no_part(
     assert raised.value.filename == str(target)
     assert raised.value.filename2 is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_writing_to_a_pipe_names_it(tmp_path: Path) -> None:
-    pipe = tmp_path / "a.jsonl"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-
-    def records() -> Iterator[Record]:
-        os.close(reader)
-        yield Record(1, 1, Direction.REQUEST, RecordKind.OPEN, b"{}")
-
-    with pytest.raises(BrokenPipeError) as raised:
-        write_trace(pipe, records(), Metadata)
-    assert raised.value.filename == str(pipe)
 
 
 def test_blocks_that_are_full_are_written_in_whole_pages_and_read_back_the_same(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ class ClusterSettings(BaseModel):
     history_bytes: int = Field(default=KEPT_BYTES, ge=0)
     """With an HTTP port: bytes of the latest traffic to keep in memory for the live page; 0 keeps no traffic."""
     published_host: str | None = None
-    """Host name to announce to clients; default: --host. With TLS on a loopback address the default is "localhost",
-    because a certificate names hosts; in place of 0.0.0.0 or :: it is the loopback address."""
+    """Host name to announce to clients; default: --host. With TLS on a loopback address, the default is "localhost",
+    because a certificate names hosts; for 0.0.0.0 or ::, it is the loopback address."""
     ownership: OwnershipSettings = OwnershipSettings()
     """How several stores own their containers."""
     data: Path | None = None

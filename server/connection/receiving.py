@@ -147,7 +147,7 @@ class Received:
         self.has_part = False
 
     def is_pending(self) -> bool:
-        """Whether anything is to be executed or refused."""
+        """Whether items or bytes wait to be executed or refused."""
         return self.at < self.end or bool(self.backlog) or self.problem is not None
 
     @property

@@ -59,7 +59,7 @@ def _writer_bytes(key: tuple[str, bytes]) -> int:
 
 
 class _Expiry(NamedTuple):
-    """When a writer's token ends, and the timer for it."""
+    """The end of a writer's token, and its timer."""
 
     at_s: float
     timer: TimerHandle
@@ -117,8 +117,8 @@ class Session:
         blocks: AppendBlockDecoder | None = None,
         whole_frames: bool = False,
     ) -> None:
-        """on_reply: called when the output becomes non-empty or the session ends; acknowledgements of appends excepted,
-        for which the caller of `receive_all` looks. blocks: the decoder of append blocks;
+        """on_reply: called when the output becomes non-empty or the session ends, except for acknowledgements of
+        appends, which the caller of `receive_all` checks. blocks: the decoder of append blocks;
         None if no appends are received. whole_frames: each buffer of `out` is a whole frame.
         """
         self.peer = peer
@@ -148,7 +148,7 @@ class Session:
         self._gone: set[tuple[str, bytes]] = set()
         """The writers whose segments no longer existed at the last check."""
         self._expiries: dict[tuple[str, bytes], _Expiry] = {}
-        """When the token ends with which a writer was set up, and the timer for it."""
+        """The end of the token with which a writer was set up, and its timer."""
         self._transients: set[str] = set()
 
     @property

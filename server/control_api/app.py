@@ -32,7 +32,6 @@ from segstore.server.control_api.routes import (
     containers,
     decisions,
     faults,
-    page,
     recordings,
     requests,
     segments,
@@ -49,7 +48,7 @@ _WITH_TRAFFIC: Final = (
     asserting.router,  # before `requests`, whose paths end in a number
     requests.router,
     recordings.router,
-    page.router,
+    about.page,
 )
 _OF_CONTENTS: Final = (*contents.ROUTERS, arranging.router, events.router)
 _OF_STORES: Final = (

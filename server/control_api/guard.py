@@ -122,7 +122,8 @@ class Guard:
 
     bound: the host that the server listens on. names: other allowed host names in requests. token: the token that
     requests must carry; None for no token. refusal: makes the response of a refused request. yaml_paths: where a body
-    may also be YAML.
+    may also be YAML. abandons: whether any request ends with its client's connection; else only requests that change
+    nothing.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Guard:
         token: bytes | None = None,
         refusal: Callable[[ApiProblem], Response] = refusal_of,
         yaml_paths: Collection[str] = (),
+        abandons: bool = False,
     ) -> None:
         self._app = app
         self._loopback_only = is_loopback(bound)
@@ -141,6 +143,7 @@ class Guard:
         self._token = token
         self._refusal = refusal
         self._yaml_paths = yaml_paths
+        self._abandons = abandons
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
@@ -166,7 +169,7 @@ class Guard:
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         answering = self._app(scope, receiving, sending)
-        await (_until_gone(answering, receive) if _changes_nothing(scope) else answering)
+        await (_until_gone(answering, receive) if self._abandons or _changes_nothing(scope) else answering)
 
     def _check(self, scope: Scope) -> None:
         headers: dict[bytes, list[str]] = {}

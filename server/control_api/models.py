@@ -377,7 +377,7 @@ class ActiveToxic(BaseModel):
 
 
 class ActiveToxics(BaseModel):
-    """The toxics, in the order in which they follow each other."""
+    """The toxics, in the order in which they apply."""
 
     toxics: list[ActiveToxic]
 
@@ -403,7 +403,11 @@ class NewRecording(RequestBody):
         description="Made up if omitted. Without slashes, backslashes or control characters, and not . or ..",
     )
     max_bytes: int = Field(
-        default=DEFAULT_BYTES, ge=1, le=MOST_BYTES, strict=True, description="Where the recording ends by itself."
+        default=DEFAULT_BYTES,
+        ge=1,
+        le=MOST_BYTES,
+        strict=True,
+        description="Size at which the recording ends by itself.",
     )
 
 

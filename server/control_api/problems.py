@@ -1,6 +1,6 @@
 """Error responses of the control API: status, location and one sentence (RFC 9457).
 
-All errors have this form, whether the guard, the web library or a route raises them. Of the request, only names are
+All errors have this form, whether the guard, the web library or a route raises them. Only names from the request are
 echoed.
 """
 

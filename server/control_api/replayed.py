@@ -1,6 +1,6 @@
 """Routes of a server that answers from a trace: the requests that the trace does not answer.
 
-A problem is described when it is asked for, one per loop iteration, because comparing large frames takes time.
+Problems are described on request, one per loop iteration, because comparing large frames takes time.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Controller:
         self._begin()
 
     def _begin(self) -> None:
-        """Set the timers of the state's unfinished work, and create the system scope if it is configured."""
+        """Sets the timers of the state's unfinished work, and creates the system scope if it is configured."""
         core = self._core
         if core.config.system_scope and SYSTEM_SCOPE not in core.state.scopes:
             core.record(op.ScopeCreated(SYSTEM_SCOPE, core.now_ms()))
@@ -122,17 +122,17 @@ class Controller:
         return self._core.config
 
     async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Create a stream and set its timers."""
+        """Creates a stream and sets its timers."""
         await self.streams.create(scope, stream, config)
         self.upkeep.watch(scope, stream)
 
     async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Update a stream's configuration and its timers."""
+        """Updates a stream's configuration and its timers."""
         await self.streams.update(scope, stream, config)
         self.upkeep.watch(scope, stream)
 
     def check_memory(self, request_bytes: int) -> None:
-        """Refuse a request that makes the state grow with `MemoryFull` if memory is full."""
+        """Refuses a request that makes the state grow with `MemoryFull` if memory is full."""
         self._core.memory.check(request_bytes)
 
     def next_due_ms(self) -> int | None:

@@ -114,8 +114,8 @@ class SegmentAdmin(ABC):
 
     @abstractmethod
     def owner_of(self, segment: str) -> Endpoint:
-        """Where clients find the store that owns the segment's container, whether or not the segment exists. Raises
-        NobodyOwns.
+        """Returns the address of the store that owns the segment's container, even if the segment does not exist.
+        Raises NobodyOwns.
         """
 
     @abstractmethod
@@ -133,17 +133,17 @@ class SegmentAdmin(ABC):
         raise SegmentStoreFailed(segment, did) from StoreRefused(reply)
 
     async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
-        """Create a segment of a stream, or of a transaction."""
+        """Creates a segment of a stream, or of a transaction."""
         request = CreateSegment(0, segment, scaling.kind, scaling.target_rate, "", rollover_bytes)
         await self._done(segment, "create", request)
 
     async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
-        """Set the segment's scaling policy; a sealed segment keeps its own."""
+        """Sets the segment's scaling policy; a sealed segment keeps its own."""
         request = UpdateSegmentPolicy(0, segment, scaling.kind, scaling.target_rate, "")
         await self._done(segment, "update", request)
 
     async def seal_segment(self, segment: str) -> int:
-        """Seal it and return its length."""
+        """Seals a segment and returns its length."""
         await self._done(segment, "seal", SealSegment(0, segment, ""))
         return await self.segment_length(segment)
 
@@ -160,14 +160,14 @@ class SegmentAdmin(ABC):
         return info
 
     async def append_event(self, segment: str, number: int, event: bytes) -> None:
-        """Append an event, with its header, as `CONTROLLER_WRITER`; a no-op if it has appended this number."""
+        """Appends an event, with its header, as `CONTROLLER_WRITER`; a no-op if it has appended this number."""
         set_up = SetupAppend(0, CONTROLLER_WRITER, segment, "")
         if (await self._done(segment, "set up appends to", set_up)).last_event_number < number:
             append = AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, 0)
             await self._done(segment, "append to", append)
 
     async def append_events(self, segment: str, writer: UUID, events: Sequence[bytes]) -> int | None:
-        """Append events, which have headers, at once and with the writer's next numbers.
+        """Appends events, which have headers, at once and with the writer's next numbers.
 
         Return the offset of the first; None if the segment is sealed and nothing was written.
         """
@@ -182,7 +182,7 @@ class SegmentAdmin(ABC):
         return reply.current_segment_write_offset - len(data)
 
     async def read_segment(self, segment: str, offset: int, size: int) -> bytes:
-        """Read `size` bytes from `offset`, all of which must be there."""
+        """Reads `size` bytes from `offset`; all of them must exist."""
         parts = []
         while size > 0:
             request = ReadSegment(segment, offset, size, "")
@@ -217,12 +217,12 @@ class SegmentAdmin(ABC):
         await self._done(target, "merge into", request)
 
     async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
-        """Create a table segment whose keys have a fixed length; 0: any length."""
+        """Creates a table segment whose keys have a fixed length; 0: any length."""
         request = CreateTableSegment(0, segment, False, key_bytes, "", rollover_bytes)
         await self._done(segment, "create", request)
 
     async def delete_table(self, segment: str) -> None:
-        """Delete a table segment with all that is in it."""
+        """Deletes a table segment with all that is in it."""
         request = DeleteTableSegment(0, segment, False, "")
         await self._done(segment, "delete", request)
 
@@ -236,7 +236,7 @@ class SegmentAdmin(ABC):
         await self._done(segment, "remove keys from", RemoveTableKeys(0, segment, "", tuple(map(TableKey, keys))))
 
     async def read_table(self, segment: str, count: int, first: bytes = b"", last: bytes = b"") -> list[TableEntry]:
-        """Read about `count` entries of a table segment by key, from key `first` to `last`; b"" for any."""
+        """Reads about `count` entries of a table segment by key, from key `first` to `last`; b"" for any."""
         args = TableIteratorArgs(b"", b"", first, last)
         reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
         return list(reply.entries.entries)

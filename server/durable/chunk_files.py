@@ -4,7 +4,7 @@ A file consists of data, a table with the CRC-32 of each 32 KiB block of the dat
 version, the file's number, length of the data, block size, CRC of the table, CRC of the footer itself. The snapshot
 that refers to the file also records the table's CRC, so a replaced file is detected. Several segments can share a file.
 
-Invariant: every byte returned to a caller was verified by its checksum when it was read from the file; ``DataDamaged``
+Invariant: every byte returned to a caller was verified by its checksum when it was read from the file; `DataDamaged`
 otherwise. Blocks that were read are cached, up to a limit in bytes; files are not kept open.
 
 Refused: writing to an existing file.
@@ -54,7 +54,7 @@ def _blocks(length: int) -> int:
 
 
 def write(files: Files, folder: Path, number: int, parts: Iterable[Buffer]) -> ChunkFileInfo:
-    """Writes a file of these parts, in order, and waits until it is on disk. Raises ``OSError``."""
+    """Writes a file of these parts, in order, and waits until it is on disk. Raises `OSError`."""
     descriptor = files.create(folder / file_name(number))
     try:
         table = bytearray()
@@ -87,7 +87,7 @@ def _footer(info: ChunkFileInfo) -> bytes:
 
 
 class BlockCache:
-    """LRU cache of blocks, with at most ``max_bytes``."""
+    """LRU cache of blocks, with at most `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -132,7 +132,7 @@ class ChunkFile:
         self._table: bytes | None = None
 
     def views(self, at: int, size: int) -> list[memoryview]:
-        """Returns ``size`` bytes from ``at``, in views that never change. Raises ``DataDamaged``."""
+        """Returns `size` bytes from `at`, in views that never change. Raises `DataDamaged`."""
         if size <= 0:
             return []
         first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
@@ -155,13 +155,13 @@ class ChunkFile:
         return views
 
     def read(self, at: int, size: int) -> bytes:
-        """As ``views``, but without the cache, which belongs to another thread. Raises ``DataDamaged``."""
+        """As `views`, but without the cache, which belongs to another thread. Raises `DataDamaged`."""
         first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
         at -= first * BLOCK_BYTES
         return b"".join(self.read_blocks(first, last))[at : at + size]
 
     def read_blocks(self, first: int, last: int) -> list[bytes]:
-        """Returns verified blocks from the file. Raises ``DataDamaged``."""
+        """Returns verified blocks from the file. Raises `DataDamaged`."""
         start = first * BLOCK_BYTES
         wanted = min((last + 1) * BLOCK_BYTES, self.info.length) - start
         try:
@@ -196,7 +196,7 @@ class ChunkFile:
 
 
 def check(file: ChunkFile) -> None:
-    """Reads and verifies a whole file. Raises ``DataDamaged``."""
+    """Reads and verifies a whole file. Raises `DataDamaged`."""
     blocks = _blocks(file.info.length)
     for first in range(0, blocks, 128):
         file.read_blocks(first, min(first + 128, blocks) - 1)

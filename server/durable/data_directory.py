@@ -9,11 +9,11 @@
 A process owns the directory while it holds a lock on the directory itself, which the system releases when the process
 ends.
 
-Invariants: whatever the manifest names is complete and on disk before it is named, and is removed only when no manifest
-names it. Files with these names that the manifest does not name were left by a crash, and are removed. `committed` is
-written after a commit and before its acknowledgement, without waiting for the disk: its number is never too high,
-survives the process, and after a power loss may be older than the journal. A process writes only to files that it
-created, including `committed`, so files with hard links elsewhere are not changed.
+Invariants: a file is complete and on disk before the manifest names it, and is removed only when no manifest names it.
+Files with these names that the manifest does not name were left by a crash, and are removed. `committed` is written
+after a commit and before its acknowledgement, without waiting for the disk: its number is never too high, survives the
+process, and after a power loss may be older than the journal. A process writes only to files that it created, including
+`committed`, so files with hard links elsewhere are not changed.
 
 Refused with one sentence and without any change: a directory of another process, another format, another cluster, or
 other containers; a directory that contains foreign files, or anything but regular files and folders; a corrupt or
@@ -387,7 +387,9 @@ class DataDirectory:
         return False
 
     def note(self, number: int) -> None:
-        """Records that batches up to `number` are durable. Any thread may call it, one at a time. Raises `OSError`."""
+        """Records that batches up to `number` are durable. Any thread may call it, but calls must not overlap. Raises
+        `OSError`.
+        """
         head = _MARK.pack(_MARK_MAGIC, number, 0)[:-4]
         self.files.write_at(self._mark, head + crc32(head).to_bytes(4), 0)
 
@@ -397,7 +399,7 @@ class DataDirectory:
         self.manifest = manifest
 
     def change(self, **fields: Any) -> None:
-        """As `put`, with the current manifest and changed fields."""
+        """Calls `put` with the current manifest and changed fields."""
         self.put(msgspec.structs.replace(self.manifest, **fields))
 
     def _put(self, manifest: Manifest) -> None:

@@ -158,7 +158,7 @@ class Durability:
         return self._directory
 
     def open(self) -> None:
-        """Take the directory, new or old. Raises `DataError`; see `DataDirectory.open`."""
+        """Takes the directory, new or old. Raises `DataError`; see `DataDirectory.open`."""
         self._directory = self._take_directory()
         self._recovery = Recovery(self._directory, self.cache)
 
@@ -186,7 +186,7 @@ class Durability:
         return self._committer
 
     def recover(self, containers: Mapping[int, Container]) -> None:
-        """Give empty containers the state that the directory has of them. Raises `DataError`."""
+        """Restores the directory's state into empty containers. Raises `DataError`."""
         assert self._recovery is not None, "open comes first"
         self._recovery.fill(containers, self._container_count)
         self._containers, self._chunks = containers, self._recovery.chunks
@@ -196,7 +196,7 @@ class Durability:
     # --- running ----------------------------------------------------------------------------------------------------
 
     async def start(self, on_failure: Callable[[str], None] | None = None) -> None:
-        """Begin to commit. Raises `DataError`. on_failure: called with one sentence when the journal fails."""
+        """Begins to commit. Raises `DataError`. on_failure: called with one sentence when the journal fails."""
         directory, found = self.directory, self._recovery
         assert found is not None, "recover comes first"
         self._recovery = None

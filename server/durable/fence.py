@@ -1,6 +1,6 @@
 """Containers that several processes can open: the last process to open a container fences the earlier owners.
 
-Each opening has a data directory of its own, named by its epoch, in the container's folder:
+Every opening creates a data directory, named by its epoch, in the container's folder:
 
     containers/3/epoch-0000000007
 

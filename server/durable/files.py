@@ -1,6 +1,6 @@
 """File operations of a data directory, replaceable in tests to simulate full and failing disks.
 
-Invariants: a call that returns has done all of its work, and raises ``OSError`` otherwise; a created file did not exist
+Invariants: a call that returns has done all of its work, and raises `OSError` otherwise; a created file did not exist
 before; files and folders are accessible to their owner only; only regular files are read: symbolic links are not
 followed, and opening a FIFO does not block.
 """
@@ -66,11 +66,11 @@ class Files:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def create_direct(self, path: Path) -> int:
-        """As ``create``, for a file that is written with direct I/O where the file system supports it.
+        """Creates a file that is written with direct I/O if the file system supports it.
 
-        Writes should be whole pages, aligned in the file and in memory (as an ``mmap`` is). ``write`` falls back to the
-        page cache for other data, or if the device refuses pages of this size; later calls of ``write_at`` and
-        ``write_durably`` have no fallback.
+        Writes should be whole pages, aligned in the file and in memory (as an `mmap` is). `write` falls back to the
+        page cache for other data, or if the device refuses pages of this size; later calls of `write_at` and
+        `write_durably` have no fallback.
         """
         descriptor = self.create(path)
         with suppress(OSError):  # not every file system can
@@ -78,7 +78,7 @@ class Files:
         return descriptor
 
     def write(self, descriptor: int, data: Buffer) -> None:
-        """Writes all of ``data``. If direct I/O is refused, this and all later data go through the page cache."""
+        """Writes all of `data`. If direct I/O is refused, this and all later data go through the page cache."""
         view = memoryview(data)
         while view:
             try:
@@ -97,7 +97,7 @@ class Files:
             os.close(descriptor)
 
     def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
-        """Writes all of ``data`` at an offset."""
+        """Writes all of `data` at an offset."""
         _write_at(descriptor, data, at)
 
     def sync(self, descriptor: int) -> None:
@@ -111,7 +111,7 @@ class Files:
         os.fdatasync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Replaces ``target`` with ``source`` atomically."""
+        """Replaces `target` with `source` atomically."""
         source.replace(target)
         self.sync_folder(target.parent)
 

@@ -42,7 +42,7 @@ _GROUP: Final = Struct(">16sQQQ")
 _SALT_BYTES: Final = 16
 _CRC_BYTES: Final = 4
 _MEMORY_BYTES: Final = 256 * 1024
-"""Size of the pieces in which a file is written."""
+"""Size of a single write to a file."""
 _ZEROS: Final = bytes(1024 * 1024)
 
 

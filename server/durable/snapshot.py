@@ -8,8 +8,7 @@ then the snapshot. 3. `install`, on the loop again, replaces the saved chunks wi
 Containers are captured one by one, each container with the number of its last batch; recovery applies the operations of
 later batches. So a capture blocks the loop for one container at a time.
 
-A chunk file of which less than half is in use is rewritten (`sparse`), so that truncated and deleted data release their
-disk space.
+A chunk file less than half in use is rewritten (`sparse`), so that truncated and deleted data release their disk space.
 
 Invariant: a restored container equals the captured container, except for waiting readers and owners of transient
 segments. The manifest has the CRC of the whole file; the caller of `read` has checked it.
@@ -138,7 +137,7 @@ class Snapshot(NamedTuple):
 
 
 def sparse(containers: Iterable[Container]) -> set[int]:
-    """Returns the numbers of chunk files of which less than half is in use."""
+    """Returns the numbers of chunk files less than half in use."""
     used: dict[int, tuple[int, int]] = {}
     for chunk, size in _file_chunks(containers):
         assert isinstance(chunk.source, ChunkFile)

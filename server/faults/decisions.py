@@ -4,9 +4,8 @@ Invariants: the same rules, seed and workload give the same decisions, in the sa
 seed, the rule's name, the connection's number and the number of earlier draws on that connection, so they do not depend
 on how connections are interleaved. No clock, no I/O.
 
-Rules are evaluated in order. Delays and holds of all firing rules add up. Of the other actions, the first that fires is
-taken; later rules with such actions are not evaluated and count nothing. Replies that a rule has made are not evaluated
-again.
+Rules are evaluated in order. Delays and holds of all firing rules add up. The first other action that fires is taken;
+later rules with such actions are not evaluated and do not count. Replies that a rule has made are not evaluated again.
 """
 
 from __future__ import annotations

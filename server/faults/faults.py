@@ -384,7 +384,7 @@ class Faults(Decider):
 def fault_decorator(add: Callable[..., str], match: str, rest: RuleOptions) -> Callable[[F], F]:
     """Returns a decorator that adds a function as a rule. add: `Faults.add`, or a call of the same kind.
 
-    Raises ValueError where the decorator itself was given the function, or an action beside it.
+    Raises ValueError if the decorator is used without a call, or with an action.
     """
     if callable(match):
         raise ValueError('write @….fault() or @….fault("type = …"): without parentheses, no rule is made')

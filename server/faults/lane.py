@@ -150,9 +150,9 @@ class Lane:
         self._refused: dict[_WriterKey, Error | None] = {}
         """Writers with an append refused by a rule, with the error; None for a refused set-up."""
         self._hidden: dict[_WriterKey, tuple[int, Error]] = {}
-        """The first event number of the refused appends that the store may have executed all the same."""
+        """First event number of the refused appends that the store may still have executed."""
         self._instead: deque[tuple[int, bytes, Seen, Plan, bool]] = deque()
-        """Replies in place of the store's, each behind the replies to the requests before the mark."""
+        """Replies that replace the store's replies, behind the replies to the requests before their marks."""
 
     @property
     def replies_bytes(self) -> int:
@@ -289,7 +289,7 @@ class Lane:
         self._on_effects([] if self.is_deaf else self._act(request))
 
     def _act(self, request: Execute) -> list[Effect]:
-        """Executes a request, or applies the action of its plan in place of that."""
+        """Executes a request, or applies its plan's action instead."""
         item, seen, plan = request.item, request.seen, request.plan
         action = plan.action
         if type(item) is Append and self._refused and not _replaces_request(action):
@@ -318,7 +318,7 @@ class Lane:
         return [request] * (2 if twice else 1)
 
     def _refuse(self, asked: PlannedReply, error: Error, *, ask_rules: bool) -> list[Effect]:
-        """Answers a request in place of the store, behind all that the store has yet to answer."""
+        """Answers a request instead of the store, behind all pending replies of the store."""
         effects: list[Effect] = []
         frame = self._error(asked.seen, error, effects)
         self._note(asked.seen, [frame])
@@ -337,7 +337,7 @@ class Lane:
             effects += self._finish("a fault rule refused a writer's event number")
 
     def _error(self, seen: Seen, action: Error, effects: list[Effect]) -> bytes:
-        """The frame of an error that takes the place of the store's reply; the writer has to be set up again."""
+        """Returns the frame of an error that replaces the store's reply; the writer must be set up again."""
         reply = refusal(action, seen)
         writer = seen.writer_id
         if seen.type_name in _OF_WRITERS and writer is not None and _refuses_writer(reply):
@@ -417,14 +417,14 @@ class Lane:
         return self._leave([])
 
     def replies_ended(self) -> list[Effect]:
-        """The store sends no more: replies in place of its own wait for nothing."""
+        """Reports that the store sends no more replies: replacement replies no longer wait for its replies."""
         effects: list[Effect] = []
         if not self._has_ended:
             self._answer_instead(effects, all_of_them=True)
         return self._leave(effects)
 
     def _instead_of(self, asked: PlannedReply) -> Error | None:
-        """The error that the client receives in place of the store's reply to a request."""
+        """Returns the error that the client receives instead of the store's reply to a request."""
         seen, action = asked.seen, asked.plan.action
         if isinstance(action, Error):
             return action
@@ -549,7 +549,7 @@ class Lane:
         return [Finish(why)]
 
     def _close(self, frames: list[bytes], plan: Plan, action: Close, wait: Wait, effects: list[Effect]) -> None:
-        """Ends the connection in place of a reply, or within it."""
+        """Ends the connection instead of sending a reply, or within the reply."""
         if action.reply_bytes:
             self._outgoing.add([b"".join(frames)[: action.reply_bytes]], (), wait)
         effects += self._end(_reason(plan, action), reset=action.reset)
@@ -576,7 +576,7 @@ def _refuses_writer(reply: Command) -> bool:
 
 
 def _replaces_request(action: Action | None) -> bool:
-    """Whether an action takes the place of the execution of a request."""
+    """Whether an action replaces the execution of a request."""
     match action:
         case Error(at="before") | Close(close="before") | Drop(drop="request"):
             return True

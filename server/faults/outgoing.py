@@ -60,7 +60,7 @@ class OutgoingReplies:
 
     @property
     def is_open(self) -> bool:
-        """Whether a reply for which no rule has planned a wait leaves at once."""
+        """Whether a reply without a planned wait leaves at once."""
         return not self._queue and not self._faults.round_trip_s(self._store)
 
     def add(self, frames: Sequence[bytes], seen: Sequence[Seen], wait: Wait) -> None:

@@ -67,7 +67,7 @@ class PendingRequests:
         return room
 
     def add_appends(self, writer: bytes, appends: list[tuple[int, int]], first: Seen) -> None:
-        """Remembers appends of one writer, by event number and request id, for which there is no plan.
+        """Remembers appends of one writer without a plan, by event number and request id.
 
         first: the first append; later appends differ in their numbers and the request id.
         """

@@ -229,5 +229,5 @@ class WithSnapshots:
         await self._snapshots.restore(name)
 
     async def reset(self) -> None:
-        """As `restore`, to an empty server. Raises SnapshotRefused."""
+        """Restores an empty server. Raises SnapshotRefused."""
         await self._snapshots.reset()

@@ -4,10 +4,10 @@ A client that batches by time puts more or fewer events into one append than in 
 same: the appends of one writer to one segment have the same bytes in sequence and the same event numbers. So the bytes
 of an append that the trace lacks may continue where the last matched append of its writer ended.
 
-When the trace cuts a connection, the next set-up of the writer says which of the cut appends were stored. Stored
-appends belong to the writer's run. Lost appends do not, because the client sent them again later; they only mark
-where to cut. A client that reconnects at another moment continues after the last event that a set-up reported as
-stored, or that it has sent since.
+When the trace cuts a connection, the writer's next set-up shows which cut appends were stored. Stored appends belong to
+the writer's run. Lost appends do not, because the client sent them again later; they only mark where to cut. A client
+that reconnects at another moment continues after the last event that a set-up reported as stored, or that it has sent
+since.
 
 Pure. Invariants: each byte of an append of the trace is matched once, in order. Only appends that the trace
 acknowledges or that were stored match in another batch, because a refusal applies to one append. Conditional appends
@@ -98,7 +98,7 @@ class Batches:
         return self._runs.setdefault((item.writer_id.bytes, item.segment), _Run())
 
     def known(self, step: Step) -> int | None:
-        """Returns the last event number with which to answer a set-up now; None if the trace refuses the set-up.
+        """Returns the last event number for the answer to a set-up now; None if the trace refuses the set-up.
 
         It is the number in the trace, unless the client has not sent all events up to it yet.
         """

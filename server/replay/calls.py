@@ -228,7 +228,7 @@ class CallReplay:
         return translated_call(step.answer, self._ids.right, store, controller)
 
     def refusal(self, call: Call, answer: Call) -> str:
-        """How a call that was forwarded has been refused; "" if it was not.
+        """Returns how a forwarded call was refused; "" if it was not.
 
         It is refused with any status but OK, and where a scope or a stream is not found about which the trace has
         answered calls.

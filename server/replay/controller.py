@@ -54,7 +54,7 @@ _MOST_SEGMENTS: Final = 20_000
 
 
 def named_segments(steps: Iterable[Step]) -> list[SegmentName]:
-    """The segments that the requests of a trace name, in the order in which they appear, each once."""
+    """Returns the segments named by the requests of a trace, without repetition, in order of appearance."""
     found = dict.fromkeys(name for step in steps for name in segments_of(step.item))
     return [SegmentName.parse(name) for name in found if name]
 

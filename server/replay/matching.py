@@ -188,7 +188,7 @@ class Replay:
         return tuple(ScriptedReply(translated(each.frame), each.delay_ns) for each in step.replies)
 
     def _matched(self, item: Command | Append) -> TraceAnswer | None:
-        """The answer in the mode "match", whatever has come before."""
+        """Returns the answer in the mode "match", regardless of earlier requests."""
         if isinstance(item, Append):
             writer_id, segment = self.ids.traced(item.writer_id), self.ids.names.get(item.segment, item.segment)
             lost = self._batches.lost(item, writer_id, segment)

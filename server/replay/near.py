@@ -28,7 +28,7 @@ _MOST_COMPARED: Final = 2_000
 _MOST_ALIKE: Final = 256
 """Bytes or characters of a field that are compared at either end, to find the nearest request."""
 _AS_NEAR: Final = 0.5
-"""How much less alike than the nearest request another may be to be listed."""
+"""Maximum difference in likeness to the nearest request; requests within it are listed."""
 _FIELDS_SHOWN: Final = 4
 _LONGEST_VALUE: Final = 288
 _EVENT_HEADER_BYTES: Final = 8

@@ -85,7 +85,7 @@ def first_unused(steps: Iterable[S]) -> S | None:
 
 
 def type_of(item: Command | Append) -> str:
-    """The type name of a request; an append is APPEND_BLOCK_END, whichever frames it came in."""
+    """Returns the type name of a request; an append is APPEND_BLOCK_END, regardless of its frames."""
     return "APPEND_BLOCK_END" if isinstance(item, Append) else item.type_name
 
 

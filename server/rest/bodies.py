@@ -186,7 +186,7 @@ def _retention(given: RetentionConfig) -> m.RetentionPolicy:
 
 
 def _duration_ms(days: int, exact: TimeBasedRetention | None) -> int:
-    """Returns a time; `exact` counts only if there are no days beside it."""
+    """Returns a time; `exact` counts only without days."""
     if days or exact is None:
         return days * _DAY_MS
     if exact.days is None or exact.hours is None or exact.minutes is None:

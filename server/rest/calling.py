@@ -1,9 +1,9 @@
 """Methods of the gRPC API that operations of the REST API call, seen by `Calls` as the calls of clients are.
 
-So a recording has them, and fault rules apply to them: a status or another answer that a rule gives becomes the HTTP
-status that the method's own failure has. They have no metadata. Under a rule that drops or holds them, the request is
-not answered until the rule releases them, or the server is reset or stops. If the client disconnects meanwhile, it is
-not executed any more.
+So recordings contain them, and fault rules apply to them: a rule's status or answer becomes the HTTP status of the same
+result of the method. They have no metadata. Under a rule that drops or holds them, the request is not answered until
+the rule releases them, or the server is reset or stops. If the client disconnects meanwhile, it is not executed any
+more.
 """
 
 from __future__ import annotations

@@ -25,4 +25,5 @@ class RestApi(HttpListener):
     async def start(self) -> None:
         """Starts listening. Raises AddressInUse, CannotListen."""
         app = make_app(self._answering)
-        await self.listen(Guard(app, bound=self._host, names=self._names, refusal=refused))
+        # The controller completes work that it has started.
+        await self.listen(Guard(app, bound=self._host, names=self._names, refusal=refused, abandons=True))

@@ -143,7 +143,7 @@ class SharedFolder(NamedTuple):
             raise
 
     def _located(self, error: DirectoryDamaged, epoch: ContainerEpoch) -> DirectoryDamaged:
-        """Returns the error with the file's path in the previous epoch, from which the file was taken over."""
+        """Returns the error with the file's path in the previous epoch, where the file came from."""
         file, before = error.file, current(epoch.older())
         if before is not None and file.parent == epoch.path:
             file = before.path / file.name
@@ -264,7 +264,7 @@ class FolderStorage:
             raise Disconnected(f"container {container_id} is not opened: the store shuts down")
 
     def _begin(self, container_id: int, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Starts work for which the next opening of a container waits."""
+        """Starts work that delays the next opening of a container."""
 
         def ended(task: asyncio.Task[T]) -> None:
             if self._ending.get(container_id) is task:

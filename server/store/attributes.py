@@ -4,10 +4,10 @@ An attribute maps a UUID to an int64. Ids whose first half is -2^63 are *core* a
 value -2^63 means "no value": on the wire it marks an absent attribute, and it can be stored, as the reference does for
 ids that it looked up and did not find.
 
-Invariant: ``evaluate`` changes nothing; it returns the values to store or raises ``BadAttribute``. All updates of a
+Invariant: `evaluate` changes nothing; it returns the values to store or raises `BadAttribute`. All updates of a
 request are checked against the values before the request.
 
-Follows ``Attributes``, ``AttributeUpdateType`` and ``SegmentMetadataUpdateTransaction.preProcessAttributes``.
+Follows `Attributes`, `AttributeUpdateType` and `SegmentMetadataUpdateTransaction.preProcessAttributes`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CORE_PREFIX: Final = 1 << 63
 
 
 def core_id(number: int) -> UUID:
-    """The id of core attribute ``number``, a non-negative int64."""
+    """The id of core attribute `number`, a non-negative int64."""
     return UUID(int=_CORE_PREFIX << 64 | number)
 
 
@@ -62,7 +62,7 @@ class UpdateType(IntEnum):
 
 
 class AttributeUpdate(NamedTuple):
-    """One update. ``expected`` is used only by REPLACE_IF_EQUALS."""
+    """One update. `expected` is used only by REPLACE_IF_EQUALS."""
 
     attribute_id: UUID
     update_type: UpdateType
@@ -71,7 +71,7 @@ class AttributeUpdate(NamedTuple):
 
     @classmethod
     def from_wire(cls, attribute_id: UUID, update_type: int, value: int, expected: int) -> AttributeUpdate:
-        """Raises ``Unmapped`` for an update type that does not exist."""
+        """Raises `Unmapped` for an update type that does not exist."""
         try:
             return cls(attribute_id, UpdateType(update_type), value, expected)
         except ValueError as error:
@@ -87,7 +87,7 @@ def evaluate(
 ) -> list[tuple[UUID, int]]:
     """Returns the values after the updates, in order; the last update of an id wins.
 
-    ``current`` returns an attribute's value or None. Raises ``MissingValue`` or another ``BadAttribute`` for the first
+    `current` returns an attribute's value or None. Raises `MissingValue` or another `BadAttribute` for the first
     update whose condition fails.
     """
     values: list[tuple[UUID, int]] = []

@@ -3,18 +3,18 @@
 Ownership of buffers. A write copies the caller's bytes once; the caller may reuse its buffer at once. A read returns
 read-only views of the chunks and copies nothing. A view stays valid and unchanged as long as it is held, whatever
 happens to the segment: bytes are written only above the used part of a chunk, and a chunk is reused only when no view
-of it is left (``has_views``). A chunk with views stays idle, or is freed by the garbage collector if the pool is full.
+of it is left (`has_views`). A chunk with views stays idle, or is freed by the garbage collector if the pool is full.
 
 Chunks of 64 KiB and more are mapped, so that their pages take memory only once they are written to: many segments that
 grow at the same pace also get their next chunks at the same time. The first write to such a page costs several times
 the copy itself. Therefore these chunks are recycled, and chunks large enough for huge pages (4 MiB) use them where the
 system supports it.
 
-Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
+Invariant: chunk i holds the offsets from `_starts[i]` to `_starts[i + 1]` (the last one to `length`); chunks are
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
 so that a small segment is small and a large one consists of large chunks.
 
-A store with a data directory replaces chunks whose bytes are in a file with a ``FileChunk``: the same bytes at the same
+A store with a data directory replaces chunks whose bytes are in a file with a `FileChunk`: the same bytes at the same
 offsets, read on demand. Only chunks that are no longer written to are replaced.
 
 This module knows nothing of segments' states, names or time; the caller checks offsets.
@@ -37,11 +37,11 @@ class ChunkSource(Protocol):
     """A file that holds bytes of segments and never changes."""
 
     def views(self, at: int, size: int) -> list[memoryview]:
-        """Returns ``size`` bytes from ``at``. Raises ``DataDamaged`` if they are corrupt."""
+        """Returns `size` bytes from `at`. Raises `DataDamaged` if they are corrupt."""
 
 
 class FileChunk:
-    """A chunk in a file: ``size`` bytes from ``at``."""
+    """A chunk in a file: `size` bytes from `at`."""
 
     __slots__ = ("at", "size", "source")
 
@@ -55,7 +55,7 @@ Chunk = Memory | FileChunk
 
 
 class ChunkExtent(NamedTuple):
-    """The part of a segment in one chunk: ``size`` bytes from offset ``start``, at the beginning of ``chunk``."""
+    """The part of a segment in one chunk: `size` bytes from offset `start`, at the beginning of `chunk`."""
 
     start: int
     size: int
@@ -71,11 +71,11 @@ _NO_IDLE: Final[deque[Memory]] = deque()
 
 
 class ChunkPool:
-    """Keeps up to ``max_idle_bytes`` of chunks for reuse; the allocator handles chunks below 64 KiB.
+    """Keeps up to `max_idle_bytes` of chunks for reuse; the allocator handles chunks below 64 KiB.
 
     The pool first frees chunks of the size released least recently, so that it follows the needs of the segments.
 
-    ``counted``: chunks are charged to ``memory``, and writes are refused while that is full.
+    `counted`: chunks are charged to `memory`, and writes are refused while that is full.
 
     Attributes:
         idle_bytes: bytes in idle chunks, including chunks with views.
@@ -100,14 +100,14 @@ class ChunkPool:
         self.busy = 0
 
     def check(self, size: int, *, frees: bool = False) -> None:
-        """Raises ``StoreFull`` if chunks of ``size`` bytes would exceed the limit; see ``MemoryAccount.check``."""
+        """Raises `StoreFull` if chunks of `size` bytes would exceed the limit; see `MemoryAccount.check`."""
         if self._counted:
             self.memory.check(size, frees=frees)
 
     def take(self, sizes: Sequence[int], *, decided: bool = False) -> list[Memory]:
         """Returns chunks of exactly these sizes, with arbitrary content and without views.
 
-        Raises ``MemoryError``, and unless ``decided`` ``StoreFull`` if they would exceed the limit.
+        Raises `MemoryError`, and unless `decided` `StoreFull` if they would exceed the limit.
         """
         total = sum(sizes)
         if not decided:
@@ -156,7 +156,7 @@ _NO_CHUNKS: Final[list[Chunk]] = []
 
 
 class SegmentData:
-    """The bytes of one segment, from ``start_offset`` to ``length``."""
+    """The bytes of one segment, from `start_offset` to `length`."""
 
     __slots__ = ("_chunks", "_pool", "_starts", "_tail", "_tail_size", "_tail_used", "length", "start_offset")
 
@@ -172,9 +172,9 @@ class SegmentData:
         self.length = 0
 
     def write(self, data: Buffer, *, decided: bool = False) -> None:
-        """Appends a copy of ``data``. If it fails (``MemoryError``, ``StoreFull``), nothing is written.
+        """Appends a copy of `data`. If it fails (`MemoryError`, `StoreFull`), nothing is written.
 
-        ``decided``: the change is decided, so it is not refused if the pool's account is full.
+        `decided`: the change is decided, so it is not refused if the pool's account is full.
         """
         size = len(data)
         used = self._tail_used
@@ -187,7 +187,7 @@ class SegmentData:
             self._write_across(memoryview(data), decided)
 
     def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
-        """Appends the parts, in order, as one ``write``."""
+        """Appends the parts, in order, as one `write`."""
         # All memory that is needed comes first, so that no part is written without the rest. Small parts are copied
         # twice, because that takes less time than many writes.
         is_small = not parts or len(parts[0]) < _SMALL_BYTES
@@ -198,7 +198,7 @@ class SegmentData:
                 self.write(part)
 
     def read(self, offset: int, size: int) -> list[memoryview]:
-        """Returns views of ``size`` bytes; ``start_offset <= offset`` and ``offset + size <= length`` must hold."""
+        """Returns views of `size` bytes; `start_offset <= offset` and `offset + size <= length` must hold."""
         views: list[memoryview] = []
         if size <= 0:
             return views
@@ -220,11 +220,11 @@ class SegmentData:
             at = 0
 
     def read_bytes(self, offset: int, size: int) -> bytes:
-        """Returns a copy of ``size`` bytes from ``offset``; bounds as in ``read``."""
+        """Returns a copy of `size` bytes from `offset`; bounds as in `read`."""
         return b"".join(self.read(offset, size))
 
     def truncate(self, offset: int) -> None:
-        """Drops the bytes before ``offset``, which is in the segment, and releases chunks that are not needed."""
+        """Drops the bytes before `offset`, which is in the segment, and releases chunks that are not needed."""
         self.start_offset = offset
         if offset == self.length:
             self._release_chunks()
@@ -237,7 +237,7 @@ class SegmentData:
             del self._starts[:keep]
 
     def absorb(self, other: SegmentData) -> None:
-        """Moves the bytes of ``other``, which starts at 0, to the end of this segment; ``other`` is empty afterwards.
+        """Moves the bytes of `other`, which starts at 0, to the end of this segment; `other` is empty afterwards.
 
         Large data is moved without a copy. Data smaller than a chunk is copied, because moving it would waste the rest
         of this segment's last chunk.
@@ -272,7 +272,7 @@ class SegmentData:
         return any(isinstance(chunk, FileChunk) for chunk in self._chunks)
 
     def pieces(self) -> list[ChunkExtent]:
-        """Returns the segment's pieces, one for each chunk. The first may begin before ``start_offset``."""
+        """Returns the segment's pieces, one for each chunk. The first may begin before `start_offset`."""
         ends = [*self._starts[1:], self.length]
         return [
             ChunkExtent(start, end - start, chunk)
@@ -284,7 +284,7 @@ class SegmentData:
         self._tail, self._tail_used, self._tail_size = _NO_TAIL, 0, 0
 
     def replace(self, stored: Mapping[int, tuple[ChunkExtent, FileChunk]]) -> None:
-        """Replaces chunks with file chunks. ``stored``: ``id`` of a chunk → the saved piece and its file chunk.
+        """Replaces chunks with file chunks. `stored`: `id` of a chunk → the saved piece and its file chunk.
 
         The tail must not be among them. Adjacent pieces in one file become one chunk.
         """

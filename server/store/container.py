@@ -1,16 +1,16 @@
-"""One segment container: its segments, and every change that they undergo.
+"""One segment container: its segments, and every change to them.
 
 A request is first decided against the state (errors are raised here and nothing has changed), then expressed as
-operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, the most
-frequent request, needs no operation: live or recovered, its effect is ``Segment.append``.
+operations, and each operation is applied by `ContainerState` and given to the journal. Only the append, the most
+frequent request, needs no operation: live or recovered, its effect is `Segment.append`.
 
 Invariant: nothing here waits or reads a clock; the time comes with the request. The only I/O is in reads: with a data
 directory, bytes that are no longer in memory are read from chunk files, synchronously. A request that raises leaves the
 state unchanged, with the reference's two exceptions: a merge seals its source first, and a conditional update on an
 attribute that was never looked up notes it as absent.
 
-Follows ``StreamSegmentContainer``, ``SegmentMetadataUpdateTransaction``, ``MetadataStore`` and
-``StreamSegmentReadIndex``. Deliberate differences: a merged or deleted segment is gone at once for every request;
+Follows `StreamSegmentContainer`, `SegmentMetadataUpdateTransaction`, `MetadataStore` and
+`StreamSegmentReadIndex`. Deliberate differences: a merged or deleted segment is gone at once for every request;
 transient segments that were not used for a while are listed for deletion by clock time (seed 43.6).
 """
 
@@ -76,7 +76,7 @@ _FIRST_EPOCH: Final = 1
 
 
 def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
-    """Returns the first appends, which have ``size`` bytes together: all before the append that did not fit."""
+    """Returns the first appends, which have `size` bytes together: all before the append that did not fit."""
     ends = accumulate(len(row[2]) for row in rows)
     return [row for row, end in zip(rows, ends, strict=True) if end <= size]
 
@@ -84,8 +84,8 @@ def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
 class Container(ContainerState):
     """One container, alive.
 
-    ``journal`` gets each change after it was made. ``peer_of`` returns the container of a segment, None if it is not
-    owned here; without ``peer_of``, index segments are in this container.
+    `journal` gets each change after it was made. `peer_of` returns the container of a segment, None if it is not
+    owned here; without `peer_of`, index segments are in this container.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Container(ContainerState):
         self._max_attributes = max_attributes
 
     def move(self, waiters: Waiters, peer_of: Callable[[str], Container | None]) -> None:
-        """Move to another store of the same cluster. There must be no waiters."""
+        """Moves to another store of the same cluster. There must be no waiters."""
         self.waiters = waiters
         self._peer_of = peer_of
 
@@ -118,7 +118,7 @@ class Container(ContainerState):
     ) -> None:
         """A new stream segment, without its index segment.
 
-        Raises ``SegmentExists``, ``StoreFull``; ``Unmapped`` for "".
+        Raises `SegmentExists`, `StoreFull`; `Unmapped` for "".
         """
         values = (
             (SCALE_POLICY_TYPE, scale_type),
@@ -128,14 +128,14 @@ class Container(ContainerState):
         self._create(name, Kind.STREAM, values, now_ms)
 
     def create_index_segment(self, name: str, *, now_ms: int) -> None:
-        """Create an index segment; ``name`` is its own name.
+        """Creates an index segment; `name` is its own name.
 
-        Raises ``SegmentExists``, but never ``StoreFull``, because its stream segment exists already.
+        Raises `SegmentExists`, but never `StoreFull`, because its stream segment exists already.
         """
         self._create(name, Kind.STREAM, ((INDEX_ENTRY_SIZE, ENTRY_BYTES),), now_ms, decided=True)
 
     def create_transient_segment(self, parent: str, writer_id: UUID, random_hex32: str, *, now_ms: int) -> str:
-        """A new transient segment, whose name is returned; its parent need not exist. Raises ``SegmentExists``."""
+        """A new transient segment, whose name is returned; its parent need not exist. Raises `SegmentExists`."""
         name = transient_name(parent, writer_id, random_hex32)
         self._create(name, Kind.TRANSIENT, ((CREATION_EPOCH, _FIRST_EPOCH),), now_ms)
         return name
@@ -143,7 +143,7 @@ class Container(ContainerState):
     def create_table_segment(self, name: str, *, key_length: int = 0, rollover_size: int = 0, now_ms: int) -> None:
         """A new table segment; a key length above 0 makes it a fixed-key table.
 
-        Raises ``SegmentExists``; ``Unmapped`` for a key length above 256.
+        Raises `SegmentExists`; `Unmapped` for a key length above 256.
         """
         check_key_length(key_length)
         key_length = max(key_length, 0)
@@ -153,7 +153,7 @@ class Container(ContainerState):
     def delete_segment(self, name: str) -> None:
         """The segment is gone. Its name can be used again only if no request ever worked on it.
 
-        Raises ``NoSuchSegment``.
+        Raises `NoSuchSegment`.
         """
         segment = self.segment(name)
         self._commit(op.SegmentDeleted(name, segment.mapped or segment.length > 0))
@@ -162,7 +162,7 @@ class Container(ContainerState):
         return tuple(self._transients)
 
     def has_expired(self, name: str, now_ms: int, idle_ms: int) -> bool:
-        """Whether a transient segment was unused for ``idle_ms`` or predates a recovery; False if it is gone."""
+        """Whether a transient segment was unused for `idle_ms` or predates a recovery; False if it is gone."""
         if name not in self._transients:
             return False
         used_ms = self._transients[name]
@@ -171,27 +171,27 @@ class Container(ContainerState):
     # Looking
 
     def segment(self, name: str) -> Segment:
-        """The segment; it changes only through this container. Raises ``NoSuchSegment``."""
+        """The segment; it changes only through this container. Raises `NoSuchSegment`."""
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
         return segment
 
     def segment_info(self, name: str) -> SegmentInfo:
-        """Length, start and state. Raises ``NoSuchSegment``."""
+        """Length, start and state. Raises `NoSuchSegment`."""
         return self.segment(name).info()
 
     def get_attribute(self, name: str, attribute_id: UUID) -> int:
-        """Returns an attribute's value, or -2^63 if it is absent. Raises ``NoSuchSegment``."""
+        """Returns an attribute's value, or -2^63 if it is absent. Raises `NoSuchSegment`."""
         value = self.segment(name).attribute(attribute_id)
         return NULL_VALUE if value is None else value
 
     def read(self, name: str, offset: int, max_length: int, *, woken: bool = False) -> ReadResult | None:
-        """Returns at most ``max_length`` bytes from ``offset``, or None at the tail: ``wait`` for more.
+        """Returns at most `max_length` bytes from `offset`, or None at the tail: `wait` for more.
 
-        ``woken``: the read waited and was woken for data, so it reached the tail, which the answer must report. Raises
-        ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset, or
-        ``IllegalArgument`` if this is the first request that works on it; ``Unmapped`` beyond the end of a sealed
+        `woken`: the read waited and was woken for data, so it reached the tail, which the answer must report. Raises
+        `NoSuchSegment`; `SegmentTruncated` below the start; `Unmapped` for a negative offset, or
+        `IllegalArgument` if this is the first request that works on it; `Unmapped` beyond the end of a sealed
         segment.
         """
         segment = self.segments.get(name)
@@ -214,14 +214,14 @@ class Container(ContainerState):
         return ReadResult(offset, data, size, short and not segment.sealed, short and segment.sealed)
 
     def wait(self, name: str, offset: int, token: Token) -> None:
-        """Let ``token`` be woken when the byte at ``offset`` is there, or never will be.
+        """Wakes `token` when the byte at `offset` exists, or can never exist.
 
-        Raises ``NoSuchSegment``, and ``ValueError`` if the token waits already. Forgotten by ``waiters.cancel``.
+        Raises `NoSuchSegment`, and `ValueError` if the token waits already. Forgotten by `waiters.cancel`.
         """
         self.waiters.add(self.segment(name), offset, token)
 
     def list_chunks(self, name: str) -> list[StoredChunk]:
-        """The segment's data as one chunk of storage; none if it holds no data. Raises ``NoSuchSegment``."""
+        """The segment's data as one chunk of storage; none if it holds no data. Raises `NoSuchSegment`."""
         segment = self.segment(name)
         size = segment.length - segment.start_offset
         return [StoredChunk(name, segment.start_offset, size)] if size else []
@@ -229,7 +229,7 @@ class Container(ContainerState):
     # Changing
 
     def seal_segment(self, name: str, *, now_ms: int) -> None:
-        """Raises ``NoSuchSegment``, ``SegmentSealed``."""
+        """Raises `NoSuchSegment`, `SegmentSealed`."""
         segment = self.segment(name)
         segment.mapped = True
         if segment.sealed:
@@ -237,10 +237,10 @@ class Container(ContainerState):
         self._commit(op.Sealed(name, now_ms))
 
     def truncate_segment(self, name: str, offset: int) -> None:
-        """Discards the bytes before ``offset``; works on sealed segments, too.
+        """Discards the bytes before `offset`; works on sealed segments, too.
 
-        Raises ``NoSuchSegment``; ``Unmapped`` for a negative offset, or ``IllegalArgument`` if this is the first
-        request that works on the segment; ``SegmentTruncated`` below the start or beyond the end.
+        Raises `NoSuchSegment`; `Unmapped` for a negative offset, or `IllegalArgument` if this is the first
+        request that works on the segment; `SegmentTruncated` below the start or beyond the end.
         """
         segment = self.segment(name)
         self._map(segment, offset, "offset must be a non-negative number.")
@@ -251,7 +251,7 @@ class Container(ContainerState):
         self._commit(op.Truncated(name, offset))
 
     def update_policy(self, name: str, *, scale_type: int, target_rate: int, now_ms: int) -> None:
-        """Set the scaling policy. Raises ``NoSuchSegment``, ``SegmentSealed``."""
+        """Sets the scaling policy. Raises `NoSuchSegment`, `SegmentSealed`."""
         updates = (
             AttributeUpdate(SCALE_POLICY_TYPE, UpdateType.REPLACE, scale_type),
             AttributeUpdate(SCALE_POLICY_RATE, UpdateType.REPLACE, target_rate),
@@ -259,15 +259,15 @@ class Container(ContainerState):
         self.update_attributes(name, updates, now_ms=now_ms)
 
     def update_attribute(self, name: str, attribute_id: UUID, new: int, expected: int, *, now_ms: int) -> None:
-        """Set one attribute if its value is ``expected`` (-2^63: an extended attribute that is absent).
+        """Sets one attribute if its value is `expected` (-2^63: an extended attribute that is absent).
 
-        Raises ``NoSuchSegment``, ``SegmentSealed``, ``BadAttribute``, ``AttributeLimit``, ``StoreFull``.
+        Raises `NoSuchSegment`, `SegmentSealed`, `BadAttribute`, `AttributeLimit`, `StoreFull`.
         """
         update = AttributeUpdate(attribute_id, UpdateType.REPLACE_IF_EQUALS, new, expected)
         self.update_attributes(name, (update,), now_ms=now_ms)
 
     def update_attributes(self, name: str, updates: Iterable[AttributeUpdate], *, now_ms: int) -> None:
-        """Applies all updates or, if it raises, no update. Raises the errors of ``update_attribute``."""
+        """Applies all updates or, if it raises, no update. Raises the errors of `update_attribute`."""
         segment = self.segment(name)
         segment.mapped = True
         if segment.sealed:
@@ -277,7 +277,7 @@ class Container(ContainerState):
     def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
         """The number of the writer's last event, -2^63 if it never wrote. Works on sealed segments too.
 
-        Raises ``NoSuchSegment``, ``AttributeLimit``, ``StoreFull``; ``Unmapped`` for a fixed-key table.
+        Raises `NoSuchSegment`, `AttributeLimit`, `StoreFull`; `Unmapped` for a fixed-key table.
         """
         segment = self.segment(name)
         segment.mapped = True
@@ -303,13 +303,13 @@ class Container(ContainerState):
     ) -> int:
         """Writes appends of one writer at the end and returns the length before. The buffers are copied.
 
-        Conditions that cannot change between the appends are checked once. ``writer``: the bytes of its id.
-        ``last_event_number``: the writer's last event as its connection knows it. ``expected_offset``: condition for a
+        Conditions that cannot change between the appends are checked once. `writer`: the bytes of its id.
+        `last_event_number`: the writer's last event as its connection knows it. `expected_offset`: condition for a
         single append; below 0: unconditional.
 
-        Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``, ``BadAttribute`` (another
-        connection wrote as this writer), ``BadOffset``; then nothing is written. On ``StoreFull``, only the appends
-        that fit are written (``stored_appends``).
+        Raises, in this order: `NoSuchSegment`, `SegmentSealed`, `AttributeLimit`, `BadAttribute` (another
+        connection wrote as this writer), `BadOffset`; then nothing is written. On `StoreFull`, only the appends
+        that fit are written (`stored_appends`).
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -356,14 +356,14 @@ class Container(ContainerState):
         now_ms: int,
         source_container: Container | None = None,
     ) -> int:
-        """Move all bytes of the source to the end of the target and return the target's new length.
+        """Moves all bytes of the source to the end of the target and returns the target's new length.
 
         The source is sealed first, even if the merge is refused later. An empty source is only deleted; the updates are
         still applied. The target's event count grows by the source's, or by one for a transient source.
 
-        Raises, in this order: ``NoSuchSegment`` for the source (unless its name is transient), for the target, for the
-        source; ``Unmapped`` for a truncated source; ``SegmentSealed`` for the target; ``BadAttribute``; and, after the
-        merge, ``NoSuchSegment`` for an empty transient source, because the reference looks it up in the wrong place.
+        Raises, in this order: `NoSuchSegment` for the source (unless its name is transient), for the target, for the
+        source; `Unmapped` for a truncated source; `SegmentSealed` for the target; `BadAttribute`; and, after the
+        merge, `NoSuchSegment` for an empty transient source, because the reference looks it up in the wrong place.
         """
         home = self if source_container is None else source_container
         events = 1
@@ -399,7 +399,7 @@ class Container(ContainerState):
     # Tables
 
     def table(self, name: str) -> TableSegment:
-        """The table in a segment, for reading. Raises ``NoSuchSegment``; ``Unmapped`` if the segment is no table."""
+        """The table in a segment, for reading. Raises `NoSuchSegment`; `Unmapped` if the segment is no table."""
         segment = self.segment(name)
         segment.mapped = True
         if segment.table is None:
@@ -409,9 +409,9 @@ class Container(ContainerState):
     def update_table(
         self, name: str, entries: Iterable[tuple[Buffer, Buffer, int]], *, offset: int = -1, now_ms: int
     ) -> list[int]:
-        """Write entries (key, value, version) and return their versions.
+        """Writes entries (key, value, version) and returns their versions.
 
-        Raises as ``TableSegment.plan_update``, and ``StoreFull``.
+        Raises as `TableSegment.plan_update`, and `StoreFull`.
         """
         entries = list(entries)
         check_key_versions(version for _, _, version in entries)
@@ -424,9 +424,9 @@ class Container(ContainerState):
     def remove_table_keys(
         self, name: str, keys: Iterable[tuple[Buffer, int]], *, offset: int = -1, now_ms: int
     ) -> None:
-        """Remove keys (key, version).
+        """Removes keys (key, version).
 
-        Raises as ``TableSegment.plan_remove``, and ``StoreFull`` if the reserve for removals is used up.
+        Raises as `TableSegment.plan_remove`, and `StoreFull` if the reserve for removals is used up.
         """
         keys = list(keys)
         check_key_versions(version for _, version in keys)
@@ -435,7 +435,7 @@ class Container(ContainerState):
         self._write_table(name, write, now_ms)
 
     def delete_table_segment(self, name: str, *, must_be_empty: bool) -> None:
-        """Raises ``NoSuchSegment``, ``Unmapped``, ``TableNotEmpty``, ``Unsupported``."""
+        """Raises `NoSuchSegment`, `Unmapped`, `TableNotEmpty`, `Unsupported`."""
         self.table(name).check_delete(must_be_empty)
         self.delete_segment(name)
 
@@ -444,9 +444,9 @@ class Container(ContainerState):
     def settle_index(self, name: str | None = None, now_ms: int | None = None, most: int | None = None) -> int:
         """Writes the index entries that are due for one segment or for all; returns their number.
 
-        Without a time, all entries are due. At most ``most`` segments are visited, in the order in which they changed.
+        Without a time, all entries are due. At most `most` segments are visited, in the order in which they changed.
         A timer calls this to wake readers at the tail of an index; other requests do not need the timer, because
-        ``SegmentStore`` settles an index before it reads it.
+        `SegmentStore` settles an index before it reads it.
         """
         pending = list(islice(self._unindexed.values(), most)) if name is None else [self._unindexed.get(name)]
         written = 0
@@ -459,7 +459,7 @@ class Container(ContainerState):
         return written
 
     def update_index(self, segment: Segment, now_ms: int) -> None:
-        """Writes the index entry if it is due. Call before an append, at ``index_due_ms`` or later."""
+        """Writes the index entry if it is due. Call before an append, at `index_due_ms` or later."""
         self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
 
     # Inside
@@ -513,7 +513,7 @@ class Container(ContainerState):
             return tuple(evaluate(segment.name, segment.attribute, updates))
 
     def _check_attribute_count(self, segment: Segment, *attribute_ids: UUID) -> None:
-        """Raises ``AttributeLimit`` or ``StoreFull`` if the segment has no room for its new attributes.
+        """Raises `AttributeLimit` or `StoreFull` if the segment has no room for its new attributes.
 
         The reference limits only transient segments; attributes of other segments go to its storage.
         """

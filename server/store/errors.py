@@ -23,7 +23,7 @@ The errors are sorted by the reply to the peer:
         └── DataDamaged      a file of the data directory is corrupt
 
 The facts are attributes, so that the table that maps errors to replies never parses text. Follows the mapping in
-``PravegaRequestProcessor`` and ``AppendProcessor``.
+`PravegaRequestProcessor` and `AppendProcessor`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SegmentSealed(_OfSegment):
 
 
 class SegmentTruncated(StoreError):
-    """The requested ``offset`` is outside the segment, which starts at ``start_offset``."""
+    """The requested `offset` is outside the segment, which starts at `start_offset`."""
 
     def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
         super().__init__(f"segment {segment!r} starts at {start_offset} and has no offset {offset}", segment=segment)
@@ -84,14 +84,14 @@ class SegmentTruncated(StoreError):
 class IndexTruncated(_OfSegment):
     """The search in an index segment needed an entry whose first bytes were truncated.
 
-    ``segment`` is the indexed segment. The reference answers this with a SegmentTruncated *reply*.
+    `segment` is the indexed segment. The reference answers this with a SegmentTruncated *reply*.
     """
 
     text = "the index of segment {!r} is truncated inside an entry"
 
 
 class BadOffset(StoreError):
-    """The segment's ``actual`` length differs from the length that a conditional request ``expected``."""
+    """The segment's `actual` length differs from the length that a conditional request `expected`."""
 
     def __init__(self, segment: str, *, expected: int, actual: int) -> None:
         super().__init__(f"segment {segment!r} is {actual} bytes long, not {expected}", segment=segment)
@@ -100,7 +100,7 @@ class BadOffset(StoreError):
 
 
 class BadAttribute(StoreError):
-    """An attribute has the value ``previous`` (-2^63: absent), not the value that a conditional update expects."""
+    """An attribute has the value `previous` (-2^63: absent), not the value that a conditional update expects."""
 
     def __init__(self, segment: str, *, attribute_id: UUID, previous: int) -> None:
         super().__init__(f"attribute {attribute_id} of segment {segment!r} is {previous}", segment=segment)
@@ -109,7 +109,7 @@ class BadAttribute(StoreError):
 
 
 class NotOwner(StoreError):
-    """The segment's container, with the number ``container``, is not owned by this store."""
+    """The segment's container, with the number `container`, is not owned by this store."""
 
     def __init__(self, segment: str, *, container: int) -> None:
         super().__init__(f"container {container} of segment {segment!r} is not owned here", segment=segment)
@@ -117,11 +117,11 @@ class NotOwner(StoreError):
 
 
 class IllegalArgument(StoreError):
-    """An invalid argument, answered with ``message`` verbatim; the connection stays."""
+    """An invalid argument, answered with `message` verbatim; the connection stays."""
 
 
 class Unsupported(StoreError):
-    """The operation, such as ``delete_table_segment``, does not exist for this kind of segment; "" stands for the
+    """The operation, such as `delete_table_segment`, does not exist for this kind of segment; "" stands for the
     request that was made.
     """
 
@@ -155,7 +155,7 @@ class Unmapped(StoreError):
 
 
 class AttributeLimit(Unmapped):
-    """A segment has ``limit`` attributes, the maximum; for a transient segment, before an update."""
+    """A segment has `limit` attributes, the maximum; for a transient segment, before an update."""
 
     def __init__(self, segment: str, *, limit: int) -> None:
         super().__init__(f"segment {segment!r} cannot have more than {limit} attributes", segment=segment)
@@ -163,7 +163,7 @@ class AttributeLimit(Unmapped):
 
 
 class StoreFull(Unmapped):
-    """A request needs more memory than the stores of this process may use: ``used`` of ``limit`` bytes are in use."""
+    """A request needs more memory than the stores of this process may use: `used` of `limit` bytes are in use."""
 
     def __init__(self, *, used: int, limit: int) -> None:
         super().__init__(f"the store is full: it uses {used} of {limit} bytes of memory; delete or truncate segments")
@@ -172,7 +172,7 @@ class StoreFull(Unmapped):
 
 
 class DataDamaged(Unmapped):
-    """A file of the data directory is corrupt from ``offset`` on, -1 for all of it, or cannot be read."""
+    """A file of the data directory is corrupt from `offset` on, -1 for all of it, or cannot be read."""
 
     def __init__(self, path: str, what: str, *, offset: int = -1) -> None:
         where = f" at byte {offset}" if offset >= 0 else ""

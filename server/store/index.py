@@ -3,7 +3,7 @@
 An entry consists of three int64: length of the segment, count of its events, Unix time in ms. Entries are written in
 order, so lengths never decrease; bytes that a client appends to an index are read as entries, too.
 
-Follows ``IndexEntry``, ``IndexAppendProcessor`` and ``IndexRequestProcessor``. Deliberate difference: the search is a
+Follows `IndexEntry`, `IndexAppendProcessor` and `IndexRequestProcessor`. Deliberate difference: the search is a
 bisection, while the reference interpolates; it may find a different entry among entries of equal length, which only
 empty appends produce.
 """
@@ -35,7 +35,7 @@ def unpack_entry(data: bytes) -> tuple[int, int, int]:
 
 
 class _Lengths:
-    """The lengths in all complete entries from number ``first`` on, as a sequence to bisect."""
+    """The lengths in all complete entries from number `first` on, as a sequence to bisect."""
 
     def __init__(self, segment: str, index: Segment) -> None:
         self._segment = segment
@@ -53,9 +53,9 @@ class _Lengths:
 
 
 def locate(segment: str, index: Segment, target: int) -> int | None:
-    """Returns the smallest indexed length of ``segment`` that is at least ``target``, or None.
+    """Returns the smallest indexed length of `segment` that is at least `target`, or None.
 
-    Raises ``IndexTruncated`` if the first entry is incomplete.
+    Raises `IndexTruncated` if the first entry is incomplete.
     """
     lengths = _Lengths(segment, index)
     if not len(lengths):
@@ -68,9 +68,9 @@ def locate(segment: str, index: Segment, target: int) -> int | None:
 
 
 def truncation_point(segment: str, index: Segment, offset: int) -> int:
-    """Returns where to truncate the index if ``segment`` is truncated at ``offset``: after the last entry up to it.
+    """Returns where to truncate the index if `segment` is truncated at `offset`: after the last entry up to it.
 
-    Raises ``IndexTruncated`` if the first entry is incomplete.
+    Raises `IndexTruncated` if the first entry is incomplete.
     """
     lengths = _Lengths(segment, index)
     if not len(lengths):

@@ -6,7 +6,7 @@ keys, retired names, writers. An append is charged only for a new chunk, so most
 Invariant: only growth is refused, and only before the change is decided. Decided changes (recovery, merges, index
 entries) are charged even beyond the limit. So reads, truncations, merges and deletions work when memory is full.
 
-Source: ``ThrottlerCalculator``, ``OperationProcessor``, ``AppendProcessor``. In the reference a store delays appends as
+Source: `ThrottlerCalculator`, `OperationProcessor`, `AppendProcessor`. In the reference a store delays appends as
 its cache fills up, and a full cache stops the container; full storage is an error without a reply, which closes the
 connection. Deliberate difference: here the connection is closed without the delay.
 """
@@ -29,7 +29,7 @@ def name_bytes(name: str) -> int:
 
 
 class MemoryAccount:
-    """An account of memory, of which ``used`` bytes are charged now; ``limit`` None for unlimited."""
+    """An account of memory, of which `used` bytes are charged now; `limit` None for unlimited."""
 
     __slots__ = ("_whole", "limit", "used")
 
@@ -39,15 +39,15 @@ class MemoryAccount:
         self._whole: MemoryAccount | None = None
 
     def charge(self, size: int) -> None:
-        """Charges ``size`` bytes; a negative size releases them."""
+        """Charges `size` bytes; a negative size releases them."""
         self.used += size
         if self._whole is not None:
             self._whole.used += size
 
     def check(self, size: int = 0, *, frees: bool = False) -> None:
-        """Raises ``StoreFull`` if ``size`` more bytes would exceed the limit.
+        """Raises `StoreFull` if `size` more bytes would exceed the limit.
 
-        ``frees``: the bytes are needed for a removal, for which an eighth of the limit is reserved in addition.
+        `frees`: the bytes are needed for a removal, which may use a reserve of an eighth of the limit.
         """
         whole = self if self._whole is None else self._whole
         if whole.limit is not None and whole.used + size > whole.limit + (whole.limit // 8 if frees else 0):

@@ -1,13 +1,13 @@
 """Operations that change a container's state, as values: journaled, and applied again by recovery.
 
 An operation records an effect, not a request: conditions are checked and results computed when it is created, so
-applying it never fails on the state that earlier operations produced. ``encode`` and ``decode`` convert an operation to
+applying it never fails on the state that earlier operations produced. `encode` and `decode` convert an operation to
 and from msgpack; tags and field order are the journal's format.
 
-``record_of_rows`` encodes an append, the most frequent operation, without creating an object. Its output differs from
-``encode`` only in the width of numbers, which is fixed.
+`record_of_rows` encodes an append, the most frequent operation, without creating an object. Its output differs from
+`encode` only in the width of numbers, which is fixed.
 
-Ownership of buffers: ``data`` is the operation's own bytes, or a view of the buffer given to ``decode``.
+Ownership of buffers: `data` is the operation's own bytes, or a view of the buffer given to `decode`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Operation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentCreated(_Operation, frozen=True, array_like=True, tag="created"):
-    """A segment was created with these attributes; ``kind`` as in ``segment.Kind``."""
+    """A segment was created with these attributes; `kind` as in `segment.Kind`."""
 
     kind: int
     values: Values
@@ -63,15 +63,15 @@ class Sealed(_Operation, frozen=True, array_like=True, tag="sealed"):
 
 
 class Truncated(_Operation, frozen=True, array_like=True, tag="truncated"):
-    """The bytes before ``offset`` were removed."""
+    """The bytes before `offset` were removed."""
 
     offset: int
 
 
 class SegmentMerged(_Operation, frozen=True, array_like=True, tag="merged"):
-    """The bytes of ``source`` were moved to the end of the segment, and the source was deleted.
+    """The bytes of `source` were moved to the end of the segment, and the source was deleted.
 
-    ``data`` is set if the source was in another container, whose journal then has its SegmentDeleted.
+    `data` is set if the source was in another container, whose journal then has its SegmentDeleted.
     """
 
     source: str
@@ -81,7 +81,7 @@ class SegmentMerged(_Operation, frozen=True, array_like=True, tag="merged"):
 
 
 class SegmentDeleted(_Operation, frozen=True, array_like=True, tag="deleted"):
-    """The segment was deleted. ``retired``: its name cannot be used again."""
+    """The segment was deleted. `retired`: its name cannot be used again."""
 
     retired: bool
 
@@ -129,7 +129,7 @@ def encode(operation: Operation) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Operation:
-    """Returns the operation that ``encode`` wrote. Raises ``msgspec.DecodeError`` for anything else."""
+    """Returns the operation that `encode` wrote. Raises `msgspec.DecodeError` for anything else."""
     operation = _DECODER.decode(data)
     if operation.segment[:1] == _ESCAPE or type(operation) is SegmentMerged:
         return _with_names(operation, unpack_name)
@@ -144,7 +144,7 @@ class OperationJournal(Protocol):
 
     @property
     def add_record(self) -> Callable[[bytes], None]:
-        """Records appends, as ``record_of_rows`` encodes them with the container's number."""
+        """Records appends, as `record_of_rows` encodes them with the container's number."""
 
 
 _ARRAY_OF_7: Final = b"\x97"
@@ -158,13 +158,13 @@ _TAIL: Final = Struct(">BqBq2s16sBq")
 
 @lru_cache(maxsize=4096)
 def begin_of_appended(segment: str) -> bytes:
-    """Returns the first bytes of every encoded ``Appended`` of a segment, for `record_of_rows`."""
+    """Returns the first bytes of every encoded `Appended` of a segment, for `record_of_rows`."""
     return _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))
 
 
 def record_of_rows(number: int, begin: bytes, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
-    """Encodes appends as one ``Appended`` with a writer, in a record: a number, the size of the rest, bytes for
-    ``decode``.
+    """Encodes appends as one `Appended` with a writer, in a record: a number, the size of the rest, bytes for
+    `decode`.
 
     number: of 32 bits. begin: from `begin_of_appended`. writer: the bytes of its id. The rows' data are copied once.
     """
@@ -177,7 +177,7 @@ def record_of_rows(number: int, begin: bytes, rows: Sequence[AppendItem], now_ms
 def pack_name(name: str) -> str:
     """Returns a name as valid Unicode: a name with lone surrogates, which the wire allows, is encoded as hex.
 
-    Raises nothing; ``unpack_name`` is the inverse.
+    Raises nothing; `unpack_name` is the inverse.
     """
     if name[:1] != _ESCAPE and not _SURROGATE.search(name):
         return name
@@ -185,7 +185,7 @@ def pack_name(name: str) -> str:
 
 
 def unpack_name(packed: str) -> str:
-    """Returns the name that was given to ``pack_name``. Raises ``ValueError`` for other text."""
+    """Returns the name that was given to `pack_name`. Raises `ValueError` for other text."""
     if packed[:1] != _ESCAPE:
         return packed
     return bytes.fromhex(packed[1:]).decode("utf-8", "surrogatepass")

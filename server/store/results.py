@@ -1,7 +1,7 @@
 """Result types of store operations that return more than one value.
 
-Ownership of buffers: the views in a ``ReadResult`` are read-only and stay valid and unchanged as long as they are held,
-whatever happens to the segment (see ``chunks``).
+Ownership of buffers: the views in a `ReadResult` are read-only and stay valid and unchanged as long as they are held,
+whatever happens to the segment (see `chunks`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def read_length(suggested: int) -> int:
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """``length`` bytes of a segment from ``offset``, in pieces.
+    """`length` bytes of a segment from `offset`, in pieces.
 
-    If the read reached the end of the data, ``at_tail`` is set for an open segment, else
-    ``end_of_segment``.
+    If the read reached the end of the data, `at_tail` is set for an open segment, else
+    `end_of_segment`.
     """
 
     offset: int

@@ -1,11 +1,11 @@
-"""One segment: its bytes and everything that is known about it.
+"""One segment: its bytes, attributes and state.
 
 A segment changes only through its container. Core attributes that nearly every segment has are plain fields, because a
-dictionary entry for each would cost more than the segment; ``attribute`` and ``set_attribute`` hide the difference.
+dictionary entry for each would cost more than the segment; `attribute` and `set_attribute` hide the difference.
 
-Invariant: ``start_offset <= length``; ``gate`` is 0 exactly when an append needs no more than its number checked.
+Invariant: `start_offset <= length`; `gate` is 0 exactly when an append needs no more than its number checked.
 
-Follows ``StreamSegmentMetadata`` and ``SegmentType``.
+Follows `StreamSegmentMetadata` and `SegmentType`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _CORE_FIELDS: Final[dict[UUID, str]] = {
 
 
 def has_field(attribute_id: UUID) -> bool:
-    """Whether ``Segment`` keeps this attribute in a field."""
+    """Whether `Segment` keeps this attribute in a field."""
     return attribute_id in _CORE_FIELDS
 
 
@@ -98,15 +98,15 @@ class Segment(SegmentData):
         last_modified_ms: time of the last change, Unix milliseconds.
         sealed: allows only truncation and deletion.
         charged: bytes charged to the pool's account for it, without its chunks.
-        gate: reasons for an append to look closer, see ``AppendCheck``.
+        gate: reasons for an append to look closer, see `AppendCheck`.
         attributes: all attributes without a field below, including each writer's last event number under the writer's
             id. Keys are the bytes of the ids, because peers cannot predict their hashes. The value -2^63 means: looked
             up and found absent.
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
-            None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
-            ``is_transient`` stay.
+            None where absent. `kind` is written once at creation; the attribute can be overwritten, `is_table` and
+            `is_transient` stay.
         index: its index segment, if it was last found in the same container, else None. It may be deleted by now.
-        index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
+        index_due_ms: when an append must look at the index again; `NEVER` for a segment without an index.
         waiters: readers that wait for data, or None.
         table: the table whose log is this segment, or None.
         mapped: whether a request worked on the segment since its creation; requests that only query its state do not
@@ -164,7 +164,7 @@ class Segment(SegmentData):
         self.charge(SEGMENT_BYTES + name_bytes(name))
 
     def charge(self, size: int) -> None:
-        """Charge ``size`` more bytes for it, besides its chunks; a negative size returns them."""
+        """Charges `size` more bytes, in addition to the chunks; a negative size returns bytes."""
         self.charged += size
         self._pool.memory.charge(size)
 
@@ -188,7 +188,7 @@ class Segment(SegmentData):
     def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
         """Makes all changes of a writer's appends. If an append fails, the earlier appends stay written.
 
-        writer: the bytes of its id; empty for entries of a table or an index. decided: as in ``write``. Live appends,
+        writer: the bytes of its id; empty for entries of a table or an index. decided: as in `write`. Live appends,
         table writes and recovery all end here.
         """
         number, events, data, _ = rows[-1]
@@ -215,7 +215,7 @@ class Segment(SegmentData):
         self.gate = self.gate & ~AppendCheck.WAITERS.value if readers is None else self.gate | AppendCheck.WAITERS.value
 
     def seal(self) -> None:
-        """Take no more changes."""
+        """Takes no more changes."""
         self.sealed = True
         self.gate |= AppendCheck.SEALED.value
 

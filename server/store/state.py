@@ -1,6 +1,6 @@
 """The state of a container, and the effect of each operation on it.
 
-``ContainerState`` knows no conditions: it applies operations unchecked. Recovery needs no more, and the live
+`ContainerState` knows no conditions: it applies operations unchecked. Recovery needs no more, and the live
 container adds only the decisions.
 
 Invariant: applying the operations that a container journalled, in order, to an empty state gives the container's state,
@@ -26,7 +26,7 @@ from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
-deleted segments included, and evicts unused segments after a while (``ContainerConfig``, ``MetadataCleaner``)."""
+deleted segments included, and evicts unused segments after a while (`ContainerConfig`, `MetadataCleaner`)."""
 
 
 class ContainerState:
@@ -60,7 +60,7 @@ class ContainerState:
         self._unindexed: dict[str, Segment] = {}
 
     def apply(self, operation: Operation) -> None:
-        """Make a change that was decided before, here or by the container whose journal this is read from."""
+        """Applies a change decided earlier, here or by the container whose journal is read."""
         if not isinstance(operation, op.SegmentCreated | op.SegmentDeleted):
             self.segments[operation.segment].mapped = True
         match operation:
@@ -109,14 +109,14 @@ class ContainerState:
         self._transients = dict.fromkeys(self._transients)
 
     def adopt(self, segment: Segment) -> None:
-        """Take a segment as a snapshot has it."""
+        """Takes a segment from a snapshot."""
         self.segments[segment.name] = segment
         self.index_count += is_index(segment.name)
         if segment.is_transient:
             self._transients[segment.name] = None
 
     def adopt_names(self, *, retired: Iterable[str] = (), unindexed: Iterable[str] = ()) -> None:
-        """Take names that are used up, and of segments whose index may not know of their last appends."""
+        """Takes used-up names, and names of segments whose index may lack their last appends."""
         for name in retired:
             self._retire(name)
         for name in unindexed:
@@ -126,12 +126,12 @@ class ContainerState:
                 segment.index_due_ms = segment.last_modified_ms + INDEX_DELAY_MS
 
     def dismiss_readers(self) -> None:
-        """Wake all waiters, which learn that another store owns the container now."""
+        """Wakes all waiters, which learn that another store owns the container now."""
         for segment in self.segments.values():
             self.waiters.wake(segment, WakeReason.NOT_OWNED)
 
     def clear(self) -> None:
-        """Forget everything and free all memory. Waiters learn that another store owns the container."""
+        """Forgets everything and frees all memory. Waiters learn that another store owns the container."""
         self.dismiss_readers()
         for segment in self.segments.values():
             segment.discard()
@@ -220,7 +220,7 @@ class ContainerState:
 
     @staticmethod
     def _update_table(segment: Segment, offset: int, data: Buffer) -> None:
-        """Updates the segment's table, if any, after bytes were written at ``offset``."""
+        """Updates the segment's table, if any, after bytes were written at `offset`."""
         if (table := segment.table) is not None:
             before = table.index_bytes
             table.appended(offset, data)

@@ -1,12 +1,12 @@
 """All containers of one store, and the requests that touch more than one segment.
 
 Each segment belongs to the container that its name maps to; a request for a segment whose container is not owned here
-raises ``NotOwner``. This module also maintains index segments: each segment of a user's stream has an index, which is
+raises `NotOwner`. This module also maintains index segments: each segment of a user's stream has an index, which is
 created, truncated and deleted with it and may lie in another container.
 
-Invariant: container numbers are 0 to ``containers`` - 1; only the ``owned`` containers answer.
+Invariant: container numbers are 0 to `containers` - 1; only the `owned` containers answer.
 
-Follows ``PravegaRequestProcessor``, ``AppendProcessor``, ``IndexRequestProcessor`` and ``StreamSegmentService``.
+Follows `PravegaRequestProcessor`, `AppendProcessor`, `IndexRequestProcessor` and `StreamSegmentService`.
 Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
 index of a merged segment is deleted after a while, where the reference keeps it for good.
 """
@@ -44,7 +44,7 @@ IS_INDEX = "segmentName is already an index segment name"
 class SegmentStore:
     """The state of one segment store.
 
-    ``owned``: the containers owned at the start; None for all. ``journal``: returns a container's journal.
+    `owned`: the containers owned at the start; None for all. `journal`: returns a container's journal.
 
     Attributes:
         container_count: number of containers in the cluster.
@@ -85,7 +85,7 @@ class SegmentStore:
     # Ownership
 
     def own(self, container_id: int, container: Container | None = None) -> Container:
-        """Takes over a container: ``container`` as returned by ``release`` of any store, or an empty container."""
+        """Takes over a container: `container` as returned by `release` of any store, or an empty container."""
         if not 0 <= container_id < self.container_count:
             raise ValueError(f"container {container_id} is not one of 0 to {self.container_count - 1}")
         if container_id in self.containers:
@@ -114,8 +114,8 @@ class SegmentStore:
         )
 
     def release(self, container_id: int) -> Container:
-        """Answer for a container no more, and wake its readers. It still holds its state: ``own`` it again or
-        ``clear`` it. ``KeyError`` if it is not owned.
+        """Releases a container and wakes its readers. The container keeps its state: `own` it again or `clear` it.
+        `KeyError` if it is not owned.
         """
         container = self.containers.pop(container_id)
         container.dismiss_readers()
@@ -123,7 +123,7 @@ class SegmentStore:
         return container
 
     def container_for(self, name: str) -> Container:
-        """The container of a segment, which need not exist. Raises ``NotOwner``."""
+        """The container of a segment, which need not exist. Raises `NotOwner`."""
         container_id = container_of(name, self.container_count)
         container = self.containers.get(container_id)
         if container is None:
@@ -144,8 +144,8 @@ class SegmentStore:
     ) -> None:
         """A new stream segment, with its index segment if it is a user's.
 
-        Raises ``NotOwner``, ``SegmentExists``, ``Unmapped`` (for ""). Where the index exists already or lies in a
-        container owned elsewhere, the segment is created all the same and the error names the segment.
+        Raises `NotOwner`, `SegmentExists`, `Unmapped` (for ""). If the index exists already or lies in a
+        container owned elsewhere, the segment is still created, and the error names the segment.
         """
         self.container_for(name).create_segment(
             name, scale_type=scale_type, target_rate=target_rate, rollover_size=rollover_size, now_ms=now_ms
@@ -161,9 +161,9 @@ class SegmentStore:
             raise NotOwner(name, container=error.container) from error
 
     def delete_segment(self, name: str) -> None:
-        """Delete a segment and its index.
+        """Deletes a segment and its index.
 
-        Raises ``NotOwner``, ``NoSuchSegment``; ``IllegalArgument`` for an index, which is deleted all the same.
+        Raises `NotOwner`, `NoSuchSegment`; `IllegalArgument` for an index, which is deleted nevertheless.
         """
         self.container_for(name).delete_segment(name)
         if is_index(name):
@@ -171,7 +171,7 @@ class SegmentStore:
         self._delete_index(name)
 
     def drop_merged_indexes(self, now_ms: int, idle_ms: int, most: int | None = None) -> int:
-        """Delete the indexes of segments that were merged `idle_ms` ago or earlier, the first `most`; how many."""
+        """Deletes the indexes of segments that were merged `idle_ms` ago or earlier, the first `most`; how many."""
         due = [each for each, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
         for index in due:
             del self._merged[index]
@@ -184,13 +184,13 @@ class SegmentStore:
     # Looking
 
     def segment(self, name: str) -> Segment:
-        """The segment, for looking at. Raises ``NotOwner``, ``NoSuchSegment``."""
+        """The segment, for looking at. Raises `NotOwner`, `NoSuchSegment`."""
         return self.container_for(name).segment(name)
 
     def segment_info(self, name: str, *, now_ms: int | None = None) -> SegmentInfo:
-        """Length, start and state. Raises ``NotOwner``, ``NoSuchSegment``.
+        """Length, start and state. Raises `NotOwner`, `NoSuchSegment`.
 
-        An index is brought up to ``now_ms`` first, here and in ``read`` and ``locate_offset``; without a time up to
+        An index is brought up to `now_ms` first, here and in `read` and `locate_offset`; without a time up to
         the last append.
         """
         if is_index(name):
@@ -200,15 +200,15 @@ class SegmentStore:
     def read(
         self, name: str, offset: int, max_length: int, *, woken: bool = False, now_ms: int | None = None
     ) -> ReadResult | None:
-        """As ``Container.read``: None where the reader must ``wait``. Raises ``NotOwner`` too."""
+        """As `Container.read`: None where the reader must `wait`. Raises `NotOwner` too."""
         if is_index(name):
             self._settle(name, now_ms)
         return self.container_for(name).read(name, offset, max_length, woken=woken)
 
     def locate_offset(self, name: str, target: int, *, now_ms: int | None = None) -> int:
-        """The smallest indexed offset that is at least ``target``, else the segment's length.
+        """The smallest indexed offset that is at least `target`, else the segment's length.
 
-        Raises ``Unmapped`` for an index, ``NotOwner``, ``NoSuchSegment``, ``IndexTruncated``.
+        Raises `Unmapped` for an index, `NotOwner`, `NoSuchSegment`, `IndexTruncated`.
         """
         if is_index(name):
             raise Unmapped(IS_INDEX, segment=name)
@@ -219,14 +219,14 @@ class SegmentStore:
         return self.segment_info(name).length if located is None else located
 
     def list_chunks(self, name: str) -> list[StoredChunk]:
-        """Returns a segment's chunks as in the reference's storage. Raises ``Unmapped`` if the segment is absent."""
+        """Returns a segment's chunks as in the reference's storage. Raises `Unmapped` if the segment is absent."""
         try:
             return self.container_for(name).list_chunks(name)
         except (NoSuchSegment, NotOwner) as error:
             raise Unmapped(error.message, segment=name) from error
 
     def flush(self, container_id: int) -> Container:
-        """The container that FlushToStorage names; all is flushed where it lies. ``Unmapped`` if it is not owned."""
+        """The container that FlushToStorage names; all is flushed where it lies. `Unmapped` if it is not owned."""
         container = self.containers.get(container_id)
         if container is None:
             raise Unmapped(f"container {container_id} is not owned here")
@@ -235,10 +235,10 @@ class SegmentStore:
     # Changing
 
     def truncate_segment(self, name: str, offset: int, *, now_ms: int | None = None) -> None:
-        """Truncate a segment, and its index at the last entry that is not above ``offset``.
+        """Truncates a segment, and its index at the last entry that is not above `offset`.
 
-        Raises as ``Container.truncate_segment``, and ``NotOwner``; after the segment was truncated ``IndexTruncated``,
-        and ``IllegalArgument`` for an index.
+        Raises as `Container.truncate_segment`, and `NotOwner`; after the segment was truncated `IndexTruncated`,
+        and `IllegalArgument` for an index.
         """
         self.container_for(name).truncate_segment(name, offset)
         if is_index(name):
@@ -261,8 +261,8 @@ class SegmentStore:
 
         Creates a missing index of a user's segment. Works on sealed segments, too.
 
-        Raises ``NotOwner``, ``NoSuchSegment``, ``AttributeLimit``; for the index, by its own name, ``NotOwner`` and
-        ``SegmentExists`` (its name is used up).
+        Raises `NotOwner`, `NoSuchSegment`, `AttributeLimit`; for the index, by its own name, `NotOwner` and
+        `SegmentExists` (its name is used up).
         """
         last = self.container_for(name).setup_append(name, writer_id, now_ms=now_ms)
         if is_user_stream_segment(name):
@@ -271,11 +271,11 @@ class SegmentStore:
         return last
 
     def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = (), *, now_ms: int) -> int:
-        """Merge ``source`` into ``target`` and return the target's new length.
+        """Merges `source` into `target` and returns the target's new length.
 
         The source's index stays, as in the reference, until `drop_merged_indexes`.
 
-        Raises as ``Container.merge``, and ``NotOwner`` for either. The reply to any error names the source.
+        Raises as `Container.merge`, and `NotOwner` for either. The reply to any error names the source.
         """
         home = self.container_for(source)
         container = self.container_for(target)
@@ -292,9 +292,9 @@ class SegmentStore:
     def merge_batch(self, target: str, sources: Sequence[str], *, now_ms: int) -> list[int]:
         """Merges the sources in order; returns the target's length after each source.
 
-        All sources are tried. A missing source counts as merged. Raises the first error: ``NotOwner``,
-        ``NoSuchSegment`` and ``SegmentSealed`` for the target, ``Unmapped`` for a truncated source; after all merges,
-        ``IllegalArgument`` if the target is an index.
+        All sources are tried. A missing source counts as merged. Raises the first error: `NotOwner`,
+        `NoSuchSegment` and `SegmentSealed` for the target, `Unmapped` for a truncated source; after all merges,
+        `IllegalArgument` if the target is an index.
         """
         home = self.container_for(target)
         lengths: list[int] = []
@@ -318,11 +318,11 @@ class SegmentStore:
     # The index
 
     def settle_index(self, now_ms: int | None = None, most: int | None = None) -> int:
-        """Write all index entries that are due, of a container at most ``most``; see ``Container.settle_index``."""
+        """Writes all index entries that are due, of a container at most `most`; see `Container.settle_index`."""
         return sum(container.settle_index(now_ms=now_ms, most=most) for container in self.containers.values())
 
     def table(self, name: str) -> TableSegment:
-        """The table in a segment, for reading. Raises ``NotOwner``, ``NoSuchSegment``, ``Unmapped``."""
+        """The table in a segment, for reading. Raises `NotOwner`, `NoSuchSegment`, `Unmapped`."""
         return self.container_for(name).table(name)
 
     # Inside

@@ -1,12 +1,12 @@
 """Reads that wait at the tail of a segment.
 
-A read that finds no data is registered under the caller's token. A change of the segment queues its tail in ``woken``,
-with the reason. The caller takes readers with ``take_woken``, some at a time, and answers them. There are no callbacks,
+A read that finds no data is registered under the caller's token. A change of the segment queues its tail in `woken`,
+with the reason. The caller takes readers with `take_woken`, some at a time, and answers them. There are no callbacks,
 so a change never runs other code before it is complete.
 
 Invariant: a token is registered at most once, and a segment is watched exactly while a reader waits there.
 
-Follows ``FutureReadResultEntryCollection`` and ``StreamSegmentReadIndex.triggerFutureReads``.
+Follows `FutureReadResultEntryCollection` and `StreamSegmentReadIndex.triggerFutureReads`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WakeReason(Enum):
     """Why a reader was woken, which decides the reply."""
 
     DATA = auto()
-    """Read again, with ``woken=True``: bytes were appended, and the reply reports that it reached the tail."""
+    """Read again, with `woken=True`: bytes were appended, and the reply reports that it reached the tail."""
     SEALED = auto()
     """SegmentIsSealed: no more bytes will be appended."""
     DELETED = auto()
@@ -60,7 +60,7 @@ class TailReaders:
         offsets: token → offset and order of arrival, of readers that wait, or were woken and not taken yet.
         below: readers that wait for an offset below this were woken; None if no reader was woken.
 
-    Invariant: the heap holds all of ``offsets`` and at most as many removed readers.
+    Invariant: the heap holds all of `offsets` and at most as many removed readers.
     """
 
     __slots__ = ("_arrivals", "_heap", "below", "offsets", "segment")
@@ -84,14 +84,14 @@ class TailReaders:
             heapify(self._heap)
 
     def has(self, below: int | None) -> bool:
-        """Whether a reader waits for an offset below ``below``, or for any offset if ``below`` is None."""
+        """Whether a reader waits for an offset below `below`, or for any offset if `below` is None."""
         heap, offsets = self._heap, self.offsets
         while heap and offsets.get(heap[0][2]) != heap[0][:2]:
             heappop(heap)
         return bool(heap) and (below is None or heap[0][0] < below)
 
     def take(self, below: int | None, most: int) -> list[Token]:
-        """Removes and returns at most ``most`` readers that wait for an offset below ``below``, or for any."""
+        """Removes and returns at most `most` readers that wait for an offset below `below`, or for any."""
         taken: list[tuple[int, Token]] = []
         while len(taken) < most and self.has(below):
             _, arrival, token = heappop(self._heap)
@@ -107,7 +107,7 @@ class Waiters:
     Waking takes constant time for any number of readers: they are looked up when they are taken.
 
     Attributes:
-        woken: (tail, reason), in order, for tails with readers to be answered; ``take_woken`` returns the readers.
+        woken: (tail, reason), in order, for tails with readers to be answered; `take_woken` returns the readers.
     """
 
     __slots__ = ("_readers", "woken")
@@ -120,7 +120,7 @@ class Waiters:
         return len(self._readers)
 
     def add(self, segment: WatchedSegment, offset: int, token: Token) -> None:
-        """Registers ``token`` to wait for the byte at ``offset``. Raises ``ValueError`` if it waits already."""
+        """Registers `token` to wait for the byte at `offset`. Raises `ValueError` if it waits already."""
         if token in self._readers:
             raise ValueError(f"{token!r} waits already")
         readers = segment.waiters
@@ -131,7 +131,7 @@ class Waiters:
         readers.add(offset, token)
 
     def cancel(self, token: Token) -> bool:
-        """Removes ``token``, which may be waiting, or woken and not taken yet; returns False if it is unknown."""
+        """Removes `token`, which may be waiting, or woken and not taken yet; returns False if it is unknown."""
         readers = self._readers.pop(token, None)
         if readers is None:
             return False
@@ -140,7 +140,7 @@ class Waiters:
         return True
 
     def take_woken(self, most: int | None = None) -> list[Woken]:
-        """Removes and returns the readers to be answered now, at most ``most``; the caller owns the list."""
+        """Removes and returns the readers to be answered now, at most `most`; the caller owns the list."""
         most = len(self._readers) if most is None else most
         taken: list[Woken] = []
         while self.woken:
@@ -156,7 +156,7 @@ class Waiters:
         return taken
 
     def wake(self, segment: WatchedSegment, reason: WakeReason, *, below: int | None = None) -> None:
-        """Wakes the readers that wait for an offset below ``below``, or all."""
+        """Wakes the readers that wait for an offset below `below`, or all."""
         readers = segment.waiters
         if readers is None:
             return

@@ -1,7 +1,7 @@
 """Splits one direction of a link into frames without losing or changing a byte.
 
-A frame of a known type comes with its command, everything else without. Where runs are asked for, whole appends or
-acknowledgements that follow each other are one piece.
+A frame of a known type comes with its command, everything else without. If runs are requested, consecutive whole
+appends or acknowledgements are one piece.
 
 Invariants: no input raises an error; after a feed that took everything, at most one frame of a known type, or an
 incomplete header, is buffered. Frames of unknown types are forwarded as they arrive. After an invalid length, all
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _header = struct.Struct(">ii").unpack_from
 
 FindRuns = Callable[[memoryview, int], tuple[list[Any], int]]
-"""Returns the runs with which bytes begin at a position, and where they end."""
+"""Returns the runs that begin at a position of the bytes, and their end."""
 
 
 class ReceivedBytes(NamedTuple):

@@ -1,7 +1,7 @@
 """Decodes traffic passing through the tap and applies fault rules to it.
 
-Rules work as in the mock store: they see each request (an append is one request, whichever frames it arrives in) and
-each reply. A request is executed by forwarding the bytes in which it arrived. While no rule can match an unconditional
+Rules work as in the mock store: they see every request (an append is one request, regardless of its frames) and every
+reply. A request is executed by forwarding the bytes in which it arrived. While no rule can match an unconditional
 append, whole appends and acknowledgements that follow each other are forwarded together (`Lane.passes_appends`).
 
 Invariants: bytes that are not a frame of a known type, and all bytes after a malformed append block, are forwarded in
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PASSED: Final = WHOLE_APPENDS._replace(row=("last_event_number", "request_id"))
-"""Whole appends, of which only the numbers are kept."""
+"""Whole appends, reduced to their numbers."""
 _Run = tuple[BlockWriter, list[tuple[int, int]]]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""One of the two sockets of a link: pauses and resumes reading, buffers data sent before the connection is made.
+"""A socket of a link: pauses and resumes reading, buffers data sent before the connection is made.
 
 Invariant: data is written in order, also data sent before the connection is made; nothing is written after EOF.
 """
@@ -36,7 +36,7 @@ class Owner(Protocol):
 
 
 class Side(asyncio.Protocol):
-    """One of the two sockets of a link.
+    """A socket of a link.
 
     Attributes:
         direction: direction of the data received: REQUEST from the client, REPLY from the store.

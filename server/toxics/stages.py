@@ -51,7 +51,7 @@ Deadline = tuple[float, ToxicMark]
 
 
 class ToxicStage:
-    """One toxic on one connection; without change, as here.
+    """A toxic on a connection. This base class forwards bytes unchanged.
 
     deadline: when it ends the connection, and how. at_removal: how the connection ends when the toxic is removed,
     because bytes are missing; None if it goes on.

@@ -192,20 +192,6 @@ async def test_a_writer_outlives_refusals_for_which_a_call_does_not_wait(store: 
     assert content(store) == b"kept"
 
 
-async def test_a_request_to_a_store_that_is_not_there_names_it_and_how_often_it_was_tried() -> None:
-    with nobody() as address:
-        given = settings(retry=QUICK, refused_timeout_ms=30)
-        async with ConnectionPool(given) as pool, SegmentRequests(pool, FixedStore(address)) as requests:
-            with pytest.raises(RetriesExhausted) as caught:
-                await requests.info(SEGMENT)
-    error = caught.value
-    assert (error.endpoint, error.details["bounded_by"]) == (str(address), "refused_timeout_ms")
-    assert error.actual is not None
-    assert error.actual > 1
-    assert error.details["elapsed_ms"] >= 29
-    assert isinstance(error.__cause__, ConnectFailed)
-
-
 async def test_a_call_to_controllers_that_all_refuse_ends_before_its_time(grpc_runs: None) -> None:
     with nobody() as one, nobody() as other:
         given = settings(refused_timeout_ms=40, request_timeout_ms=60_000)

@@ -84,7 +84,7 @@ USES: list[Callable[[Client], Awaitable[None]]] = [
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.004, 0.01, 0.03])
+@pytest.mark.parametrize("after_s", [0.0, 0.004, 0.03])
 async def test_a_scope_ends_any_use_at_any_time(
     pravega: Client, use: Callable[[Client], Awaitable[None]], after_s: float
 ) -> None:
@@ -95,7 +95,7 @@ async def test_a_scope_ends_any_use_at_any_time(
         await writer.write(b"works")
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.004, 0.01, 0.03])
+@pytest.mark.parametrize("after_s", [0.0, 0.004, 0.03])
 async def test_a_reader_of_a_group_is_offline_after_its_scope_was_cancelled(pravega: Client, after_s: float) -> None:
     async with pravega.reader_group("a", "g", streams=["s"], refresh_ms=20) as group:
         with anyio.move_on_after(after_s) as scope:

@@ -76,18 +76,6 @@ async def test_what_is_written_is_read_from_the_head_and_ends_with_the_stream() 
             assert len([event async for event in events]) == 51
 
 
-async def test_a_key_goes_to_the_segment_of_its_position(pravega: Client) -> None:
-    await stream(pravega, 4)
-    async with pravega.event_writer("a", "s") as writer:
-        for number in range(20):
-            await writer.write(b"%d" % number, routing_key=f"{number}")
-    async with pravega.event_reader("a", "s") as events:
-        for _ in range(20):
-            event = await events.read()
-            assert event is not None
-            assert event.segment_id == int(position_of(event.data.decode()) * 4)
-
-
 async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_goes_on(pravega: Client) -> None:
     await stream(pravega, 2)
     async with pravega.event_writer("a", "s") as writer:
@@ -285,20 +273,6 @@ async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_w
             assert [each[:3] for each in await take(events, 100)] == [b"%03d" % number for number in range(100)]
 
 
-async def test_a_reader_keeps_at_most_what_it_may_read_ahead() -> None:
-    config = {"read_ahead_bytes": 20_000, "read_size_bytes": 4_000}
-    async with MockCluster(watched=False) as mock, client(mock, **config) as pravega:
-        await stream(pravega)
-        async with pravega.event_writer("a", "s") as writer:
-            for _ in range(300):
-                await writer.submit(b"x" * 1_000)
-        async with pravega.event_reader("a", "s") as events:
-            await take(events, 1)
-            await asyncio.sleep(0.03)
-            assert events._ahead.held_bytes <= 24_100
-            assert len(await take(events, 299)) == 299
-
-
 async def test_events_survive_a_store_that_cuts_connections() -> None:
     async with MockCluster(watched=False, stores=1) as mock, client(mock) as pravega:
         await stream(pravega, 2)
@@ -326,12 +300,6 @@ async def test_what_does_not_exist_says_so(pravega: Client) -> None:
         await pravega.controller.create_scope("no/scope")
     assert caught.value.details["status"] == "INVALID_SCOPE_NAME"
     assert [name async for name in pravega.controller.list_streams("a")] == []
-
-
-async def test_an_unreachable_controller_is_an_error_that_names_it() -> None:
-    async with connect("tcp://127.0.0.1:1", settings(request_timeout_ms=60)) as pravega:
-        with pytest.raises(NoNodeAvailable, match=r"127\.0\.0\.1:1"):
-            await pravega.controller.create_scope("a")
 
 
 async def test_closing_ends_what_waits_and_can_be_done_twice(mock: MockCluster) -> None:

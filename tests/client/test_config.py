@@ -71,11 +71,6 @@ def test_a_password_is_not_shown_when_settings_are_refused(environment: dict[str
     assert "secret-word" not in str(caught.value)
 
 
-def test_settings_do_not_change() -> None:
-    with pytest.raises(ValidationError):
-        ClientSettings().max_connections_per_store = 3  # type: ignore[misc]
-
-
 GIVEN: dict[str, tuple[str, object]] = {
     "pool_policy": ("least_busy", "least_busy"),
     "append_batching": ("blocks", "blocks"),

@@ -102,21 +102,6 @@ async def test_what_ends_before_its_deadline_ends_as_it_would() -> None:
     assert stored == "stored"
 
 
-async def test_a_cancellation_is_no_deadline() -> None:
-    entered = asyncio.Event()
-
-    async def wait() -> None:
-        async with within(60_000, "it was not stored"):
-            entered.set()
-            await asyncio.get_running_loop().create_future()
-
-    task = asyncio.create_task(wait())
-    await entered.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_work_that_is_finished_ends_before_the_cancellations_of_its_caller() -> None:
     done = asyncio.Event()
     ended: list[int] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from segstore.cli.commands import main
-from segstore.pipeline.blocks import find_block, write_index
+from segstore.pipeline.blocks import write_index
 from segstore.pipeline.storage import RemoteFile, Storage
 from segstore.pipeline.trace import growth
 from segstore.pipeline.trace.files import FileRange, RecordChunk, Skipped, find_files, plan
@@ -101,11 +100,6 @@ def test_a_capture_that_carries_its_own_bytes_is_reported_and_an_index_helps(sto
     assert read(plan([PATH], inside - 8, STORAGE)) == (expected, [])
 
 
-def test_what_is_no_capture_is_skipped_as_a_whole(store: Any) -> None:
-    store.pipe_file("/run/a.wtrace", bytes(5000))
-    assert read(plan([PATH], 100, STORAGE)) == ([], [(0, 5000)])
-
-
 # --- cut by an index ------------------------------------------------------------------------------------------------
 
 
@@ -189,22 +183,3 @@ def test_what_has_no_index_is_reported(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "only captures have an index" in result.output
     assert "b.wtrace: No such file" in result.output
-
-
-def test_an_index_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.wtrace").write_bytes(CAPTURE)
-
-    def full(part: Path, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    result = CliRunner().invoke(main, ["trace", "index", str(tmp_path / "a.wtrace")])
-    assert result.exit_code == 1
-    assert result.output.strip() == f"{tmp_path / 'a.wtrace.index'}: No space left on device"
-    assert [each.name for each in tmp_path.iterdir()] == ["a.wtrace"]
-
-
-def test_a_header_is_found_on_a_store_as_in_a_file(store: Any) -> None:
-    with STORAGE.open(PATH) as file:
-        for at, then in zip(starts(), starts()[1:], strict=False):
-            assert find_block(file, CAPTURE[:MARK_BYTES], at + 1, len(CAPTURE)) == then

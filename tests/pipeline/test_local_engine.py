@@ -25,10 +25,8 @@ from segstore.cli.commands import main
 from segstore.pipeline import local_engine, session
 from segstore.pipeline.local_engine import LocalEngine, LocalTable, ProcessDied
 from segstore.pipeline.report import STEPS
-from segstore.pipeline.report.analysis import analyse_traces
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire.extras import pip_command
-from segstore.wire.trace import NotATrace
 from tests.pipeline.stores import http_store
 from tests.pipeline.trace.test_packets import mixed, written
 
@@ -88,30 +86,6 @@ def test_a_trace_on_a_store_is_read_by_two_processes(tmp_path: Path, trace: Path
         store.files["busy.wtrace"] = trace.read_bytes()
         found = running.rows(running.read([store.url("busy.wtrace")], columns))
         assert sorted(found, key=repr) == sorted(trace_rows(str(trace), columns), key=repr)
-
-
-def test_an_analysis_of_files_that_are_no_traces_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("print(1)")
-    with engine(tmp_path / "work", 0) as running, pytest.raises(NotATrace):
-        analyse_traces(running, [str(tmp_path / "a.py")])
-
-
-def test_what_is_done_grows_while_traces_are_read_and_connections_followed(tmp_path: Path, trace: Path) -> None:
-    seen: list[float] = []
-
-    def step(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            seen.append(running.done())
-            yield batch
-
-    with engine(tmp_path / "work", 0) as running:
-        rows = running.read([str(trace)], ["connection", "ts_ns"])
-        assert running.done() == 0
-        batches = LocalTable(running, rows.sql)
-        mapped = running.mapped(batches, step, schema(rows), ["connection"], ["connection", "ts_ns"])
-        assert seen == sorted(set(seen))
-        assert 0 < seen[0] < seen[-1] == 1
-        assert list(running.rows(mapped)) == sorted(running.rows(rows))
 
 
 def test_packed_rows_are_taken_a_few_at_a_time(tmp_path: Path) -> None:

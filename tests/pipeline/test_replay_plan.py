@@ -6,8 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
 
-import pytest
-
 from segstore.pipeline.replay_plan import ConnectionUse, PartOutcome, _Task, links_of, plan
 from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
 from segstore.wire.errors import OutOfOrder
@@ -46,11 +44,6 @@ def test_transactions_batches_of_merges_and_writers_tie_connections(tmp_path: Pa
     found = plan(links_of(str(write_fixture(tmp_path / "a.jsonl", records))), 4)
     together = {tuple(connection for _, connection in part.connections) for part in found.parts}
     assert together == {(1, 2), (3, 4), (5, 6), (7,)}
-
-
-def test_no_part_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one part"):
-        plan([], 0)
 
 
 def test_an_error_of_one_part_is_its_outcome_and_the_next_part_is_replayed() -> None:

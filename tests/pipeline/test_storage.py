@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from segstore.pipeline import storage as storages
 from segstore.pipeline.storage import RemoteFile, Storage, StorageError
 from segstore.pipeline.trace.files import RecordChunk, Skipped, find_files, plan, sizes_of
-from segstore.pipeline.trace.growth import WATERMARK, next_offset, parts
+from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire import DataAppended
@@ -241,25 +240,6 @@ def test_a_file_that_shrinks_on_a_store_is_told_with_its_place(web: HttpStore) -
     assert "No such file" in gone.reason
 
 
-def test_a_file_that_shrinks_while_it_is_open_ends_there(web: HttpStore) -> None:
-    web.files["a"] = bytes(range(200))
-    with Storage().open(web.url("a")) as file:
-        web.files["a"] = bytes(range(100))
-        assert file.read_at(90, 50) == bytes(range(90, 100))
-        assert file.read_at(150, 10) == b""
-        assert file.size == 100
-
-
-def test_a_server_without_ranges_is_named(web: HttpStore) -> None:
-    web.files["a"] = bytes(200_000)
-    web.faults = ["all"]
-    with (
-        Storage().open(web.url("a")) as file,
-        pytest.raises(StorageError, match="sent 200000 bytes for a range of 65536"),
-    ):
-        file.read_at(0, 10)
-
-
 def test_sequential_reads_are_few_requests_and_scattered_ones_are_small(web: HttpStore) -> None:
     web.files["a"] = data = bytes(range(256)) * 4096
     with Storage().open(web.url("a")) as file:
@@ -304,35 +284,3 @@ def test_credentials_appear_in_no_message(web: HttpStore, monkeypatch: pytest.Mo
 def test_a_scheme_that_cannot_be_opened_is_refused_with_what_is_missing(path: str, reason: str) -> None:
     with pytest.raises((ValueError, StorageError), match=reason):
         find_files([path])
-
-
-def test_offsets_forget_files_on_a_store_too(tmp_path: Path) -> None:
-    storage, offset, read = Storage(), dict[str, Any](), list[str]()
-    for number in range(6):
-        records = [each._replace(ts_ns=number * 1000) for each in RECORDS[:3]]
-        path = write_capture(tmp_path / f"{number}.wtrace", records)
-        os.utime(path, ns=(number * 1000, number * 1000))
-        before, files = offset, find_files([f"local://{tmp_path}/"], storage=storage)
-        offset = next_offset(files, before, None, None, storage, most_age_ns=1500)
-        read += parts(before, offset)
-    assert read == [f"local://{tmp_path}/{number}.wtrace" for number in range(6)]
-    assert len(offset) <= 4
-    assert offset[WATERMARK] == 3500
-
-
-@looped(
-    ("info", "changed_ns"),
-    [
-        ({"LastModified": datetime(2026, 1, 1, tzinfo=UTC)}, 1_767_225_600 * 10**9),
-        ({"updated": "2026-01-01T00:00:00Z"}, 1_767_225_600 * 10**9),
-        ({"mtime": 12.5}, 12_500_000_000),
-    ],
-)
-def test_the_time_of_the_last_change_comes_from_the_listing(info: dict[str, Any], changed_ns: int) -> None:
-    assert storages._Found.of({"size": 3} | info) == (3, changed_ns)
-
-
-@looped("info", [{}, {"mtime": "yesterday"}])
-def test_a_file_without_a_time_of_change_may_have_changed_now(info: dict[str, Any]) -> None:
-    before_ns = time.time_ns()
-    assert before_ns <= storages._Found.of({"size": 3} | info).changed_ns <= time.time_ns()

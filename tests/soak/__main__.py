@@ -102,11 +102,6 @@ class Soak:
         self.events += 150
         return f"to {count} segments"
 
-    def cluster_segments(self, stream: str) -> list[str]:
-        return [
-            name for name in segment_names(self.cluster) if name.startswith(f"soak/{stream}/") and "#tr" not in name
-        ]
-
     async def killed(self) -> str:
         """Clients are killed in a transaction and in large events."""
         stream = f"killed{self.number}"

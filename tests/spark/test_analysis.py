@@ -76,14 +76,6 @@ def test_rows_in_any_order_are_followed_as_the_reference_follows_them(spark: Spa
         assert found.frames.count() == plain.frames + rows.where("kind NOT IN ('frame', 'skipped')").count()
 
 
-def test_append_blocks_are_read_again_only_if_they_have_bytes_after_their_events(spark: SparkSession) -> None:
-    from segstore.pipeline.report.analysis import analyse_traces
-    from segstore.pipeline.spark_engine import SparkEngine
-
-    with analyse_traces(SparkEngine(spark), [str(RECORDED)]) as found:
-        assert sources(found.violations) == ["InMemoryRelation"]
-
-
 def test_packed_rows_can_be_queried(spark: SparkSession) -> None:
     rows = spark.read.format("segstore.trace").option("packed", "true").load(str(RECORDED))
     assert rows.columns == ["connection", "file", "block", "record", "rows"]
@@ -116,23 +108,3 @@ def test_appends_have_the_segment_of_their_writer_however_a_trace_is_cut(spark: 
         assert expected.items() <= named.items()
         own = found.where("file LIKE '%moved.wtrace' AND command = 'APPEND_BLOCK_END'").orderBy("block")
         assert [row.segment for row in own.collect()] == [None, "s/first", "s/second"]
-
-
-def test_what_is_kept_of_a_table_stays_kept_when_a_statement_names_it(spark: SparkSession) -> None:
-    from pyspark import StorageLevel
-
-    from segstore.pipeline.spark_engine import SparkEngine
-
-    engine = SparkEngine(spark)
-    kept = spark.range(10).selectExpr("id", "id % 2 AS odd").persist(StorageLevel.DISK_ONLY)
-    try:
-        before = len(spark.catalog.listTables())
-        found = engine.statement("SELECT odd, count(*) AS times FROM {kept} GROUP BY odd", kept=kept)
-        with pytest.raises(Exception, match="nowhere"):
-            engine.statement("SELECT nowhere FROM {kept}", kept=kept)
-        assert {tuple(row) for row in found.collect()} == {(0, 5), (1, 5)}
-        assert kept.storageLevel == StorageLevel.DISK_ONLY
-        assert len(spark.catalog.listTables()) == before
-        assert "InMemoryTableScan" in found._jdf.queryExecution().executedPlan().toString()
-    finally:
-        kept.unpersist()

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
-from py4j.java_gateway import GatewayClient, GatewayParameters
-from py4j.protocol import is_error
 
-from segstore.cli.traces import report as report_cli
-from segstore.pipeline import session
 from tests.server.support import PATIENCE_S
 from tests.spark import SPARK
 
@@ -65,26 +57,3 @@ def test_java_that_is_killed_while_a_report_is_made_is_told_in_a_sentence(tmp_pa
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("segstore: Spark at local[1] failed: ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_connection_to_java_that_is_reset_is_not_logged_as_well(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(session, "session", MagicMock(return_value=MagicMock(**{"sparkContext.defaultParallelism": 1})))
-    with socket.create_server(("127.0.0.1", 0)) as java:
-
-        def dies() -> None:
-            connected, _ = java.accept()
-            with connected:
-                connected.recv(1)
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-        dying = threading.Thread(target=dies)
-        dying.start()
-        gateway = GatewayClient(gateway_parameters=GatewayParameters(port=java.getsockname()[1]))
-        files = [str(RECORDED / "write.jsonl")]
-        with report_cli.spark_session("local[1]", files):
-            answer = gateway.send_command("c\nj\ncall\ne\n")
-        dying.join()
-    assert is_error(answer)[0]
-    assert caplog.records == []

@@ -379,25 +379,6 @@ def test_strict_fails_with_file_and_offset_and_leaves_nothing(spark: SparkSessio
     assert [each.name for each in tmp_path.iterdir()] == ["a.wtrace"]
 
 
-def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, tmp_path: Path, by_local: Made) -> None:
-    from segstore.pipeline.report.folder import ReportError
-    from segstore.pipeline.report.report import report
-    from segstore.pipeline.spark_engine import SparkEngine
-
-    engine, traces = SparkEngine(spark), by_local.traces
-    (tmp_path / "mine").write_text("kept")
-    for replace in (False, True):
-        with pytest.raises(ReportError, match="is not a report"):
-            report(engine, traces, tmp_path, replace=replace)
-    with pytest.raises(ReportError, match="already contains a report"):
-        report(engine, traces, by_local.folder)
-    with pytest.raises(ReportError, match="cannot be written"):
-        report(engine, traces, tmp_path / "mine" / "below")
-    with pytest.raises(FileNotFoundError):
-        report(engine, [str(tmp_path / "*.wtrace")], tmp_path / "out")
-    assert [each.name for each in tmp_path.iterdir()] == ["mine"]
-
-
 class Counting:
     """Replays nothing; says what it was given."""
 

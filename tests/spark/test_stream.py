@@ -308,8 +308,3 @@ def test_rows_that_do_not_do_are_refused_by_name(
     with pytest.raises(Exception, match=says):
         rows.write.format(FORMAT).options(**sink, **more).mode("append").save()
     assert written(sink) == []
-
-
-def test_a_stream_that_there_is_not_is_named(spark: SparkSession, options: dict[str, str]) -> None:
-    with pytest.raises(Exception, match="NoSuchStream"):
-        spark.read.format(FORMAT).options(**options | {"stream": "nowhere"}).load().count()

@@ -101,12 +101,6 @@ def test_whatever_is_wrong_with_traces_the_rows_are_those_of_the_reference(
     assert skipped == {"torn.wtrace", "damaged.wtrace", "other.wtrace", "lines.jsonl", "cut.pcap"}
 
 
-def test_whoever_wants_no_skips_gets_the_file_and_the_byte(spark: SparkSession, faulty: str) -> None:
-    reader = spark.read.format("segstore.trace").option("mode", "failfast")
-    with pytest.raises(Exception, match=r"torn\.wtrace: at byte \d+: its body has"):
-        reader.load(f"{faulty}/torn.wtrace").count()
-
-
 def test_several_paths_and_one_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     paths = [str(write_capture(tmp_path / f"{name}.wtrace", traffic(5))) for name in "ab"]
     assert rows(spark.read.format("segstore.trace").load(paths)) == reference(paths)
@@ -131,23 +125,6 @@ def test_a_schema_may_name_any_columns_in_any_order(spark: SparkSession, tmp_pat
     )
     assert found.load(path).columns == columns
     assert rows(found.load(path)) == reference(path, columns)
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [("ts_ns long, segmnt string", "no column 'segmnt'"), ("code long", "column 'code' is a int, not a bigint")],
-)
-def test_a_column_that_traces_do_not_have_is_refused(
-    spark: SparkSession, tmp_path: Path, schema: str, said: str
-) -> None:
-    path = str(write_capture(tmp_path / "a.wtrace", traffic(2)))
-    with pytest.raises(Exception, match=said):
-        spark.read.format("segstore.trace").schema(schema).load(path).count()
-
-
-def test_an_option_that_there_is_not_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match=r"there is no option 'colums'; did you mean columns\?"):
-        spark.read.format("segstore.trace").option("colums", "ts_ns").load(str(RECORDED))
 
 
 QUERIES = [
@@ -177,15 +154,6 @@ def test_a_query_reads_the_columns_that_it_uses(
     scans = [set(re.findall(r"(\w+)#", each)) for each in re.findall(r"RelationV2\[(.*)\] segstore", plan)]
     assert set().union(*scans) == columns if len(columns) < 10 else all(len(scan) > 10 for scan in scans)
     assert rows(asked) == rows(spark.sql(query, t=whole))
-
-
-def test_the_rule_that_prunes_columns_is_added_once(spark: SparkSession) -> None:
-    other = spark.newSession()
-    before = spark._jsparkSession.experimental().extraOptimizations().length()
-    for each in (other, other, spark):
-        register(each)
-    rules = [each._jsparkSession.experimental().extraOptimizations().length() for each in (spark, other)]
-    assert rules == [before, 1]
 
 
 def test_a_spark_for_which_the_rule_does_not_compile_reads_all_columns(
@@ -250,15 +218,6 @@ def twice(found: DataFrame) -> list[Row]:
     return sorted(tuple(row) for row in one.union(other).select("command").collect())
 
 
-@pytest.mark.needs("PySpark 4.1 or newer")
-@pytest.mark.xfail(reason="Spark 4.3.0 keeps what a pushed filter left of a DataFrame")
-def test_a_dataframe_can_be_filtered_twice_where_filters_are_pushed_down(
-    faulty: str, pushing: Callable[[str], DataFrame]
-) -> None:
-    found = pushing(faulty)
-    assert twice(found) == sorted(row for row in reference(faulty, ["command"]) if row[0] in TWO)
-
-
 def test_a_dataframe_can_be_filtered_twice_as_sessions_are_made_here(spark: SparkSession, faulty: str) -> None:
     assert spark.conf.get(FILTER_PUSH_DOWN) == "false"
     found = spark.read.format("segstore.trace").load(faulty)
@@ -271,11 +230,6 @@ def test_options_choose_records_before_they_are_decoded(spark: SparkSession, fau
     names = ("command", "ts_ns")
     expected = [row for row in reference(faulty, names) if row[0] == "READ_SEGMENT" and 5 <= row[1] < 30]
     assert rows(reader.load(faulty).select(*names)) == expected
-
-
-def test_filters_are_not_pushed_down_in_a_session_that_does_not_allow_it(spark: SparkSession) -> None:
-    with pytest.raises(ValueError, match=FILTER_PUSH_DOWN):
-        register(spark, push_filters=True)
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
@@ -316,17 +270,6 @@ def test_a_capture_that_grows_is_read_once_block_by_block(
     write_fixture(folder / "late.jsonl", [record(Hello(17, 5)), record(b"{}", kind=RecordKind.CLOSE)])
     found, _ = follow(str(folder), maxRowsPerTrigger=4)
     assert found == reference(str(folder))
-
-
-@pytest.mark.needs("PySpark 4.2 or newer")
-def test_damage_in_a_capture_that_grows_is_a_row(tmp_path: Path, follow: Callable[..., Any]) -> None:
-    whole = bytearray(capture(traffic(12), a_block=4))
-    whole[700] ^= 1
-    path = tmp_path / "a.wtrace"
-    path.write_bytes(whole)
-    found, _ = follow(str(path))
-    assert found == reference(str(path))
-    assert [row[3] for row in found].count("skipped") == 1
 
 
 def test_a_file_that_a_stream_has_forgotten_is_one_skipped_row(tmp_path: Path) -> None:
@@ -372,15 +315,3 @@ def test_a_folder_on_s3_gives_the_rows_of_the_reference(
     with pytest.raises(Exception, match=r"no such trace.*s3://traces/none") as caught:
         spark.read.format("segstore.trace").options(**storage).load("s3://traces/none").count()
     assert SECRET not in str(caught.value)
-
-
-@pytest.mark.needs("PySpark 4.2 or newer")
-def test_a_folder_on_s3_is_followed_in_batches(
-    tmp_path: Path, stored: tuple[Any, dict[str, str]], follow: Callable[..., tuple[list[Row], list[int]]]
-) -> None:
-    store, storage = stored
-    local = write_capture(tmp_path / "reference.wtrace", traffic(20), a_block=4)
-    store.put(str(local), "traces/new/a.wtrace")
-    found, sizes = follow("s3://traces/new/", maxRowsPerTrigger=12, **storage)
-    assert sizes == [12, 8]
-    assert [row[1:] for row in found] == [row[1:] for row in reference(str(local))]

@@ -115,19 +115,6 @@ def test_dripping_a_frame_in_small_pieces_takes_its_length_and_little_more(codec
 
 
 @EACH_CODEC
-def test_frame_after_frame_in_pieces_holds_one_at_a_time(codec: Codec) -> None:
-    frame = encode(PartialEvent(bytes(LIMIT - HEADER_BYTES)))
-    decoder = FrameDecoder(max_frame_bytes=LIMIT, codec=codec)
-
-    def stream() -> None:
-        for _ in range(8):
-            for start in range(0, len(frame), 64 * 1024):
-                decoder.feed(frame[start : start + 64 * 1024])
-
-    assert peak_of(stream) < 2 * LIMIT
-
-
-@EACH_CODEC
 def test_a_decoder_that_failed_holds_nothing(codec: Codec) -> None:
     decoder = FrameDecoder(max_frame_bytes=LIMIT, codec=codec)
     gc.collect()

@@ -57,21 +57,6 @@ def test_every_recorded_container_agrees() -> None:
     assert wrong == []
 
 
-@looped(
-    ("segment", "count", "container"),
-    [
-        ("scope/stream/0.#epoch.0", 3, 2),
-        ("scope/stream/0.#epoch.0", 1000, 370),
-        ("scope/stream/2.#epoch.2", 100, 18),
-        ("scope/stream/20.#epoch.0", 1000, 82),
-    ],
-)
-def test_a_segment_belongs_to_the_container_that_the_reference_gave_it(
-    segment: str, count: int, container: int
-) -> None:
-    assert names.container_of(segment, count) == container
-
-
 def test_what_is_derived_from_a_segment_shares_its_container() -> None:
     segment = "s/t/3.#epoch.4"
     for derived in (
@@ -129,12 +114,6 @@ def test_a_surrogate_pair_and_its_character_are_the_same_name() -> None:
 def test_a_name_of_thousands_of_tails_is_stripped_to_its_root() -> None:
     assert names.primary_name("s/t/0.#epoch.0" + TXN * 1400) == "s/t/0"
     assert names.primary_name("s/t/0" + ("#transient." + "a" * 32) * 1500) == "s/t/0"
-
-
-def test_long_names_are_not_kept_in_memory() -> None:
-    before = names._remembered_container_of.cache_info().currsize
-    names.container_of("s/t/" + "9" * 60_000, 16)
-    assert names._remembered_container_of.cache_info().currsize == before
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))

@@ -149,7 +149,7 @@ class TransactionDetails(TransactionState):
     age_ms: int | None = Field(description="Null if it has ended.")
     lease_left_ms: int | None = Field(description="Null if not open. At 0 it is aborted after some slack.")
     writer: str = Field(description="The writer that has named itself at the commit; else empty.")
-    epoch: int = Field(description="The epoch in which it was begun.")
+    epoch: int = Field(description="Epoch in which it was begun.")
     segment_count: int
     bytes: int | None = Field(description="Size of its events; null if not all of its segments were measured.")
     segments: list[TransactionSegment] = Field(description="At most 100.")
@@ -195,7 +195,7 @@ class GroupSegment(BaseModel):
     status: Literal["assigned", "unassigned", "later"] = Field(
         description="`later`: after segments before it, which are not read to their ends."
     )
-    offset: int | None = Field(description="Where reading goes on; null if that is not known yet.")
+    offset: int | None = Field(description="Where reading continues; null if not known yet.")
     length: int | None = Field(description="Null if its store does not answer.")
     lag_bytes: int | None = Field(description="Bytes that are not read; null as `length`.")
 

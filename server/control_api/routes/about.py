@@ -1,19 +1,21 @@
-"""Routes about the server itself: health, version, Prometheus metrics."""
+"""Routes about the server itself: health, version, Prometheus metrics, the live page."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import APIRouter
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.fronts import Front
 from segstore.server.control_api.models import Counts, Health, ServerInfo, ServerVersion, StoreCounts, StoreInfo
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.net import address_text
+from segstore.server.page import live_page
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
 from segstore.wire.extras import pip_command
 
@@ -119,3 +121,23 @@ class _Counters:
             yield family(CounterMetricFamily, "fault_matched", "Matches of a rule.", "rule", matched)
             fired = [(each.name, each.fired) for each in faults.tallies()]
             yield family(CounterMetricFamily, "fault_fired", "How often a rule fired.", "rule", fired)
+
+
+page = APIRouter()
+
+
+@cache
+def _page() -> tuple[str, dict[str, str]]:
+    """Returns the page and its headers."""
+    head, tail, policy = live_page()
+    return head + tail, {
+        "content-security-policy": f"{policy}; frame-ancestors 'none'",
+        "cross-origin-opener-policy": "same-origin",
+        "referrer-policy": "no-referrer",
+    }
+
+
+@page.get("/", include_in_schema=False)
+async def live() -> Response:
+    text, headers = _page()
+    return HTMLResponse(text, headers=headers)

@@ -128,7 +128,7 @@ _CODES: Final[tuple[tuple[type[errors.ControllerError], StatusCode], ...]] = (
 """Codes of errors without a matching rule. Other errors are UNKNOWN, like unexpected exceptions in Pravega."""
 
 _UNKNOWN_ARGUMENT: Final = {"createTransaction", "deleteReaderGroup", "updateSubscriberStreamCut"}
-"""Methods in which Pravega detects an invalid argument only where it counts as an unexpected exception."""
+"""Methods in which Pravega reports an invalid argument as an unexpected exception."""
 
 _UNKNOWN_NAMES: Final = {"getCurrentSegments", "getReaderGroupConfig", "updateReaderGroup", "deleteReaderGroup"}
 """Methods in which that applies to an empty name: in `getCurrentSegments` to any name, elsewhere to a reader group's

@@ -7,8 +7,8 @@ Invariants: a call's request is recorded when it arrives, and the caller's answe
 log of requests has the same status as the recording; without rules, observer and recorder a call passes at once. A call
 that a rule drops is not answered: it ends with the caller's deadline or connection, or with the server.
 
-Calls with a message beyond the server's limit are neither recorded nor observed: gRPC refuses them, with
-RESOURCE_EXHAUSTED, before they get here. So are calls of other services.
+Calls with a message beyond the server's limit, and calls of other services, are neither recorded nor observed, because
+gRPC refuses them first.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _Ruled:
             waits.clear()
 
     async def _until(self, over: asyncio.Future[None]) -> None:
-        """Waits; ends the call if its caller goes before."""
+        """Waits; ends the call if its caller disconnects first."""
         if self._gone is None:
             await over
             return

@@ -48,7 +48,7 @@ async def segment_ranges(scope: str, stream: str, segments: Sequence[StreamSegme
 
 
 def page_token(token: str) -> m.ContinuationToken:
-    """Return a message in which the token is set even if it is "", because clients treat its absence as an error."""
+    """Returns a message that sets the token even if it is "", because clients treat its absence as an error."""
     message = m.ContinuationToken(token=token)
     message.SetInParent()
     return message
@@ -58,7 +58,7 @@ def page_token(token: str) -> m.ContinuationToken:
 
 
 def to_stream_config(message: m.StreamConfig) -> StreamConfig:
-    """Return a stream's configuration; a retention type of UNKNOWN means no retention."""
+    """Returns a stream's configuration; a retention type of UNKNOWN means no retention."""
     scaling = message.scalingPolicy
     retention = message.retentionPolicy
     if message.rolloverSizeBytes < 0:
@@ -189,7 +189,7 @@ def _cuts(messages: Iterable[m.StreamCut]) -> dict[str, Cut]:
 
 
 def _check_order(stream: str, start: Cut, end: Cut) -> None:
-    """Refuse a start after the end, as far as the cuts show without their stream; an empty cut is unbounded."""
+    """Refuses a start after the end, as far as the cuts show without their stream; an empty cut is unbounded."""
     if not start or not end:
         return
     behind = any(
@@ -216,7 +216,7 @@ def to_table(message: m.KeyValueTableConfig) -> TableConfig:
 
 
 def from_table(scope: str, name: str, config: TableConfig) -> m.KeyValueTableConfig:
-    """Return a table's configuration without its rollover size, which Pravega does not report either."""
+    """Returns a table's configuration without its rollover size, which Pravega does not report either."""
     return m.KeyValueTableConfig(
         scope=scope,
         kvtName=name,

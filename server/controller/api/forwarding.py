@@ -86,7 +86,7 @@ class ForwardingServer(Handler):
         trust_network: bool = False,
         calls: Calls | None = None,
     ) -> Self:
-        """Start listening. calls: sees all calls that arrive here. Raises OSError if it cannot listen there."""
+        """Starts listening. calls: sees all calls that arrive here. Raises OSError if it cannot listen there."""
         server = new_server(*bounds(config))
         self = cls(server, leader, tls, trust_network, calls)
         self.port = await listen(server, host, port, tls)
@@ -94,7 +94,7 @@ class ForwardingServer(Handler):
         return self
 
     def offer(self, method: str, behaviour: Behaviour) -> None:
-        """Serve a method, "/service/name", beside the controller's: while this process leads, otherwise forwarded."""
+        """Serves a method, "/service/name", beside the controller's: while this process leads, otherwise forwarded."""
         self._offered[method] = behaviour
 
     def service(self, handler_call_details: Any) -> Any:
@@ -123,7 +123,7 @@ class ForwardingServer(Handler):
     async def ask(
         self, method: str, request: bytes, metadata: Sequence[tuple[str, str | bytes]], timeout_s: float | None
     ) -> tuple[bytes, tuple[Any, ...]]:
-        """Forward a call; return the leader's answer and its trailing metadata. Raises NotForwarded."""
+        """Forwards a call; returns the leader's answer and its trailing metadata. Raises NotForwarded."""
         leader = self.leader()
         if leader is None or any(key == _FORWARDED for key, _ in metadata):
             raise NotForwarded(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
@@ -147,7 +147,7 @@ class ForwardingServer(Handler):
         raise NotForwarded(grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
 
     def leader_changed(self) -> None:
-        """Answer calls that an earlier leader has not answered with UNAVAILABLE."""
+        """Answers calls that an earlier leader has not answered with UNAVAILABLE."""
         now = self.leader()
         for call, leader in tuple(self._forwarded.items()):
             if leader != now:

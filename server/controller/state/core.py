@@ -81,7 +81,7 @@ class Core:
         self._once: set[tuple[Due, str, str]] = set()
 
     def replace(self, state: State) -> None:
-        """Replace the state's contents, which then belong to this object, and cancel all timers. Not journaled."""
+        """Replaces the state's contents, which then belong to this object, and cancels all timers. Not journaled."""
         account = self.memory.account
         self.memory.release()
         for name in State.__struct_fields__:
@@ -91,12 +91,12 @@ class Core:
         self._once.clear()
 
     def check_segments(self, what: str, count: int) -> None:
-        """Raise `TooMany` for more segments than a stream or a table may have."""
+        """Raises `TooMany` for more segments than a stream or a table may have."""
         if count > self.config.max_segments:
             raise TooMany(what, count, self.config.max_segments)
 
     def check_cut(self, count: int) -> None:
-        """Raise `TooMany` for more entries than the stream cuts of a request may have."""
+        """Raises `TooMany` for more entries than the stream cuts of a request may have."""
         if count > self.config.max_cut_entries:
             raise TooMany("entries of stream cuts", count, self.config.max_cut_entries)
 
@@ -140,7 +140,7 @@ class Core:
         return self._timers[0].due_ms if self._timers else None
 
     def take_due(self, now_ms: int) -> list[Timer]:
-        """Take the timers that are due, earliest first."""
+        """Takes the timers that are due, earliest first."""
         due = []
         while self._timers and self._timers[0].due_ms <= now_ms:
             timer = heapq.heappop(self._timers)

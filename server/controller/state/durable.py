@@ -23,7 +23,7 @@ def image(state: State) -> bytes:
 
 
 def recovered(image: bytes, operations: Iterable[bytes]) -> State:
-    """Return the state of an image (b"" for an empty state) after encoded operations.
+    """Returns the state of an image (b"" for an empty state) after encoded operations.
 
     Raises `ValueError` for an invalid image, or an operation that is invalid in its state.
     """

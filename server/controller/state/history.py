@@ -56,7 +56,7 @@ class StreamSegment(msgspec.Struct, frozen=True, array_like=True):
         return self.epoch << 32 | self.number
 
     def name(self, scope: str, stream: str) -> str:
-        """Return the full name in the segment store."""
+        """Returns the full name in the segment store."""
         return segment_name(scope, stream, self.number, self.epoch)
 
 
@@ -83,7 +83,7 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return at >= 0 and self.segments[at].id == segment.id
 
     def overlapping(self, start: float, end: float) -> Sequence[StreamSegment]:
-        """Return the segments whose keys overlap a range."""
+        """Returns the segments whose keys overlap a range."""
         return self.segments[bisect_right(self.segments, start, key=_END) : bisect_left(self.segments, end, key=_START)]
 
 
@@ -94,14 +94,14 @@ class Comparison(Enum):
 
 
 def equal_ranges(count: int, start: float = 0.0, end: float = 1.0) -> list[KeyRange]:
-    """Return `count` adjacent ranges of equal length; the ends are exactly `start` and `end`."""
+    """Returns `count` adjacent ranges of equal length; the ends are exactly `start` and `end`."""
     step = (end - start) / count
     edges = [start, *(start + step * at for at in range(1, count)), end]
     return list(pairwise(edges))
 
 
 def first_epoch(count: int, first_number: int, now_ms: int) -> Epoch:
-    """Return epoch 0 of a new stream."""
+    """Returns epoch 0 of a new stream."""
     numbered = enumerate(equal_ranges(count), first_number)
     segments = tuple(StreamSegment(number, 0, start, end, now_ms) for number, (start, end) in numbered)
     return Epoch(0, 0, segments, now_ms)
@@ -143,13 +143,13 @@ def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 
 
 def find_segment(epochs: Sequence[Epoch], identifier: int) -> StreamSegment | None:
-    """Return the segment with this id; None if it never existed."""
+    """Returns the segment with this id; None if it never existed."""
     born = split_segment_id(identifier)[0]
     return epochs[born].made.get(identifier) if 0 <= born < len(epochs) else None
 
 
 def sealed_in(epochs: Sequence[Epoch], segment: StreamSegment) -> int | None:
-    """Return the first epoch without the segment; None if the segment is current."""
+    """Returns the first epoch without the segment; None if the segment is current."""
     if epochs[-1].holds(segment):
         return None
     later = range(segment.epoch + 1, len(epochs))
@@ -172,7 +172,7 @@ def successors(epochs: Sequence[Epoch], identifier: int) -> dict[StreamSegment, 
 def _overlaps(
     ones: Iterable[StreamSegment], others: Iterable[StreamSegment]
 ) -> Iterator[tuple[StreamSegment, StreamSegment]]:
-    """Yield the pairs of `ones` and `others` whose keys overlap, in one pass over the keys."""
+    """Yields the pairs of `ones` and `others` whose keys overlap, in one pass over the keys."""
     sides = [(segment, side) for side, segments in enumerate((ones, others)) for segment in segments]
     sides.sort(key=lambda each: each[0].start)
     begun: tuple[list[tuple[float, int, StreamSegment]], ...] = ([], [])
@@ -189,7 +189,7 @@ def _overlaps(
 
 
 def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
-    """Return why a cut is invalid; None if it is valid.
+    """Returns why a cut is invalid; None if it is valid.
 
     Its reached segments must not overlap, and together with its future segments must cover all keys.
     """
@@ -237,7 +237,7 @@ def _cover(covered: list[KeyRange], segment: StreamSegment) -> tuple[bool, bool]
 
 
 def uncovered(segments: Sequence[StreamSegment]) -> list[KeyRange]:
-    """Return the gaps between 0 and 1 that sorted segments leave."""
+    """Returns the gaps that sorted segments leave between 0 and 1."""
     gaps: list[KeyRange] = []
     at = 0.0
     for segment in segments:
@@ -250,7 +250,7 @@ def uncovered(segments: Sequence[StreamSegment]) -> list[KeyRange]:
 
 
 def cut_span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> Span:
-    """Map each segment of a valid cut to the last epoch that holds it, among the epochs that the cut touches."""
+    """Maps each segment of a valid cut to the last epoch that holds it, among the epochs that the cut touches."""
     touched = epochs[: split_segment_id(max(cut))[0] + 1]
     span: Span = {}
     for identifier in cut:
@@ -269,7 +269,7 @@ def is_at_or_after(cut: Mapping[int, int], span: Span, other: Mapping[int, int],
 
 
 def compare(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int, int]) -> Comparison:
-    """Compare `cut` with `other`; both must be valid."""
+    """Compares `cut` with `other`; both must be valid."""
     after = before = False
     for segment, reference in _overlaps(cut_span(epochs, cut), cut_span(epochs, other)):
         same = segment.id == reference.id
@@ -292,7 +292,7 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 def pieces_between(
     epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[list[StreamSegment]]:
-    """As `between`, but a few thousand segments at a time, because a stream may have had any number."""
+    """Yields the segments of `between`, a few thousand at a time, because a stream may have any number."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)

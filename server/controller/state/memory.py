@@ -42,18 +42,18 @@ class StateMemory:
         self._numbers = len(state.numbers)
 
     def release(self) -> None:
-        """Release everything that is charged: the state is about to be replaced."""
+        """Releases all charged memory, because the state is about to be replaced."""
         self.account.charge(-sum(self._charged.values()) - sum(map(name_bytes, self._state.numbers)))
 
     def check(self, request_bytes: int) -> None:
-        """Raise `MemoryFull` for a request that would make the state grow beyond the limit."""
+        """Raises `MemoryFull` for a request that would make the state grow beyond the limit."""
         try:
             self.account.check(_OBJECT_BYTES + _FACTOR * request_bytes)
         except StoreFull as error:
             raise MemoryFull(error.used, error.limit) from error
 
     def applied(self, operation: op.Operation) -> None:
-        """Charge for an applied operation."""
+        """Charges for an applied operation."""
         match operation:
             case op.StreamOperation():
                 key = "streams", operation.scope, operation.stream
@@ -69,7 +69,7 @@ class StateMemory:
             self.account.charge(name_bytes("/".join(key[1:])))
 
     def _charge(self, key: tuple[str, str, str], size: int) -> None:
-        """Charge `size` more for an object, or its measured size, or release all if it was deleted."""
+        """Charges `size` more for an object, or its measured size; releases a deleted object."""
         kind, scope, name = key
         held = self._state.scopes.get(scope)
         thing = held if held is None or kind == "scopes" else getattr(held, kind).get(name)

@@ -171,7 +171,7 @@ class EpochRolled(_StreamChange, frozen=True):
 
 
 def rolled(stream: Stream, epoch: int, now_ms: int) -> tuple[Epoch, Epoch]:
-    """Return the epochs with which a stream merges transactions of an older epoch: copies of that and the current."""
+    """Returns the epochs with which a stream merges transactions of an older epoch: copies of that and the current."""
     old, current = stream.epoch(epoch), stream.current
     created_ms = max(now_ms, current.created_ms + 1)
     return (_copy(old, current.number + 1, created_ms), _copy(current, current.number + 2, created_ms + 1))
@@ -360,7 +360,7 @@ def _subscriptions(config: ReaderGroupConfig) -> set[str]:
 
 
 def split_name(full_name: str) -> tuple[str, str]:
-    """Return the scope and the name in "scope/name"."""
+    """Returns the scope and the name in "scope/name"."""
     scope, _, name = full_name.partition("/")
     return scope, name
 
@@ -411,5 +411,5 @@ def encode(operation: Operation) -> bytes:
 
 
 def decode(data: bytes) -> Operation:
-    """Return the operation that `encode` wrote. Raises `msgspec.ValidationError` for anything else."""
+    """Returns the operation that `encode` wrote. Raises `msgspec.ValidationError` for anything else."""
     return _DECODER.decode(data)

@@ -33,7 +33,7 @@ TABLE_SUFFIX: Final = "_kvtable"
 
 
 def require(**names: str) -> None:
-    """Raise `EmptyName` for the first empty name."""
+    """Raises `EmptyName` for the first empty name."""
     for kind, name in names.items():
         if not name:
             raise EmptyName(kind)
@@ -146,14 +146,14 @@ class Stream(msgspec.Struct):
         return self.name.startswith("_")
 
     def segment(self, identifier: int) -> StreamSegment:
-        """Return the segment with this id, current or not. Raises `NotFound` if it never existed."""
+        """Returns the segment with this id, current or not. Raises `NotFound` if it never existed."""
         found = find_segment(self.epochs, identifier)
         if found is None:
             raise NotFound("segment", segment_text(self, identifier))
         return found
 
     def epoch(self, number: int) -> Epoch:
-        """Return the epoch with this number. Raises `NotFound` if it does not exist."""
+        """Returns the epoch with this number. Raises `NotFound` if it does not exist."""
         if not 0 <= number < len(self.epochs):
             raise NotFound("epoch", f"{number} of stream {self.full_name}")
         return self.epochs[number]
@@ -162,21 +162,21 @@ class Stream(msgspec.Struct):
         return segment.name(self.scope, self.name)
 
     def all_segments(self) -> Iterator[StreamSegment]:
-        """Yield every segment that was not deleted, once."""
+        """Yields every segment that was not deleted, once."""
         for epoch in self.epochs:
             for segment in epoch.made.values():
                 if segment.id not in self.deleted:
                     yield segment
 
     def head(self) -> Cut:
-        """Return the cut at which the stream begins."""
+        """Returns the cut at which the stream begins."""
         return dict(self.cut) if self.cut else {segment.id: 0 for segment in self.epochs[0].segments}
 
     def transaction_segments(self, transaction_id: UUID) -> Iterator[tuple[StreamSegment, str]]:
-        """Yield each segment of the transaction's epoch and the name of the transaction's segment for it.
+        """Yields each segment of the transaction's epoch and the name of the transaction's segment for it.
 
-        The name has the segment's number and the transaction's epoch, whatever the segment's own epoch: so it can be
-        merged into any later segment with that number.
+        The name has the segment's number and the transaction's epoch, not the segment's epoch, so that it can be merged
+        into any later segment with that number.
         """
         epoch = transaction_epoch(transaction_id)
         for segment in self.epoch(epoch).segments:
@@ -184,18 +184,18 @@ class Stream(msgspec.Struct):
             yield segment, transaction_name(parent, transaction_id)
 
     def size_till(self, cut: Cut) -> int:
-        """Return the total bytes written before a valid cut."""
+        """Returns the total bytes written before a valid cut."""
         segments = between(self.epochs, {}, cut)
         return sum(max(cut[each.id], 0) if each.id in cut else self.sizes.get(each.id, 0) for each in segments)
 
 
 def transaction_epoch(transaction_id: UUID) -> int:
-    """Return the epoch in the top 32 bits of a transaction id."""
+    """Returns the epoch in the top 32 bits of a transaction id."""
     return transaction_id.int >> 96
 
 
 def segment_text(stream: Stream, identifier: int) -> str:
-    """Return the readable name of a segment, whether or not it exists."""
+    """Returns the readable name of a segment, whether or not it exists."""
     epoch, number = split_segment_id(identifier)
     return f"{stream.full_name}/{number}.#epoch.{epoch}"
 
@@ -241,7 +241,7 @@ class State(msgspec.Struct):
         return found
 
     def find_stream(self, scope: str, name: str) -> Stream | None:
-        """Return the stream; None if the stream or its scope does not exist."""
+        """Returns the stream; None if the stream or its scope does not exist."""
         holder = self.scopes.get(scope)
         return None if holder is None else holder.streams.get(name)
 

@@ -27,7 +27,7 @@ from segstore.server.controller.state import Epoch, KeyRange, history
 _WINDOWS = (2, 5, 10, 20)
 """Minutes over which a segment's rate is averaged."""
 _COLD_MINUTES = 10
-"""How long a segment stays cold once it was found to be."""
+"""How long a segment stays cold once it is cold."""
 
 
 class ScaleDecision(NamedTuple):
@@ -52,7 +52,7 @@ class Watch(msgspec.Struct):
 
     @classmethod
     def begin(cls, now_ms: int, total: float) -> Watch:
-        """Start to watch a segment. Earlier writes do not count, and a new segment is not scaled for a while."""
+        """Starts to watch a segment. Earlier writes do not count, and a new segment is not scaled for a while."""
         return cls(
             since_ms=now_ms, taken_ms=now_ms, total=total, written_ms=now_ms, asked_up_ms=now_ms, asked_down_ms=now_ms
         )
@@ -77,17 +77,17 @@ def _decayed(before: float, rate: float, elapsed_ms: int, window_ms: int) -> flo
 
 
 def measure(load: Load, policy: ScalingPolicy) -> float:
-    """Return a load in the policy's unit."""
+    """Returns a load in the policy's unit."""
     return load.bytes / 1024 if policy.kind is ScalingType.KBYTES_PER_S else float(load.events)
 
 
 def _is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
-    """Whether a segment has had no events for `silence_minutes`, and so is cold whatever its rates."""
+    """Whether a segment has had no events for `silence_minutes`; such a segment is cold at any rate."""
     return now_ms - watch.written_ms >= settings.silence_minutes * settings.minute_ms
 
 
 def parts_wanted(watch: Watch, target: int, now_ms: int, settings: AutoScaling) -> int:
-    """Return the number of segments into which this one should be split; 1: leave it, 0: it is cold."""
+    """Returns the number of segments into which this one should be split; 1: leave it, 0: it is cold."""
     if target > 0 and _is_silent(watch, now_ms, settings):
         return 0
     age = (now_ms - watch.since_ms) / settings.minute_ms
@@ -108,7 +108,7 @@ def decide(
     settings: AutoScaling,
     max_segments: int,
 ) -> ScaleDecision | None:
-    """Return the next split or merge of a stream, if any; records requests and cold segments in the watches.
+    """Returns the next split or merge of a stream, if any; records requests and cold segments in the watches.
 
     Splits come first, as long as the stream may have more segments. Only one change is decided at a time; the next tick
     sees the resulting epoch. A silent segment is considered regardless of its last request.
@@ -141,7 +141,7 @@ def decide(
 def _merge(
     current: Epoch, policy: ScalingPolicy, watches: Mapping[int, Watch], at: int, now_ms: int
 ) -> ScaleDecision | None:
-    """Merge the cold segment at an index with its cold neighbours, as far as the minimum allows."""
+    """Merges the cold segment at an index with its cold neighbours, as far as the minimum allows."""
     spare = len(current.segments) - policy.min_segments
     together = [
         each

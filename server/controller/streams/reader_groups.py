@@ -41,7 +41,7 @@ class ReaderGroups:
         self._decoding = asyncio.Lock()
 
     def check_entries(self, count: int) -> None:
-        """Raise `TooMany` for a configuration whose stream cuts name more segments than one request may."""
+        """Raises `TooMany` for a configuration whose stream cuts name more segments than one request may."""
         self._core.check_cut(count)
 
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
@@ -67,7 +67,7 @@ class ReaderGroups:
         return config
 
     def get(self, scope: str, name: str) -> ReaderGroupConfig:
-        """Return the group. Raises `NotFound` for its scope if that does not exist."""
+        """Returns the group. Raises `NotFound` for its scope if that does not exist."""
         require(scope=scope, reader_group=name)
         self._core.state.scope(scope)
         return self._core.state.reader_group(scope, name)
@@ -85,7 +85,7 @@ class ReaderGroups:
         return found
 
     def update(self, scope: str, name: str, config: ReaderGroupConfig) -> int:
-        """Replace a configuration; return its generation."""
+        """Replaces a configuration; returns its generation."""
         held = self.get(scope, name)
         if held.generation != config.generation:
             raise errors.GenerationMismatch(f"{scope}/{name}", config.generation, held.generation)
@@ -96,7 +96,7 @@ class ReaderGroups:
         return updated.generation
 
     async def delete(self, scope: str, name: str, group_id: str) -> None:
-        """Delete a group with its stream; the id must be the group's."""
+        """Deletes a group with its stream; the id must be the group's."""
         core = self._core
         async with core.lock("reader group", scope, name):
             self._check_id("reader group", f"{scope}/{name}", self.get(scope, name), group_id)
@@ -109,7 +109,7 @@ class ReaderGroups:
     # Subscribers -----------------------------------------------------------------------------------------------
 
     def subscribers(self, scope: str, stream: str) -> list[str]:
-        """Return the groups, as "scope/name", that delay a stream's retention."""
+        """Returns the groups, as "scope/name", that delay a stream's retention."""
         return sorted(self._stream(scope, stream).subscribers)
 
     def move(
@@ -126,11 +126,11 @@ class ReaderGroups:
         self._core.record(op.SubscriberMoved(scope, stream, subscriber, dict(cut)))
 
     def _stream(self, scope: str, stream: str) -> Stream:
-        """Return the stream. Raises `NotFound` for its scope if that does not exist."""
+        """Returns the stream. Raises `NotFound` for its scope if that does not exist."""
         self._core.state.scope(scope)
         return self._streams.get(scope, stream)
 
     def _check_id(self, kind: str, name: str, held: ReaderGroupConfig, group_id: str) -> None:
-        """Refuse an id other than the group's; it is parsed only here, as in Pravega."""
+        """Refuses an id other than the group's; it is parsed only here, as in Pravega."""
         if parse_group_id(held.group_id) != parse_group_id(group_id):
             raise errors.NotFound(kind, f"{name} with id {group_id}")

@@ -30,7 +30,7 @@ def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, 
 
 
 def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) -> int:
-    """Return how many of the recorded cuts, from the first, are at or before a truncation and can be dropped."""
+    """Returns how many of the recorded cuts, from the first, are at or before a truncation and can be dropped."""
     return bisect_left(
         kept, True, key=lambda each: each.cut != cut and history.compare(epochs, each.cut, cut) is not Comparison.BEFORE
     )
@@ -39,7 +39,7 @@ def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) ->
 def _bounds(
     policy: RetentionPolicy, kept: Sequence[RetentionCut], left: Callable[[RetentionCut], int]
 ) -> tuple[RetentionCut | None, RetentionCut | None]:
-    """Return the recorded cuts that leave the least above the limit, and the most within the maximum (else the same).
+    """Returns the recorded cuts that leave the least above the limit, and the most within the maximum (else the same).
 
     `left` returns how much, in the policy's unit, a truncation at a cut would leave.
     """
@@ -52,7 +52,7 @@ def _bounds(
 
 
 def _before(stream: Stream, kept: Sequence[RetentionCut], bound: Cut) -> Cut | None:
-    """Return the latest recorded cut before a position."""
+    """Returns the latest recorded cut before a position."""
     count = bisect_left(
         kept, True, key=lambda each: history.compare(stream.epochs, each.cut, bound) is not Comparison.BEFORE
     )

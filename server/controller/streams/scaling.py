@@ -28,7 +28,7 @@ class Scaling:
         self._core = core
 
     def check_size(self, sealed: int, ranges: int) -> None:
-        """Raise `TooMany` for more segments to seal, or more new key ranges, than a stream can have."""
+        """Raises `TooMany` for more segments to seal, or more new key ranges, than a stream can have."""
         self._core.check_segments("segments to seal", sealed)
         self._core.check_segments("new key ranges", ranges)
 
@@ -58,7 +58,7 @@ class Scaling:
         return sorted(new, key=lambda segment: segment.number), left.number
 
     def status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
-        """Return the status of the scale that ends `epoch`."""
+        """Returns the status of the scale that ends `epoch`."""
         if epoch < 0:
             raise InvalidArgument(f"epoch {epoch} is negative")
         current = self._core.state.stream(scope, stream).current
@@ -67,14 +67,14 @@ class Scaling:
         return "IN_PROGRESS" if epoch in (current.number, current.reference) else "SUCCESS"
 
     async def run(self, scope: str, stream: str) -> None:
-        """Execute a due scale; no-op if the stream was deleted."""
+        """Executes a due scale; no-op if the stream was deleted."""
         async with self._core.lock(scope, stream):
             found = self._core.state.find_stream(scope, stream)
             if found:
                 await self._finish_or_retry(found)
 
     async def replace(self, stream: Stream, ranges: Sequence[KeyRange]) -> None:
-        """Replace all segments at once. The caller holds the stream's lock."""
+        """Replaces all segments at once. The caller holds the stream's lock."""
         self._begin(stream, tuple(segment.id for segment in stream.current.segments), tuple(ranges))
         self._try_again_later(stream)
         await self.finish(stream)
@@ -96,7 +96,7 @@ class Scaling:
         core.record(op.ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 
     async def finish_due(self, stream: Stream) -> None:
-        """As `finish`, if it is time. The caller holds the stream's lock."""
+        """Calls `finish` if the delay has passed. The caller holds the stream's lock."""
         if stream.scale is not None and stream.scale.due_ms <= self._core.now_ms():
             await self.finish(stream)
 
@@ -118,7 +118,7 @@ class Scaling:
         self._core.record(op.ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
 
     async def _finish_or_retry(self, stream: Stream) -> None:
-        """Execute the scale if it is due. A timer is set first, so that work that fails or is cancelled is completed
+        """Executes the scale if it is due. A timer is set first, so that work that fails or is cancelled is completed
         later.
         """
         core = self._core
@@ -140,7 +140,7 @@ class Scaling:
 
 
 def _as_current(stream: Stream, scale: Scale) -> tuple[int, ...]:
-    """Return the ids of the segments to seal in the current epoch.
+    """Returns the ids of the segments to seal in the current epoch.
 
     Transactions rolled since the scale was accepted have given every segment a new epoch, but kept its number.
     """

@@ -34,11 +34,11 @@ class Scopes:
         return scope in self._core.state.scopes
 
     async def names(self, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
-        """Return a page of the names of the scopes that are accepted."""
+        """Returns a page of the names of the scopes that are accepted."""
         return await page(self._core, self._core.state.scopes, token, accepts=accepts)
 
     def delete(self, scope: str) -> None:
-        """Delete an empty scope."""
+        """Deletes an empty scope."""
         found = self._core.state.scope(scope)
         held = len(found.streams) + len(found.reader_groups) + len(found.tables)
         if held:
@@ -46,7 +46,7 @@ class Scopes:
         self._core.record(op.ScopeDeleted(scope))
 
     async def delete_recursively(self, scope: str) -> None:
-        """Delete a scope and its contents; no-op if it does not exist."""
+        """Deletes a scope and its contents; no-op if it does not exist."""
         require(scope=scope)
         state = self._core.state
         while scope in state.scopes:

@@ -45,7 +45,7 @@ async def page(
     listed: Callable[[str], bool] = bool,
     accepts: Callable[[str], bool] = bool,
 ) -> tuple[list[str], str]:
-    """Return the listed and accepted names after `token`, in order, at most one page, and the token of the next page.
+    """Returns the listed and accepted names after `token`, in order, at most one page, and the token of the next page.
 
     Only a last page has fewer names than fit. `accepts`, which may be expensive, is called only for names that may fit.
     A listing ends with an empty page. Names created or deleted meanwhile may or may not be listed, others exactly once.
@@ -64,7 +64,7 @@ async def page(
 
 
 def _tag_order(stream: str) -> tuple[int, str]:
-    """Return the sort key for the streams of a tag: Pravega stores them in 25 parts, by a hash of their names."""
+    """Returns the sort key for the streams of a tag: Pravega stores them in 25 parts, by a hash of their names."""
     return consistent_hash(murmur3_128_low(utf16(stream), _TAG_SEED), _TAG_PARTS), stream
 
 
@@ -135,7 +135,7 @@ class Streams:
             self._core.record(op.StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
 
     async def seal(self, scope: str, stream: str) -> None:
-        """Seal a stream; no-op if it is sealed. Open transactions are aborted."""
+        """Seals a stream; no-op if it is sealed. Open transactions are aborted."""
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
             if found.sealed:
@@ -148,7 +148,7 @@ class Streams:
             self._core.record(op.StreamSealed(scope, stream, sizes))
 
     async def delete(self, scope: str, stream: str) -> None:
-        """Delete a sealed stream, its segments and its watermarks."""
+        """Deletes a sealed stream, its segments and its watermarks."""
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
             if not found.sealed:
@@ -171,11 +171,11 @@ class Streams:
         return self._core.state.find_stream(scope, stream) is not None
 
     def get(self, scope: str, stream: str) -> Stream:
-        """Return the stream, read-only. Raises `NotFound`."""
+        """Returns the stream, read-only. Raises `NotFound`."""
         return self._core.state.stream(scope, stream)
 
     async def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
-        """Return a page of the names of a scope's streams that are accepted."""
+        """Returns a page of the names of a scope's streams that are accepted."""
         streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
 
         def listed(name: str) -> bool:
@@ -186,7 +186,7 @@ class Streams:
     async def tagged(
         self, scope: str, token: str, tag: str, accepts: Callable[[str], bool] = bool
     ) -> tuple[list[str], str]:
-        """Return a page of the names of a scope's streams with a tag that are accepted, without internal streams."""
+        """Returns a page of the names of a scope's streams with a tag that are accepted, without internal streams."""
         streams = self._core.state.scope(scope).streams
 
         def listed(name: str) -> bool:
@@ -196,7 +196,7 @@ class Streams:
         return await page(self._core, streams, token, _tag_order, listed, accepts)
 
     async def current(self, scope: str, stream: str) -> list[StreamSegment]:
-        """Return the segments that take writes, by key; an empty list if the stream is sealed."""
+        """Returns the segments that take writes, by key; an empty list if the stream is sealed."""
         found = await self._get_or_mark(scope, stream)
         return [] if found.sealed else list(found.current.segments)
 
@@ -204,13 +204,13 @@ class Streams:
         return (await self._get_or_mark(scope, stream)).head()
 
     def at_epoch(self, scope: str, stream: str, epoch: int) -> list[StreamSegment]:
-        """Return the segments of an epoch, by key."""
+        """Returns the segments of an epoch, by key."""
         if epoch < 0:
             raise errors.InvalidArgument(f"epoch {epoch} is negative")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
     async def following(self, scope: str, stream: str, identifier: int) -> dict[StreamSegment, list[int]]:
-        """Return the successors of a segment, each with all its predecessors; empty at the end of a sealed stream.
+        """Returns the successors of a segment, each with all its predecessors; empty at the end of a sealed stream.
 
         The caller may have reached the end of a segment while its epoch is about to end. A reader would take an empty
         answer for the end of the stream, so work that is sealing segments is finished first.
@@ -265,7 +265,7 @@ class Streams:
         return _why_invalid(self.get(scope, stream), cut) is None
 
     def endpoint(self, scope: str, stream: str, identifier: int) -> Endpoint:
-        """Return the store that owns a segment, whether or not the segment exists or could exist."""
+        """Returns the store that owns a segment, whether or not the segment exists or could exist."""
         epoch, number = split_segment_id(identifier)
         require(scope=scope, stream=stream)
         self._core.check_name(scope, stream)
@@ -298,7 +298,7 @@ class Streams:
         return found
 
     async def _get_or_mark(self, scope: str, stream: str) -> Stream:
-        """Return the stream; creates a stream of watermarks if its stream exists."""
+        """Returns the stream; creates a stream of watermarks if its stream exists."""
         try:
             return self._core.state.stream(scope, stream)
         except errors.NotFound:

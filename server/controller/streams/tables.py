@@ -22,7 +22,7 @@ class Tables:
         self._core = core
 
     async def create(self, scope: str, name: str, config: TableConfig) -> None:
-        """Create a table with its partitions, whose keys have a fixed length."""
+        """Creates a table with its partitions, whose keys have a fixed length."""
         self._core.check_segments("partitions of a table", config.partitions)
         if (
             config.partitions < 1
@@ -50,11 +50,11 @@ class Tables:
         return self._core.state.table(scope, name).config
 
     def partitions(self, scope: str, name: str) -> list[StreamSegment]:
-        """Return the table's segments, by key."""
+        """Returns the table's segments, by key."""
         return list(self._core.state.table(scope, name).epoch.segments)
 
     async def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
-        """Return a page of the names of a scope's tables that are accepted."""
+        """Returns a page of the names of a scope's tables that are accepted."""
         return await page(self._core, self._core.state.scope(scope).tables, token, accepts=accepts)
 
     async def delete(self, scope: str, name: str) -> None:

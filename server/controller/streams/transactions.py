@@ -55,7 +55,7 @@ _MERGED_AT_ONCE: Final = 100
 
 
 def _opening(transaction: UUID) -> int:
-    """Return the sort key for the order in which transactions were opened."""
+    """Returns the sort key for the order in which transactions were opened."""
     return transaction.int & (1 << 96) - 1
 
 
@@ -105,7 +105,7 @@ class Transactions:
         return status
 
     def status(self, scope: str, stream: str, identifier: UUID) -> TransactionStatus | None:
-        """Return a transaction's status; None if it, or its stream, is unknown."""
+        """Returns a transaction's status; None if it, or its stream, is unknown."""
         found = self._core.state.find_stream(scope, stream)
         if found is None:
             return None
@@ -113,7 +113,7 @@ class Transactions:
         return None if known is None else known.status
 
     def completed(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """Return the latest ended transactions of a stream with their outcomes, in the order of their opening."""
+        """Returns the latest ended transactions of a stream with their outcomes, in the order of their opening."""
         found = self._core.state.stream(scope, stream)
         last = islice(reversed(found.completed), self._core.config.completed_listed)
         return {each: found.completed[each].status for each in sorted(last, key=_opening)}
@@ -139,7 +139,7 @@ class Transactions:
                 await self._end_or_retry(found, identifier)
 
     async def run(self, timer: Timer) -> None:
-        """Check a transaction: its lease may have expired, or a requested commit or abort may be due."""
+        """Checks a transaction: its lease may have expired, or a requested commit or abort may be due."""
         core = self._core
         async with core.lock(timer.scope, timer.stream):
             found = core.state.find_stream(timer.scope, timer.stream)
@@ -159,7 +159,7 @@ class Transactions:
         await self._end(stream, list(stream.transactions))
 
     async def finish_due(self, stream: Stream) -> None:
-        """End the transactions for which that was asked for and is due. The caller holds the lock."""
+        """Ends the transactions for which that was asked for and is due. The caller holds the lock."""
         now_ms = self._core.now_ms()
         due = [
             each
@@ -169,7 +169,7 @@ class Transactions:
         await self._end(stream, due)
 
     def watch_all(self, stream: Stream) -> None:
-        """Set the timers of all transactions, of a state that was read."""
+        """Sets the timers of all transactions, of a state that was read."""
         for identifier in stream.transactions:
             self._watch(stream, identifier)
 
@@ -198,7 +198,7 @@ class Transactions:
             _log.warning("ending transaction %s of stream %s is tried again: %s", identifier, stream.full_name, error)
 
     async def _end(self, stream: Stream, identifiers: Iterable[UUID]) -> None:
-        """Execute the requested commits and aborts of these transactions; the caller holds the lock."""
+        """Executes the requested commits and aborts of these transactions; the caller holds the lock."""
         core = self._core
         committing = []
         for identifier in identifiers:
@@ -281,7 +281,7 @@ class Transactions:
         return transaction.due_ms
 
     def _watch(self, stream: Stream, identifier: UUID) -> None:
-        """Set a timer for the end of the lease, or for a requested commit or abort; if that is due now, for a retry.
+        """Sets a timer for the end of the lease, or for a requested commit or abort; if that is due now, for a retry.
 
         The timer is set before the work starts, so that work that fails or is cancelled is completed later.
         """

@@ -30,11 +30,11 @@ class Upkeep:
         self._watches: dict[str, dict[int, Watch]] = {}
 
     def clear(self) -> None:
-        """Forget the measured rates of all streams."""
+        """Forgets the measured rates of all streams."""
         self._watches.clear()
 
     def watch(self, scope: str, stream: str) -> None:
-        """Set the timers that a stream's configuration requires. Call it when the configuration may have changed."""
+        """Sets the timers that a stream's configuration requires. Call it when the configuration may have changed."""
         found = self._find(scope, stream)
         if found is None:
             return
@@ -55,7 +55,7 @@ class Upkeep:
         self.watch(scope, stream)
 
     async def retain(self, stream: Stream) -> None:
-        """Apply retention once. Raises ControllerError."""
+        """Applies retention once. Raises ControllerError."""
         policy = stream.config.retention
         if policy is None:
             return
@@ -77,7 +77,7 @@ class Upkeep:
         core.record(op.RetentionCutsForgotten(stream.scope, stream.name, count))
 
     async def run_load(self, scope: str, stream: str) -> None:
-        """Measure the rates of a stream's segments, and scale the stream if necessary."""
+        """Measures the rates of a stream's segments, and scales the stream if necessary."""
         name = f"{scope}/{stream}"
         found = self._find(scope, stream)
         if found is None or not self._scales(found):

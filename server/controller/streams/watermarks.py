@@ -57,7 +57,7 @@ class Watermarks:
         self._behind_since: dict[str, dict[str, int]] = {}
 
     def clear(self) -> None:
-        """Forget since when writers have been behind."""
+        """Forgets since when writers have been behind."""
         self._behind_since.clear()
 
     async def run(self, scope: str, stream: str) -> None:
@@ -133,7 +133,7 @@ class UpperBound:
         self._example = 0
 
     def add(self, position: Mapping[int, int]) -> None:
-        """Add a position. Segments that the stream never had are ignored."""
+        """Adds a position. Segments that the stream never had are ignored."""
         for identifier, offset in position.items():
             segment = history.find_segment(self._stream.epochs, identifier)
             if segment is None:
@@ -171,7 +171,7 @@ class UpperBound:
                 self._raise_to(segment, 0)
 
     def _raise_to(self, segment: StreamSegment, offset: int) -> None:
-        """Raise the bound to an offset of a segment, which implies all segments before it."""
+        """Raises the bound to an offset of a segment, which implies all segments before it."""
         # A writer that has written nothing to a segment reports -1, but readers cannot start from such a cut.
         offset = max(offset, 0)
         first = bisect_right(self._segments, segment.start, key=attrgetter("end"))
@@ -186,7 +186,7 @@ class UpperBound:
 
 
 def encode_watermark(stream: Stream, watermark: Watermark) -> bytes:
-    """Return a watermark as the content of an event of its stream."""
+    """Returns a watermark as the content of an event of its stream."""
     parts = [_TIMES.pack(watermark.lower, watermark.upper), _count(len(watermark.cut))]
     for identifier, offset in watermark.cut.items():
         segment = stream.segment(identifier)

@@ -21,7 +21,7 @@ many."""
 
 
 def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
-    """Record a writer's timestamp, unless it or the position goes back; set the stream's timer for watermarks.
+    """Records a writer's timestamp, unless it or the position goes back; sets the stream's timer for watermarks.
 
     Raises `TooMany` for a writer, or a long position, beyond the limits.
     """
@@ -48,7 +48,7 @@ class Writers:
         self._core = core
 
     def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
-        """Record that all events of this writer up to `position` have timestamps up to `timestamp`."""
+        """Records that all events of this writer up to `position` have timestamps up to `timestamp`."""
         self._core.check_cut(len(position))
         self._core.check_name(writer)
         return note(self._core, self._core.state.stream(scope, stream), writer, timestamp, position)

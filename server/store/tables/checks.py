@@ -1,9 +1,9 @@
 """Validates table requests as far as that is possible without the table's state: key versions, key lengths, sizes of
 entries. Also the attributes of a new table.
 
-Each check returns None or raises: ``Unmapped`` where the reference closes the connection, ``IllegalArgument``, with the
-reference's text, where it replies. Source: ``TableKey``, ``FixedKeyLengthTableSegmentLayout``, ``EntrySerializer``,
-``SegmentAttributeBTreeIndex``, ``TableAttributes``. Deliberate difference: where the reference prints the address of a
+Each check returns None or raises: `Unmapped` where the reference closes the connection, `IllegalArgument`, with the
+reference's text, where it replies. Source: `TableKey`, `FixedKeyLengthTableSegmentLayout`, `EntrySerializer`,
+`SegmentAttributeBTreeIndex`, `TableAttributes`. Deliberate difference: where the reference prints the address of a
 buffer, only the buffer's size is given.
 """
 
@@ -29,13 +29,13 @@ _DEFAULT_ROLLOVER_BYTES = 16 * 1024 * 1024
 
 
 def check_key_length(key_length: int) -> None:
-    """Refuses an impossible key length (``Unmapped``); the reference does so before it looks up the name."""
+    """Refuses an impossible key length (`Unmapped`); the reference does so before it looks up the name."""
     if key_length > MAX_FIXED_KEY_BYTES:
         raise Unmapped(f"key length {key_length} is above {MAX_FIXED_KEY_BYTES}")
 
 
 def check_key_versions(versions: Iterable[int]) -> None:
-    """Refuses impossible versions (``Unmapped``).
+    """Refuses impossible versions (`Unmapped`).
 
     The reference does so before it looks up the segment: check a request's versions before its segment's name.
     """
@@ -45,7 +45,7 @@ def check_key_versions(versions: Iterable[int]) -> None:
 
 
 def check_lengths_to_write(segment: str, key_length: int, keys: Sequence[tuple[bytes, int]], what: str) -> None:
-    """Refuses keys (key, version) that a fixed-key table cannot hold; ``what``: the first words of the error's text."""
+    """Refuses keys (key, version) that a fixed-key table cannot hold; `what`: the first words of the error's text."""
     for key, version in keys:
         if len(key) != key_length:
             # The reference prints a Netty buffer here; the text keeps its recognisable parts.
@@ -78,7 +78,7 @@ def check_attribute_length(segment: str, key_length: int, key: bytes) -> None:
 
 
 def check_sizes(segment: str, keys: Sequence[bytes], value_sizes: Sequence[int] | None) -> None:
-    """Refuses keys and entries that are too large to be written; ``value_sizes`` is None for removals."""
+    """Refuses keys and entries that are too large to be written; `value_sizes` is None for removals."""
     for index, key in enumerate(keys):
         if len(key) > MAX_KEY_BYTES:
             raise IllegalArgument("Key too large.", segment=segment)

@@ -4,9 +4,9 @@ Invariant: a client that applies consecutive deltas, and clears its copy when a 
 contents, except that removals of keys from earlier deltas are not reported (as in the reference; its clients read from
 0 or look up keys).
 
-Source: ``TableEntryDeltaIterator`` and ``PravegaRequestProcessor``. Refused: bytes that are not an entry
-(``Unmapped``). Deliberate difference: a delta from before the log's start begins at the start and sets
-``should_clear`` instead of failing.
+Source: `TableEntryDeltaIterator` and `PravegaRequestProcessor`. Refused: bytes that are not an entry
+(`Unmapped`). Deliberate difference: a delta from before the log's start begins at the start and sets
+`should_clear` instead of failing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_WALKED = 16_384
 class TableDelta(NamedTuple):
     """Entries (key, version, value), each key once, without keys that were removed again.
 
-    ``last_position`` is the start of the next delta; 0 if nothing was read.
+    `last_position` is the start of the next delta; 0 if nothing was read.
     """
 
     entries: list[tuple[bytes, int, bytes]]
@@ -33,9 +33,9 @@ class TableDelta(NamedTuple):
 
 
 def read_delta(log: SegmentData, position: int, count: int, *, size: int) -> TableDelta:
-    """Returns the delta from ``position`` with at most ``count`` keys; ``size``: of the reply without entries.
+    """Returns the delta from `position` with at most `count` keys; `size`: of the reply without entries.
 
-    ``position`` is at most the log's length. The delta ends early if many entries have the same keys.
+    `position` is at most the log's length. The delta ends early if many entries have the same keys.
     """
     start = max(position, log.start_offset)
     length = log.length

@@ -2,11 +2,11 @@
 
 A hash table is iterated in the order of its keys' hashes: the first 16 bytes of SHA-256, compared as two *signed*
 64-bit numbers, so 0x80… comes first and 0x7f… last. A continuation token contains the hash of the last returned key:
-``00 00 01 00 00000010`` and the 16 bytes. A fixed-key table is iterated in the order of its keys' bytes; it refuses
+`00 00 01 00 00000010` and the 16 bytes. A fixed-key table is iterated in the order of its keys' bytes; it refuses
 tokens, although each page has one (the last key), and is resumed by range.
 
-Source: ``KeyHasher``, ``TableIterator``, the two ``IteratorStateImpl`` and ``PravegaRequestProcessor``. Refused: a
-malformed token closes the connection (``Unmapped``), a token with an impossible hash is an ``IllegalArgument``.
+Source: `KeyHasher`, `TableIterator`, the two `IteratorStateImpl` and `PravegaRequestProcessor`. Refused: a
+malformed token closes the connection (`Unmapped`), a token with an impossible hash is an `IllegalArgument`.
 Deliberate difference: the reference also visits hashes of removed keys until its background indexer has seen the
 removal, so its last token can name a removed key; here tokens name existing keys.
 """
@@ -22,7 +22,7 @@ from sortedcontainers import SortedList
 from segstore.server.store.errors import IllegalArgument, Unmapped
 
 PAGE_BYTES = 2 * 1024 * 1024
-"""A page ends once its size on the wire reaches this (``PravegaRequestProcessor.MAX_READ_SIZE``)."""
+"""A page ends once its size on the wire reaches this (`PravegaRequestProcessor.MAX_READ_SIZE`)."""
 
 # Overhead of a key, a value and a reply on the wire, used to compute the size of a page.
 KEY_OVERHEAD = 16
@@ -52,13 +52,13 @@ def hash_order(key: bytes) -> bytes:
 
 
 def hash_token(order: bytes) -> bytes:
-    """Returns the continuation token after a key, given its ``hash_order``."""
+    """Returns the continuation token after a key, given its `hash_order`."""
     high, low = _PAIR.unpack(order)
     return _HASH_TOKEN_HEADER + _PAIR.pack(high ^ _SIGN, low ^ _SIGN)
 
 
 def hash_of_token(token: bytes) -> bytes:
-    """Returns the ``hash_order`` in a token. Raises ``Unmapped`` or ``IllegalArgument`` as the reference would.
+    """Returns the `hash_order` in a token. Raises `Unmapped` or `IllegalArgument` as the reference would.
 
     The token is a versioned serialisation: format 0, version 0, a count of revisions, and each revision with its number
     and length; later revisions and trailing bytes are skipped.
@@ -88,7 +88,7 @@ def hash_of_token(token: bytes) -> bytes:
 
 
 def fixed_key_token(last_key: bytes) -> bytes:
-    """Returns the token of a fixed-key table's page that ends with ``last_key`` (1 to 256 bytes)."""
+    """Returns the token of a fixed-key table's page that ends with `last_key` (1 to 256 bytes)."""
     size = len(last_key)
     prefix = bytes((size,)) if size <= 0x7F else (size | 0x8000).to_bytes(2, "big")
     return b"\x00\x00\x01\x00" + _LENGTH.pack(len(prefix) + size) + prefix + last_key
@@ -124,7 +124,7 @@ class SortedKeys:
             self._items.remove(self._item(key))
 
     def walk(self, start: bytes) -> Iterator[bytes]:
-        """Yields the keys at or after ``start`` in order. start: begins with the prefix, if the table has prefixes.
+        """Yields the keys at or after `start` in order. start: begins with the prefix, if the table has prefixes.
 
         The table must not change during the iteration.
         """

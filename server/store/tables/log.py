@@ -5,10 +5,10 @@ consists of a 17-byte header (format 0, int32 key length, int32 value length or 
 or -2^63 for the entry's own offset), the key and the value.
 
 Invariant: entries are read back as they were written, and only complete entries are returned. Bytes that cannot be an
-entry are refused with ``Unmapped``: an iteration that starts inside an entry, or reaches an event that was appended to
+entry are refused with `Unmapped`: an iteration that starts inside an entry, or reaches an event that was appended to
 the table as to a stream.
 
-Source: ``EntrySerializer`` and ``AsyncTableEntryReader``. As there, an entry with an empty key can be written but ends
+Source: `EntrySerializer` and `AsyncTableEntryReader`. As there, an entry with an empty key can be written but ends
 every iteration that reaches it; deliberate difference: it can be looked up.
 """
 
@@ -26,7 +26,7 @@ NO_VERSION = -(1 << 63)
 
 MAX_KEY_BYTES = 8_192
 MAX_ENTRY_BYTES = 1 << 20
-"""Maximum size of an entry, including its header (``TableStore.MAXIMUM_KEY_LENGTH + MAXIMUM_VALUE_LENGTH``)."""
+"""Maximum size of an entry, including its header (`TableStore.MAXIMUM_KEY_LENGTH + MAXIMUM_VALUE_LENGTH`)."""
 
 _HEADER = Struct(">Biiq")
 HEADER_BYTES = _HEADER.size
@@ -35,7 +35,7 @@ _WINDOW_BYTES = 64 * 1024
 
 
 class LogEntry(NamedTuple):
-    """One entry of the log. ``value`` is None for a removal."""
+    """One entry of the log. `value` is None for a removal."""
 
     offset: int
     end: int
@@ -54,12 +54,12 @@ class LocatedEntry(NamedTuple):
 
 
 def serialize_entry(key: bytes, value: bytes | bytearray | memoryview, version: int = NO_VERSION) -> bytes:
-    """Returns the bytes of an entry; ``version`` is given only if a moved entry must keep its old version."""
+    """Returns the bytes of an entry; `version` is given only if a moved entry must keep its old version."""
     return b"".join((_HEADER.pack(0, len(key), len(value), version), key, value))
 
 
 def serialize_removal(key: bytes) -> bytes:
-    """Returns the bytes that record the removal of ``key``."""
+    """Returns the bytes that record the removal of `key`."""
     return _HEADER.pack(0, len(key), _REMOVAL, NO_VERSION) + key
 
 
@@ -83,9 +83,9 @@ def entry_size(log: SegmentData, offset: int) -> int:
 
 
 def entries_between(log: SegmentData, offset: int, end: int) -> Iterator[LogEntry]:
-    """Yields the complete entries from ``offset`` to ``end``, read lazily in windows of 64 KiB.
+    """Yields the complete entries from `offset` to `end`, read lazily in windows of 64 KiB.
 
-    An incomplete entry at the end silently stops the iteration, as in the reference. Raises ``Unmapped`` for bytes that
+    An incomplete entry at the end silently stops the iteration, as in the reference. Raises `Unmapped` for bytes that
     cannot be an entry's header: a position inside an entry, or a foreign append.
     """
     window, base = b"", offset

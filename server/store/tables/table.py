@@ -1,11 +1,11 @@
 """State of one table segment: a hash table, or a fixed-key table with sorted keys.
 
-Invariant: ``_index`` maps each key of the table to the offset of its entry in the segment. The segment's bytes are the
+Invariant: `_index` maps each key of the table to the offset of its entry in the segment. The segment's bytes are the
 bytes that the reference would write, so versions, lengths and positions match exactly.
 
-Nothing here writes. ``plan_update`` and ``plan_remove`` check a request and return the bytes to append; the container
-appends them to the segment in a journaled operation like any other, and notifies the table with ``appended``. Recovery
-needs only the latter. Only removal from a fixed-key table writes no bytes; its keys are passed to ``forget``. Values
+Nothing here writes. `plan_update` and `plan_remove` check a request and return the bytes to append; the container
+appends them to the segment in a journaled operation like any other, and notifies the table with `appended`. Recovery
+needs only the latter. Only removal from a fixed-key table writes no bytes; its keys are passed to `forget`. Values
 stay in the segment and are read from there.
 
 Conditions are checked against the state before the batch, and a batch is applied as a whole or not at all.
@@ -14,11 +14,11 @@ Order of checks. Hash table: impossible version → conditions (a missing key wi
 the batch) → sizes → sealed → offset. Fixed-key table: impossible version → key lengths → sizes → sealed → conditions
 (always a bad version, never a missing key) → offset.
 
-Refused: ranges on hash tables, tokens and deltas on fixed-key tables, ``must_be_empty`` for a fixed-key table, key
+Refused: ranges on hash tables, tokens and deltas on fixed-key tables, `must_be_empty` for a fixed-key table, key
 lengths above 256.
 
-Source: ``HashTableSegmentLayout``, ``FixedKeyLengthTableSegmentLayout``, ``ContainerKeyIndex``, ``TableCompactor``,
-``PravegaRequestProcessor``. Deliberate differences: entry counts do not lag, a removal is visible at once, compaction
+Source: `HashTableSegmentLayout`, `FixedKeyLengthTableSegmentLayout`, `ContainerKeyIndex`, `TableCompactor`,
+`PravegaRequestProcessor`. Deliberate differences: entry counts do not lag, a removal is visible at once, compaction
 runs in small steps after changes instead of in the background and counts bytes instead of entries, an empty key can be
 read.
 """
@@ -89,9 +89,9 @@ def _key_bytes(key: bytes) -> int:
 
 
 class TableWrite(NamedTuple):
-    """A planned change. ``data`` is appended to the segment; ``versions`` are the versions of its entries.
+    """A planned change. `data` is appended to the segment; `versions` are the versions of its entries.
 
-    ``forgotten`` are keys for ``TableSegment.forget``: removal from a fixed-key table writes nothing.
+    `forgotten` are keys for `TableSegment.forget`: removal from a fixed-key table writes nothing.
     """
 
     data: bytes
@@ -100,7 +100,7 @@ class TableWrite(NamedTuple):
 
 
 class TableCompaction(NamedTuple):
-    """A compaction step: ``data`` is appended to the segment, then the segment is truncated at ``offset``."""
+    """A compaction step: `data` is appended to the segment, then the segment is truncated at `offset`."""
 
     data: bytes
     offset: int
@@ -114,9 +114,9 @@ class TableInfo(NamedTuple):
 
 
 class TableSegment:
-    """The table in one segment. ``log``: the segment's bytes, at first without entries.
+    """The table in one segment. `log`: the segment's bytes, at first without entries.
 
-    A key length of zero or below makes a hash table. Raises ``Unmapped`` for a key length above 256.
+    A key length of zero or below makes a hash table. Raises `Unmapped` for a key length above 256.
 
     Attributes:
         index_bytes: estimated memory of its keys, without the log.
@@ -144,7 +144,7 @@ class TableSegment:
         return TableInfo(self.log.start_offset, self.log.length, len(self._index), self.key_length)
 
     def check_delete(self, must_be_empty: bool) -> None:
-        """Raises ``Unsupported`` or ``TableNotEmpty`` if the table may not be deleted."""
+        """Raises `Unsupported` or `TableNotEmpty` if the table may not be deleted."""
         if must_be_empty and self.is_fixed_key:
             raise Unsupported(
                 "mustBeEmpty not supported on Fixed-Key-Length Table Segments.",
@@ -159,11 +159,11 @@ class TableSegment:
     def plan_update(
         self, entries: Iterable[tuple[Buffer, Buffer, int]], offset: int = -1, *, sealed: bool = False
     ) -> TableWrite:
-        """Plans to write ``entries`` (key, value, version); copies the buffers and changes nothing.
+        """Plans to write `entries` (key, value, version); copies the buffers and changes nothing.
 
-        ``offset`` is the length that the table must have, negative for any; ``sealed`` is whether the segment is
-        sealed. Raises ``Unmapped``, ``IllegalArgument``, ``KeyMissing``, ``KeyBadVersion``, ``SegmentSealed``,
-        ``BadOffset``.
+        `offset` is the length that the table must have, negative for any; `sealed` is whether the segment is
+        sealed. Raises `Unmapped`, `IllegalArgument`, `KeyMissing`, `KeyBadVersion`, `SegmentSealed`,
+        `BadOffset`.
         """
         copied = [(bytes(key), value, version) for key, value, version in entries]
         conditions = [(key, version) for key, _, version in copied]
@@ -173,7 +173,7 @@ class TableSegment:
         return TableWrite(b"".join(parts), list(ends)[:-1], ())
 
     def plan_remove(self, keys: Iterable[tuple[Buffer, int]], offset: int = -1, *, sealed: bool = False) -> TableWrite:
-        """Plans to remove ``keys`` (key, version), as ``plan_update``; removing a missing key is allowed."""
+        """Plans to remove `keys` (key, version), as `plan_update`; removing a missing key is allowed."""
         conditions = [(bytes(key), version) for key, version in keys]
         self._check(conditions, None, "Key Length", offset, sealed)
         removed = [key for key, _ in conditions]
@@ -182,7 +182,7 @@ class TableSegment:
         return TableWrite(b"".join(map(serialize_removal, removed)), [], ())
 
     def appended(self, offset: int, data: Buffer) -> None:
-        """Updates the index for ``data`` written to the segment at ``offset``. Ignores bytes that are not entries."""
+        """Updates the index for `data` written to the segment at `offset`. Ignores bytes that are not entries."""
         entries = locate_entries(data)
         if entries is None:
             self._foreign = True
@@ -218,7 +218,7 @@ class TableSegment:
         return tuple(self._index.items())
 
     def restore(self, positions: Iterable[tuple[bytes, int]], live_bytes: int) -> None:
-        """Restores the table's state, of which the segment must hold the bytes."""
+        """Restores the table's state; the segment must hold its bytes."""
         self._index = dict(positions)
         self._order = SortedKeys(self._index, None if self.key_length else hash_order)
         self.live_bytes = live_bytes
@@ -259,7 +259,7 @@ class TableSegment:
     def get(self, keys: Iterable[Buffer]) -> list[tuple[bytes, int, bytes]]:
         """Returns (key, version, value) for each key, in order; version -1 and an empty value for a missing key.
 
-        Raises ``IllegalArgument`` for a key that a fixed-key table cannot hold and ``Unanswered`` for an entry whose
+        Raises `IllegalArgument` for a key that a fixed-key table cannot hold and `Unanswered` for an entry whose
         bytes were truncated.
         """
         copied = [bytes(key) for key in keys]
@@ -270,10 +270,10 @@ class TableSegment:
     def iterate_keys(
         self, count: int, token: Buffer = b"", from_key: Buffer = b"", to_key: Buffer = b""
     ) -> tuple[list[tuple[bytes, int]], bytes]:
-        """Returns a page of about ``count`` keys (key, version) and the token for the next page; both empty at the end.
+        """Returns a page of about `count` keys (key, version) and the token for the next page; both empty at the end.
 
-        A fixed-key table ignores ``count`` within a leaf of its index, as the reference does: resume with a range.
-        Raises ``IllegalArgument`` and ``Unmapped`` for ranges, lengths and tokens that the table cannot read.
+        A fixed-key table ignores `count` within a leaf of its index, as the reference does: resume with a range.
+        Raises `IllegalArgument` and `Unmapped` for ranges, lengths and tokens that the table cannot read.
         """
         keys, next_token = self._page(count, bytes(token), bytes(from_key), bytes(to_key), with_values=False)
         return [(key, version) for key, version, _ in keys], next_token
@@ -281,14 +281,14 @@ class TableSegment:
     def iterate_entries(
         self, count: int, token: Buffer = b"", from_key: Buffer = b"", to_key: Buffer = b""
     ) -> tuple[list[tuple[bytes, int, bytes]], bytes]:
-        """As ``iterate_keys``, with values."""
+        """As `iterate_keys`, with values."""
         return self._page(count, bytes(token), bytes(from_key), bytes(to_key), with_values=True)
 
     def delta(self, from_position: int, count: int) -> TableDelta:
-        """Returns the changes since ``from_position``, about ``count`` entries at most.
+        """Returns the changes since `from_position`, about `count` entries at most.
 
-        Raises ``Unsupported`` for a fixed-key table, ``IllegalArgument`` for a position outside the table and
-        ``Unmapped`` for a position inside an entry or in the truncated part.
+        Raises `Unsupported` for a fixed-key table, `IllegalArgument` for a position outside the table and
+        `Unmapped` for a position inside an entry or in the truncated part.
         """
         if self.is_fixed_key:
             raise Unsupported("entryDeltaIterator", segment=self.name, operation="readTableEntriesDelta")

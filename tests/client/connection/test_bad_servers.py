@@ -20,7 +20,6 @@ from segstore.client.connection import Endpoint
 from segstore.client.errors import (
     ClientError,
     ConnectFailed,
-    EventTooLarge,
     NoNodeAvailable,
     NoSuchStream,
     RequestTimedOut,
@@ -456,20 +455,6 @@ async def test_a_request_that_is_not_answered_names_endpoint_segment_and_request
     assert error.segment is not None
 
 
-async def test_a_controller_that_cannot_be_reached_is_named_with_what_to_do() -> None:
-    async with connect("tcp://127.0.0.1:1,localhost:2", settings(request_timeout_ms=60)) as pravega:
-        for ask in (
-            pravega.event_writer("a", "s").open(),
-            pravega.event_reader("a", "s").open(),
-            pravega.table("a", "t").open(),
-            pravega.transaction_writer("a", "s").begin().open(),
-        ):
-            with pytest.raises(NoNodeAvailable) as caught:
-                await ask
-            assert caught.value.endpoint == "127.0.0.1:1,localhost:2"
-            assert "address of the controller" in caught.value.__notes__[0]
-
-
 async def test_a_controller_that_speaks_no_grpc_or_hangs_up_is_an_error_by_the_deadline() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
@@ -512,20 +497,6 @@ async def test_a_stream_that_vanishes_ends_its_writer_and_its_reader() -> None:
             await transaction.leave()
         with pytest.raises(NoSuchStream):
             await pravega.event_writer("a", "s").open()
-
-
-async def test_an_event_above_the_limit_says_the_limit_and_the_writer_goes_on() -> None:
-    small = {"max_event_bytes": 100, "enable_large_events": False}
-    async with (
-        good_cluster() as mock,
-        connect(f"tcp://{mock.controller_uri}", settings(**small)) as pravega,
-        pravega.event_writer("a", "s") as writer,
-    ):
-        with pytest.raises(EventTooLarge) as caught:
-            await writer.write(b"x" * 101)
-        assert (caught.value.actual, caught.value.limit, caught.value.stream) == (101, 100, "a/s")
-        assert "smaller" in caught.value.__notes__[0]
-        await writer.write(b"x" * 100)
 
 
 @looped("how", ["silence", "half"])

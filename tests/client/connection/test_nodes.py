@@ -14,7 +14,7 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, NodeState, NodeStates
 from segstore.client.connection.nodes import TRANSITIONS, NodeEvent
 from segstore.client.controller import ControllerChannels
-from segstore.client.errors import ConnectFailed, ConnectTimedOut, NoNodeAvailable
+from segstore.client.errors import ConnectTimedOut, NoNodeAvailable
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
@@ -223,42 +223,6 @@ async def test_an_attempt_that_takes_too_long_is_cancelled_and_its_socket_closed
         assert pool.metrics().connections_failed == 1
         store.hello = Hello(17, 5)
         await pool.flow(store.endpoint, Recorder())
-
-
-@pytest.mark.seed("601.2")
-async def test_each_failed_set_up_of_the_pool_doubles_the_next_timeout_and_success_resets_it() -> None:
-    config = settings(socket_connection_setup_timeout_ms=10, socket_connection_setup_timeout_max_ms=25)
-    async with ScriptedStore(hello=None) as store, ConnectionPool(config) as pool:
-        limits = []
-        for _ in range(3):
-            with pytest.raises(ConnectTimedOut) as caught:
-                await pool.flow(store.endpoint, Recorder())
-            limits.append(caught.value.limit or 0)
-        assert 8 <= limits[0] <= 12
-        assert 16 <= limits[1] <= 24
-        assert 20 <= limits[2] <= 25
-        store.hello = Hello(17, 5)
-        while not pool.metrics().connections:  # the timeouts of this test may be short for the machine
-            try:
-                (await pool.flow(store.endpoint, Recorder())).close()
-            except ConnectTimedOut:
-                continue
-        assert pool._stores[store.endpoint].history.timeout_ms <= 12
-
-
-@pytest.mark.seed("601.6")
-async def test_the_pool_waits_out_the_back_off_of_a_store_before_it_tries_again() -> None:
-    config = settings(reconnect_backoff=Backoff(initial_ms=30, max_ms=30, jitter=0))
-    async with ConnectionPool(config) as pool:
-        async with ScriptedStore() as store:
-            where = store.endpoint
-        loop = asyncio.get_running_loop()
-        began = loop.time()  # the back-off begins later, when the attempt has failed
-        with pytest.raises(ConnectFailed):
-            await pool.flow(where, Recorder())
-        with pytest.raises(ConnectFailed):
-            await pool.flow(where, Recorder())
-        assert loop.time() - began >= 0.029, "an earlier attempt would be within the back-off"
 
 
 @pytest.mark.seed("601.7")

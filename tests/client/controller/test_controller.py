@@ -14,7 +14,6 @@ from segstore.client.controller import Controller, ControllerChannels, TableConf
 from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchStream, NoSuchTable, ProtocolViolation, RequestRejected, RequestTimedOut
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import ControllerConfig
 from segstore.wire.controller_api import messages as m
 from tests.client.support import settings
 from tests.looped import looped
@@ -252,16 +251,6 @@ def test_keys_that_no_store_has_are_refused_before_a_controller_tries_in_vain(pr
     with pytest.raises(ValueError, match=f"at most 256 bytes in both parts together, not {primary + secondary}"):
         TableConfig(primary_key_bytes=primary, secondary_key_bytes=secondary)
     assert TableConfig(primary_key_bytes=200, secondary_key_bytes=56).partitions == 1
-
-
-@pytest.mark.usefixtures("grpc_runs")
-@pytest.mark.mock(controller=ControllerConfig(scale_delay_ms=30))
-async def test_a_scale_that_takes_time_is_done_when_it_was_waited_for(mock: MockCluster) -> None:
-    async with connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
-        new = await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
-        assert await pravega.controller.current_segments("a", "s") == new
 
 
 @pytest.mark.usefixtures("grpc_runs")

@@ -228,16 +228,6 @@ async def test_a_segment_that_a_reader_in_java_keeps_at_the_end_of_the_group_is_
         assert (await shared.metrics()).readers == {"java": 1}
 
 
-async def test_each_stream_of_a_group_has_its_own_end(pravega: Client) -> None:
-    await fill(pravega, 10, segments=1)
-    await fill(pravega, 10, segments=1, stream="t", start=100)
-    async with group(pravega, streams=["s", "t"], from_={"t": "tail"}, to={"s": "tail"}) as shared:
-        await fill(pravega, 10, start=10)
-        await fill(pravega, 10, stream="t", start=110)
-        async with shared.reader("r") as reader:
-            assert numbers(await take(reader, 20)) == [*range(10), *range(110, 120)]
-
-
 async def test_the_tail_of_a_sealed_stream_is_its_end(pravega: Client) -> None:
     await fill(pravega, 10, segments=2)
     await pravega.controller.scale("a", "s", [1], [(0.5, 0.75), (0.75, 1.0)], wait_ms=10_000)

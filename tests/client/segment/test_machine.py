@@ -181,17 +181,6 @@ async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_faile
             assert [type(each) for each in await peer.receive()] == [SegmentIsSealed]
 
 
-@pytest.mark.seed("36.24")
-async def test_after_a_failed_append_the_next_without_a_set_up_closes(store: MockSegmentStore) -> None:
-    await make(store)
-    writer = UUID(int=3)
-    async with await Peer.connect(store) as peer:
-        await peer.ask(SetupAppend(1, writer, SEGMENT, ""), SealSegment(4, SEGMENT, ""))
-        await peer.ask(AppendBlockEnd(writer, 1, b"x", 1, 1, 3))
-        peer.send(AppendBlockEnd(writer, 1, b"x", 1, 2, 3))
-        assert await peer.closed() == b""
-
-
 @pytest.mark.seed("36.25")
 async def test_each_error_of_the_store_has_its_reply() -> None:
     key = "0123456789abcdef" * 4

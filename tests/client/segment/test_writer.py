@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, Flow, InFlightAppend
+from segstore.client.connection import ConnectionPool, FixedStore, Flow, InFlightAppend
 from segstore.client.connection.outbox import EventCounters, Outbox
-from segstore.client.errors import ClientError, Closed, ProtocolViolation
+from segstore.client.errors import ClientError, Closed
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, AppendSetup, Command, DataAppended, SetupAppend
@@ -169,15 +169,3 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
         assert counters.bytes_out == len(socket.written)
         assert flow.bytes_in_flight == outbox.bytes_in_flight == sum(sizes)
         outbox.close()
-
-
-async def test_whatever_goes_wrong_while_a_writer_is_set_up_who_waits_hears_of_it() -> None:
-    class Broken(FixedStore):
-        async def token_for(self, segment: str) -> str:
-            raise ZeroDivisionError("no token today")
-
-    async with ConnectionPool(settings()) as pool:
-        writer = SegmentWriter(pool, Broken(Endpoint("127.0.0.1", 1)), "a/s/0.#epoch.0")
-        with pytest.raises(ProtocolViolation, match="no token today"):
-            await asyncio.wait_for(writer.write(b"x"), 60)
-        await writer.abort()

@@ -13,15 +13,7 @@ from typing import Any
 import pytest
 
 from segstore.client import Backoff, Client, connect
-from segstore.client.errors import (
-    Closed,
-    EventTooLarge,
-    NoSuchStream,
-    RequestRejected,
-    SegmentSealed,
-    SegmentTruncated,
-    StreamSealed,
-)
+from segstore.client.errors import Closed, EventTooLarge, NoSuchStream, RequestRejected, SegmentSealed, SegmentTruncated
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 from tests.looped import looped
@@ -194,17 +186,6 @@ async def test_whether_bytes_are_stored_at_an_offset_is_known_though_the_answer_
         assert await writer.append_at(0, b"once")
         assert not await writer.append_at(0, b"again")
         assert await writer.tail() == 4
-
-
-async def test_a_sealed_stream_is_read_and_not_written() -> None:
-    async with byte_stream() as (_, pravega):
-        async with pravega.byte_writer("a", "bytes") as writer:
-            await writer.append(b"all")
-        await pravega.controller.seal_stream("a", "bytes")
-        with pytest.raises(StreamSealed):
-            await pravega.byte_writer("a", "bytes").open()
-        async with pravega.byte_reader("a", "bytes") as reader:
-            assert [part async for part in reader] == [b"all"]
 
 
 async def test_what_is_closed_says_so_and_can_be_closed_twice() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from segstore.client import ConnectionPool, FixedStore, connect
 from segstore.client.errors import Closed, NotSupported, RequestTimedOut
-from segstore.client.segment import SegmentWriter
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
@@ -50,14 +49,6 @@ async def test_closing_waits_for_a_large_event_up_to_a_limit() -> None:
         with pytest.raises(RequestTimedOut, match="not stored within 200 ms"):
             await late.aclose()
         assert await all_of(pravega) == [big(3_500)]
-
-
-@pytest.mark.usefixtures("grpc_runs")
-async def test_a_flush_covers_large_events() -> None:
-    async with stream() as (_, pravega), pravega.event_writer("a", "s") as writer:
-        done = [await writer.submit(event) for event in (b"small", big(3_500), b"small")]
-        await writer.flush()
-        assert all(each.done() for each in done)
 
 
 @pytest.mark.usefixtures("grpc_runs")
@@ -107,22 +98,6 @@ async def test_a_store_that_does_not_serve_transient_segments_is_named(store: Mo
         with pytest.raises(NotSupported) as caught:
             await LargeEventWriter(pool, FixedStore(endpoint(store))).write(SEGMENT, bytes(3_000))
         assert caught.value.endpoint == str(endpoint(store))
-
-
-async def test_what_a_writer_of_large_events_has_not_foreseen_fails_the_event_and_does_not_hang_it() -> None:
-    async def broken(segment: str, data: object) -> None:
-        raise ValueError(f"{segment} is odd")
-
-    async with (
-        MockSegmentStore(watched=False) as store,
-        ConnectionPool(small()) as pool,
-        await Peer.connect(store) as peer,
-    ):
-        await peer.ask(create(SEGMENT))
-        writer = SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT, carry=broken)
-        with pytest.raises(Exception, match=r"a large event for .* failed: .* is odd"):
-            await writer.write(bytes(3_000))
-        await writer.abort()
 
 
 @pytest.mark.usefixtures("grpc_runs")

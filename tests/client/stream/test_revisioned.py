@@ -73,22 +73,6 @@ async def test_an_entry_is_written_only_where_the_log_ends() -> None:
         assert revisions == [first, Revision(SEGMENT, 21), await other.latest()]
 
 
-async def test_many_writers_agree_on_one_order() -> None:
-    async with stored() as (store, pool):
-
-        async def count(name: int) -> None:
-            async with log(pool, endpoint(store)) as ours:
-                for number in range(10):
-                    while await ours.write_conditionally(await ours.latest(), b"%d:%d" % (name, number)) is None:
-                        pass
-
-        await asyncio.gather(*[count(name) for name in range(4)])
-        async with log(pool, endpoint(store)) as ours:
-            got = [entry.split(b":") for entry in await entries(ours, await ours.oldest())]
-        for name in range(4):
-            assert [int(number) for who, number in got if int(who) == name] == list(range(10))
-
-
 async def test_the_mark_is_compared_and_set() -> None:
     async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
         one = await ours.write_conditionally(await ours.latest(), b"1")

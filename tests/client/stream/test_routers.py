@@ -94,18 +94,6 @@ def test_the_subset_is_random_and_keys_do_not_matter() -> None:
 
 
 @pytest.mark.seed("79.5")
-def test_below_its_limit_it_takes_the_segments_that_are_new_and_drops_none() -> None:
-    choice, of = PartialRoundRobin(3).choice(Random(5)), ranges(2)
-    assert set(taken(choice, of, 4)) == {0, 1}
-    split(of, 1, 2, 3)
-    assert set(taken(choice, of, 3)) == {0, 2, 3}
-    split(of, 0, 4, 5)
-    found = set(taken(choice, of, 6))
-    assert {2, 3} < found
-    assert len(found) == 3
-
-
-@pytest.mark.seed("79.5")
 def test_at_its_limit_a_split_segment_is_followed_to_where_its_events_went() -> None:
     choice, of = PartialRoundRobin(2).choice(Random(6)), ranges(4)
     first, second = taken(choice, of, 2)
@@ -163,13 +151,6 @@ def test_the_default_is_the_hash_of_the_key() -> None:
     for key in ("a", "b", "sensor-7", ""):
         assert taken(choice, of, 2, key) == [int(position_of(key) * 8)] * 2
     assert len(set(taken(choice, of, 100))) == 8
-
-
-def test_a_router_has_no_state_and_serves_many_writers() -> None:
-    router = PartialRoundRobin(2)
-    one, other = router.choice(Random(1)), router.choice(Random(1))
-    of = ranges(9)
-    assert taken(one, of, 5) == taken(other, of, 5)
 
 
 @pytest.mark.seed("79.8")

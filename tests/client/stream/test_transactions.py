@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from itertools import pairwise
-from random import Random
 from uuid import UUID
 
 import pytest
@@ -183,19 +181,6 @@ async def test_a_lease_that_ends_is_an_error_of_what_is_written_then() -> None:
         assert await all_events(pravega) == []
 
 
-async def test_a_commit_after_the_end_of_the_lease_is_refused() -> None:
-    async with MockCluster(watched=False, controller=SHORT_LEASES) as mock, client(mock) as pravega:
-        await stream(pravega)
-        async with pravega.transaction_writer("a", "s") as writer:
-            transaction = writer.begin(lease_ms=10_000)
-            await transaction.open()
-            with suppress(TransactionOver):  # on a slow machine the lease ends before the write
-                await transaction.write(b"never seen")
-            await until(lambda: not of_transactions(mock))
-            with pytest.raises(TransactionOver):
-                await transaction.commit()
-
-
 async def test_pings_keep_a_transaction_beyond_its_lease() -> None:
     leases = ControllerConfig(min_lease_ms=0, lease_slack_ms=20_000)
     async with MockCluster(watched=False, controller=leases) as mock, client(mock) as pravega:
@@ -270,25 +255,6 @@ async def test_a_transaction_from_before_a_scale_is_committed_after_it() -> None
         assert sorted(got) == sorted([b"outside", b"in after", *(b"in %d" % number for number in range(30))])
 
 
-async def test_events_reach_the_transaction_once_although_connections_are_cut() -> None:
-    random = Random(11)
-    async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
-        await stream(pravega, 2)
-        async with pravega.transaction_writer("a", "s") as writer, writer.begin() as transaction:
-            for number in range(200):
-                await transaction.submit(b"%d" % number, routing_key=f"{number % 3}")
-                if number % 20 == 10:
-                    await asyncio.sleep(0)
-                    for store in random.sample(mock.stores, 1):
-                        for connection in tuple(store.hub.connections):
-                            connection.abort()
-        got = [int(each) for each in await all_events(pravega)]
-        assert sorted(got) == list(range(200))
-        for key in range(3):
-            mine = [number for number in got if number % 3 == key]
-            assert mine == sorted(mine)
-
-
 async def test_a_failed_begin_or_write_says_why(mock: MockCluster) -> None:
     async with client(mock, max_event_bytes=10) as pravega:
         await stream(pravega)
@@ -300,12 +266,3 @@ async def test_a_failed_begin_or_write_says_why(mock: MockCluster) -> None:
             with pytest.raises(EventTooLarge) as caught:
                 await transaction.write(b"x" * 11)
             assert (caught.value.actual, caught.value.limit, caught.value.stream) == (11, 10, "a/s")
-
-
-async def test_what_is_remembered_of_places_does_not_grow_with_transactions(pravega: Client) -> None:
-    await stream(pravega)
-    async with pravega.transaction_writer("a", "s") as writer:
-        for _ in range(5):
-            async with writer.begin() as transaction:
-                await transaction.write(b"x", routing_key="k")
-    assert len(pravega.locations("WRITE")._endpoints) == 1

@@ -11,7 +11,7 @@ import pytest
 from segstore import client as asynchronous
 from segstore.client import JsonSerializer, TableConfig, TableKey, TransactionStatus, sync
 from segstore.client.errors import BadEvent, BadKeyVersion, Closed, EventTooLarge, NoSuchStream
-from segstore.client.sync import Client, Deserialized, StateSynchronizer, connect
+from segstore.client.sync import Client, Deserialized, StateSynchronizer
 
 
 def test_events_are_written_and_read(pravega: Client) -> None:
@@ -132,13 +132,6 @@ def test_it_is_used_inside_a_running_loop(pravega: Client) -> None:
             return next(reader).data
 
     assert asyncio.run(notebook()) == b"from a cell"
-
-
-def test_a_client_that_is_not_open_says_what_opens_it() -> None:
-    never = connect("tcp://127.0.0.1:1")
-    with pytest.raises(Closed, match="the client is not open: `open` or a `with` block opens it"):
-        never.event_writer("a", "s")
-    never.close()
 
 
 def test_every_public_class_with_coroutines_has_a_synchronous_one() -> None:

@@ -268,29 +268,6 @@ async def test_changes_survive_connections_that_are_cut() -> None:
         assert {entry.key.primary: entry.value async for entry in table.entries()} == plain
 
 
-async def test_many_count_one_number_up_by_its_version(pravega: Client) -> None:
-    async with await made(pravega) as table:
-        await table.put(b"nn", b"0")
-        refused = 0
-
-        async def count(times: int) -> None:
-            nonlocal refused
-            while times:
-                entry = await table.get(b"nn")
-                assert entry is not None
-                try:
-                    await table.put(b"nn", b"%d" % (int(entry.value) + 1), version=entry.version)
-                    times -= 1
-                except BadKeyVersion:
-                    refused += 1
-
-        await asyncio.gather(*(count(10) for _ in range(5)))
-        entry = await table.get(b"nn")
-        assert entry is not None
-        assert entry.value == b"50"
-        assert refused > 0
-
-
 async def test_a_table_that_was_deleted_or_closed_says_so(pravega: Client) -> None:
     table = await made(pravega)
     with pytest.raises(Closed):

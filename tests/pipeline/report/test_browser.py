@@ -67,13 +67,6 @@ def test_every_plot_is_drawn_and_the_console_is_empty(tmp_path: Path) -> None:
     assert all("onerror" not in attributes for _, attributes in elements.tags)
 
 
-def test_a_page_whose_script_fails_would_be_noticed(tmp_path: Path) -> None:
-    broken = page(facts()).replace("Plotly.newPlot(", "Plotly.noSuchThing(")
-    dom, console = looked_at(broken, tmp_path, "--dump-dom")
-    assert any("noSuchThing" in line for line in console)
-    assert drawn(dom) == set()
-
-
 async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_window_is(tmp_path: Path) -> None:
     where = tmp_path / "report.html"
     commands = [{"command": f"A_LONG_COMMAND_{at}", "least_ns": 9, "width_ns": 1, "times": 3} for at in range(9)]

@@ -67,12 +67,6 @@ def test_an_error_of_writing_names_the_folder_and_leaves_nothing(
     assert below(tmp_path) == []
 
 
-def test_an_error_of_a_trace_that_is_read_is_left_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"a\.wtrace"), report_folder(tmp_path / "report"):
-        raise OSError(errno.EIO, "Input/output error", str(tmp_path / "a.wtrace"))
-    assert below(tmp_path) == []
-
-
 def test_an_old_report_stays_until_the_new_one_is_whole(tmp_path: Path, old: Path) -> None:
     with pytest.raises(Interrupted):
         fail_in(old, replace=True)
@@ -81,15 +75,6 @@ def test_an_old_report_stays_until_the_new_one_is_whole(tmp_path: Path, old: Pat
         (made / PAGE).write_text("new")
     assert (old / PAGE).read_text() == "new"
     assert below(tmp_path) == ["old", f"old/{PAGE}"]
-
-
-def test_behind_a_link_the_folder_is_replaced_and_the_link_stays(tmp_path: Path, old: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(old)
-    with report_folder(link, replace=True) as made:
-        (made / PAGE).write_text("new")
-    assert link.is_symlink()
-    assert (old / PAGE).read_text() == "new"
 
 
 def test_a_place_that_is_taken_meanwhile_is_not_written_over(tmp_path: Path) -> None:
@@ -150,13 +135,3 @@ def test_a_folder_is_refused_before_spark_is_started(
     assert said.stderr == f"segstore: {tmp_path / out}: {says}\n"
     assert no_session == []
     assert below(tmp_path) == before
-
-
-def test_what_is_not_refused_asks_for_a_session_and_leaves_nothing_without_one(
-    tmp_path: Path, no_session: list[object]
-) -> None:
-    report = ["trace", "report", str(RECORDED), "--master", "local[1]"]
-    said = CliRunner().invoke(main, [*report, "-o", str(tmp_path / "new" / "report")])
-    assert said.stderr == "segstore: a session was asked for\n"
-    assert len(no_session) == 1
-    assert below(tmp_path) == []

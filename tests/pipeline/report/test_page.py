@@ -9,7 +9,6 @@ from typing import Any
 
 from segstore.pipeline.report.analysis_rules import Rule, Status
 from segstore.pipeline.report.page import page
-from segstore.pipeline.report.plots import label, plots
 from tests.looped import looped
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\u2028\x00'
@@ -102,17 +101,6 @@ def test_the_page_fetches_nothing() -> None:
     assert "default-src 'none'" in str(policies[0])
 
 
-def test_it_has_a_title_contents_and_a_heading_for_each_of_them() -> None:
-    found = Elements(page(facts()))
-    assert "segstore: report on traces" in found.text
-    links = [attrs["href"] for attrs in found.named("a")]
-    assert links == [f"#{attrs['id']}" for attrs in found.named("section")]
-    for figure in found.named("div"):
-        if figure.get("role") == "img":
-            assert any(attrs.get("id") == figure["aria-labelledby"] for attrs in found.named("figcaption"))
-    assert len(found.named("figcaption")) == len(plots(facts())) == 6
-
-
 def test_what_was_skipped_stands_there_with_file_and_offset() -> None:
     text = Elements(page(facts(skipped_stretches=2))).text
     assert "2 parts of files with 99 bytes and 0 frames could not be read" in text
@@ -128,12 +116,6 @@ def test_controller_calls_and_how_many_failed_are_on_the_page() -> None:
     assert "STREAM_EXISTSyes6" in text
 
 
-def test_a_long_name_is_shown_by_its_start_and_its_end() -> None:
-    text = Elements(page(facts(f"scope/{'x' * 2_000}/0.#epoch.0"))).text
-    assert f"scope/{'x' * 174} … {'x' * 39}/0.#epoch.0" in text
-    assert "x" * 200 not in text
-
-
 @looped("empty", ["traffic", "skipped", "block_fill", "over_time", "latency_by_command"])
 def test_a_table_without_rows_is_no_plot_and_no_error(empty: str) -> None:
     assert "none" in page(facts(**{empty: table()})) or empty in ("skipped", "block_fill")
@@ -142,8 +124,3 @@ def test_a_table_without_rows_is_no_plot_and_no_error(empty: str) -> None:
 def test_a_trace_without_records_has_a_page_too() -> None:
     bare = {name: table() for name in facts() if isinstance(facts()[name], dict) and "rows" in facts()[name]}
     assert "without a record" in page(facts(**bare, ticks=None))
-
-
-def test_a_label_is_plain_text_and_short() -> None:
-    assert label("<b>a</b>\n") == "&lt;b&gt;a&lt;/b&gt;\\x0a"
-    assert len(label("x" * 1000)) <= 61

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -14,15 +13,7 @@ from segstore.pipeline.report.exchange import Request, Row, to_row
 from segstore.pipeline.report.pending import UnfinishedRequests
 from segstore.pipeline.report.reference import REFERENCE_COLUMNS, Reference, reference
 from segstore.pipeline.trace.rows import trace_rows
-from segstore.wire import (
-    AppendBlockEnd,
-    ConditionalAppend,
-    ConditionalCheckFailed,
-    DataAppended,
-    Event,
-    ReadSegment,
-    SegmentRead,
-)
+from segstore.wire import AppendBlockEnd, DataAppended
 from segstore.wire.trace import Record
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
@@ -73,43 +64,3 @@ def test_of_a_writer_that_is_acknowledged_now_and_then_few_appends_are_in_memory
     assert [each.row.event_number for each in left] == list(range(1, 501))
     assert all(each.ack is not None and each.ack.event_number - each.row.event_number < 10 for each in left)
     assert sum(each.reply is not None for each in left) == 50
-
-
-def test_appends_that_were_refused_are_not_held_until_an_ack(tmp_path: Path) -> None:
-    writer = UUID(int=1)
-    records = [record(AppendBlockEnd(writer, 1, b"x", 1, 1, 1))]
-    for number in range(2, 501):
-        records.append(record(ConditionalAppend(writer, number, 0, Event(b"x"), number)))
-        records.append(record(ConditionalCheckFailed(writer, number, number), reply=True))
-    records.append(record(DataAppended(1, writer, 1, 0, 0), reply=True))
-    *refused, ack = rows(tmp_path, records)
-    pending = UnfinishedRequests()
-    for count, row in enumerate(refused):
-        if row.direction == "request":
-            request = Request(row, count)
-            request.epoch = 1
-            pending.add(request, append=True)
-        else:
-            assert pending.answer(row) is request
-            pending.fail(row)
-            assert pending.finish(request)
-    del request
-    gc.collect()
-    assert sum(isinstance(each, Request) for each in gc.get_objects()) < 100
-    assert [each.number for each in pending.acknowledge(1, ack)] == [0]
-
-
-def test_the_oldest_request_with_an_id_is_answered_first_wherever_it_is(tmp_path: Path) -> None:
-    records = [record(ReadSegment(f"s{number}", 0, 1, "", 7)) for number in range(5)]
-    records += [record(SegmentRead(f"s{number}", 0, False, False, b"", 7), reply=True) for number in range(6)]
-    pending, answered = UnfinishedRequests(2), []
-    for number, row in enumerate(rows(tmp_path, records)):
-        if row.direction == "request":
-            assert pending.add(Request(row, number), append=False) is (number > 0)
-            continue
-        request = pending.answer(row)
-        answered.append(None if request is None else request.row.segment)
-        assert request is None or pending.finish(request)
-        assert request is None or not pending.finish(request)
-    assert answered == ["s0", "s1", "s2", "s3", "s4", None]
-    assert list(pending.rest()) == []

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from segstore.client.errors import ProtocolViolation, StreamSealed
+from segstore.client.errors import StreamSealed
 from segstore.pipeline.stream import write as stream_write
 from segstore.pipeline.stream.commit import BatchCommitter, TargetSealed, WriteLost, abandon, sweep
 from segstore.pipeline.stream.registry import Registry, registry_name
@@ -183,15 +183,6 @@ async def test_tasks_that_saw_different_segments_make_one_batch(cluster: Cluster
     await expect_once(uri)
 
 
-async def test_a_zombie_from_before_a_scale_does_not_bring_back_what_is_there(cluster: Cluster, uri: Where) -> None:
-    zombies = await two_tasks(uri)
-    await batch_of(uri, 0, await two_tasks(uri))
-    await scale(uri, 3)
-    done = await batch_of(uri, 0, zombies)
-    assert done.merged == []
-    await expect_once(uri)
-
-
 async def test_too_many_rows_to_be_placed_again_mean_that_the_batch_is_run_again(
     cluster: Cluster, uri: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,17 +194,6 @@ async def test_too_many_rows_to_be_placed_again_mean_that_the_batch_is_run_again
     await batch_of(uri, 0, await two_tasks(uri))
     assert left_over(cluster) == []
     await expect_once(uri)
-
-
-async def test_a_query_that_is_scaled_between_its_batches_goes_on(cluster: Cluster, uri: Where) -> None:
-    for batch in range(4):
-        async with using(uri) as segments:
-            results = [await task(segments, batch, 0, [b"%s/%d" % (e, batch) for e in EVENTS], OF_EVENTS)]
-        if batch % 2:
-            await scale(uri, 1 + batch)
-        await batch_of(uri, batch, results)
-    found = [event.data for event in await every_event(uri)]
-    assert sorted(found) == sorted(b"%s/%d" % (e, batch) for e in EVENTS for batch in range(4))
 
 
 async def test_rows_without_keys_go_to_one_segment_and_so_come_at_once(cluster: Cluster, uri: Where) -> None:
@@ -278,18 +258,6 @@ async def test_the_sweeper_takes_what_is_old_of_every_query(cluster: Cluster, ur
         assert await sweep(segments, before_s=float("inf")) == 3
         assert await Registry(segments).parts() == []
     assert left_over(cluster) == []
-
-
-async def test_a_registry_whose_table_gives_the_same_page_again_is_an_error(
-    uri: Where, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await two_tasks(uri)
-    async with using(uri) as segments:
-        registry = Registry(segments)
-        page = await registry._table.entries(10, first=b"\0" * 32, last=b"\xff" * 32)
-        monkeypatch.setattr(type(registry._table), "entries", lambda *_, **__: asyncio.sleep(0, page))
-        with pytest.raises(ProtocolViolation, match="returned keys before the requested ones"):
-            await registry.parts()
 
 
 async def test_a_part_that_is_gone_is_named(cluster: Cluster, uri: Where) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from segstore.client import CutError, StreamCut
-from segstore.client.errors import NoSuchStream
 from segstore.pipeline.stream.cuts import Cut, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between, start_of
@@ -91,14 +90,6 @@ async def test_nothing_behind_the_target_is_read(uri: Where) -> None:
     for limit in (None, StreamLimit(8, True)):
         batches = await micro_batches(uri, limit, target=target)
         assert sorted(number for batch in batches for number in batch) == list(range(50))
-
-
-async def test_what_is_written_meanwhile_comes_with_the_next_batch(uri: Where) -> None:
-    async with using(uri) as segments:
-        start = await cut_at(segments, "tail")
-        assert await next_cut(segments, options(uri), start, None, None) == start
-    await write_events(uri, numbered(0, 5))
-    assert await micro_batches(uri, None, start) == [[0, 1, 2, 3, 4]]
 
 
 async def test_a_batch_reads_between_two_cuts_over_scaling(uri: Where) -> None:
@@ -201,13 +192,6 @@ async def test_a_recreated_stream_is_not_the_one_that_was_read(uri: Where) -> No
             await next_cut(segments, options(uri), {0: 1000}, None, None)
         with pytest.raises(DataLost, match="ends at 0, but was to be read to 1000"):
             await read(segments, options(uri), {0: 500}, {0: 1000})
-
-
-async def test_a_stream_that_there_is_not_is_named(uri: Where) -> None:
-    async with using(uri, stream="nowhere") as segments:
-        for place in ("head", "tail"):
-            with pytest.raises(NoSuchStream, match="s/nowhere"):
-                await cut_at(segments, place)
 
 
 async def test_a_cut_within_an_event_is_refused(uri: Where) -> None:

@@ -194,34 +194,6 @@ async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
 
 
 @looped("limit", LIMITS[1:])
-async def test_a_segment_with_ten_events_keeps_step_with_one_of_thousands(limit: StreamLimit) -> None:
-    writing = Writing(2, 2)
-    for _ in range(10):
-        writing.write(500, 1, hot=1, hot_key="k0")
-        writing.write(1, 1, hot=1, hot_key="k1")
-    assert position_of("k1") < 0.5 < position_of("k0")
-    query = await Query(writing.stream, limit).run()
-    query.check(writing.written)
-    assert query.late_ms <= PRECISE_MS
-
-
-@looped("limit", LIMITS[1:])
-async def test_what_is_written_at_once_is_read_in_proportion(limit: StreamLimit) -> None:
-    """As by a transaction, or by a writer that is faster than its stream."""
-    writing = Writing(3, 3)
-    sizes = {"k7": 300, "k0": 5_000, "k8": 50}
-    for key, size in sizes.items():
-        writing.stream.write([(b"%d 1000000 %s ." % (number, key.encode()), key) for number in range(size)])
-        writing.pause(5)
-    writing.pause(20)  # the last entry is due
-    query = await Query(writing.stream, limit).run()
-    assert sum(map(len, query.batches)) == sum(sizes.values())
-    for batch in query.batches[:-1]:
-        part = {key: sum(each.key == key for each in batch) / size for key, size in sizes.items()}
-        assert max(part.values()) - min(part.values()) < 0.05
-
-
-@looped("limit", LIMITS[1:])
 @looped("hot", [0.0, 0.75])
 async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_read_in_proportion(
     hot: float, limit: StreamLimit
@@ -255,16 +227,6 @@ async def test_a_step_is_cut_where_all_segments_gave_way_to_others(limit: Stream
     query = await Query(writing.stream, limit, alignmentMs="10000").run()
     query.check(writing.written)
     assert query.late_ms < 400
-
-
-async def test_without_an_index_segments_advance_in_proportion() -> None:
-    writing = Writing(4, 3)
-    writing.write(6_000, 1, hot=0.8)
-    writing.without_index(1)
-    query = await Query(writing.stream, StreamLimit(20_000, False)).run()
-    query.check(writing.written)
-    assert query.late_ms < 1_000  # of 6,000
-    assert len(query.batches) > 10
 
 
 @looped("seed", range(10))
@@ -330,17 +292,6 @@ async def test_a_finished_segment_stays_in_the_offset_while_a_predecessor_does()
     assert sorted(each for batch in query.batches for each in batch) == writing.of(rest)
 
 
-async def test_a_limit_in_events_holds_for_a_batch_that_starts_within_a_large_append() -> None:
-    writing = Writing(9)
-    sizes = [1_000] * 50 + [1] * 50
-    writing.stream.write([(b"%d 1000000 k %s" % (number, b"." * size), "k") for number, size in enumerate(sizes)])
-    writing.pause(20)
-    writing.write(500, 0.05)
-    query = await Query(writing.stream, StreamLimit(60, True)).run()
-    assert sum(map(len, query.batches)) == 600
-    assert len(query.batches) <= 11
-
-
 async def test_what_is_written_while_a_batch_is_planned_is_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     writing = Writing(10, 2)
     for _ in range(20):
@@ -359,19 +310,6 @@ async def test_what_is_written_while_a_batch_is_planned_is_in_the_next(monkeypat
     query.check(writing.written)
     assert len(query.batches) == 2
     assert query.late_ms <= PRECISE_MS
-
-
-async def test_a_limited_batch_asks_only_about_the_segments_that_it_reads() -> None:
-    writing = Writing(7)
-    for _ in range(1_000):
-        writing.write(10, 1)
-        writing.stream.scale(1)
-    for limit in (StreamLimit(20, True), StreamLimit(1_000, False)):
-        query = await Query(writing.stream, limit).run(20)
-        assert max(query.asked) <= 60
-    query = await Query(writing.stream).run()
-    query.check(writing.written)
-    assert len(query.batches) == 1
 
 
 @looped("limit", LIMITS)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.client.stream import frame_event
-from segstore.pipeline.trace import batches, filling, rows
+from segstore.pipeline.trace import batches
 from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined, read_rows
-from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, ColumnError, TraceColumn, select
+from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, ColumnError, select
 from segstore.pipeline.trace.files import find_files, plan
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.options import read_options
@@ -39,7 +39,6 @@ from segstore.wire import (
     codec_backend,
     encode,
 )
-from segstore.wire.schema import Command
 from tests.pipeline.planted import soup
 from tests.pipeline.support import as_dicts, both, plain, vectorised, write_capture, write_fixture
 from tests.pipeline.trace.test_packets import mixed
@@ -94,35 +93,7 @@ def test_the_events_of_appends_are_a_json_list(tmp_path: Path) -> None:
     assert (rest, conditional) == ("[]", '["abc"]')
 
 
-TWICE = TraceColumn("twice", "long", "twice the size")
 RECORDS = [record(each, at=at) for at, each in enumerate([Hello(17, 5), ReadSegment("a", 5, 1, "", 6), KeepAlive()])]
-
-
-def test_a_column_that_only_python_can_fill_has_its_values_in_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(rows._OF_RECORD, "twice", lambda path, located, record: 2 * len(record.data))
-    path = write_capture(tmp_path / "a.wtrace", RECORDS)
-    columns = (*select(["size", "segment", "command"]), TWICE)
-    found = vectorised([path], columns)
-    assert found == plain([path], columns)
-    assert [row[3] for row in found] == [2 * row[0] for row in found]
-
-
-def test_a_column_by_a_conversion_that_only_python_has_is_filled_for_the_commands_that_have_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def origin_of(cls: type[Command], column: str) -> rows.Origin | None:
-        wanted = column == "twice" and cls is ReadSegment
-        return rows.Origin("twice", "offset") if wanted else real(cls, column)
-
-    real = rows.origin_of
-    monkeypatch.setattr(rows, "origin_of", origin_of)
-    monkeypatch.setattr(filling, "origin_of", origin_of)
-    monkeypatch.setitem(rows._CONVERSIONS, "twice", lambda number: 2 * number)
-    path = write_capture(tmp_path / "a.wtrace", RECORDS)
-    columns = (*select(["offset", "ts_ns"]), TWICE)
-    assert vectorised([path], columns) == plain([path], columns) == [(None, 0, None), (5, 1, 10), (None, 2, None)]
 
 
 def _refuse(*_: Any) -> Any:
@@ -161,13 +132,6 @@ def test_whoever_wants_no_skips_is_told_the_first_frame_that_does_not_decode(tmp
     assert len(make([path], select(["ts_ns"]))) == 2
 
 
-def test_a_command_with_a_list_is_read_all_the_same(tmp_path: Path) -> None:
-    path = write_capture(tmp_path / "a.wtrace", [record(MergeSegmentsBatch(3, "target", ("a", "b"), "secret"))])
-    (row,) = as_dicts(path, ["request_id", "flow", "segment", "fields"])
-    assert (row["request_id"], row["flow"], row["segment"]) == (3, 0, "target")
-    assert '"source_segment_ids": ["a", "b"]' in row["fields"]
-
-
 def test_tokens_are_kept_only_for_those_who_ask(tmp_path: Path) -> None:
     token = "secret-token"
     commands = [SetupAppend(1, WRITER, "s", token), Hello(17, 5), MergeSegmentsBatch(3, "t", ("a",), token)]
@@ -177,12 +141,6 @@ def test_tokens_are_kept_only_for_those_who_ask(tmp_path: Path) -> None:
     assert "*" * len(token) in hidden
     shown = both(path, ["frame"], tokens=True)
     assert [row[0] for row in shown] == [encode(each) for each in commands]
-
-
-def test_text_that_utf_8_does_not_have_is_told_in_fields_only(tmp_path: Path) -> None:
-    path = write_capture(tmp_path / "a.wtrace", [record(ReadSegment("a\ud800b", 0, 0, "", 1))])
-    assert as_dicts(path, ["segment", "fields"])[0]["segment"] == "a\ufffdb"
-    assert "a\\ud800b" in both(path, ["fields"])[0][0]
 
 
 def test_a_fixture_gives_the_same_values_as_the_capture(tmp_path: Path) -> None:
@@ -195,14 +153,6 @@ def test_a_fixture_gives_the_same_values_as_the_capture(tmp_path: Path) -> None:
     assert both(write_fixture(tmp_path / "a.jsonl", drawn), columns) == both(
         write_capture(tmp_path / "a.wtrace", drawn), columns
     )
-
-
-def test_what_was_recorded_of_the_official_client_reads_the_same_both_ways() -> None:
-    folder = Path(__file__).parent.parent.parent.parent / "fixtures" / "traces"
-    rows = both(folder, ["command", "error", "kind"])
-    assert len(both(folder, ALL_COLUMNS)) == len(both(folder, IN_COLUMNS)) == len(rows)
-    assert len(rows) > 300
-    assert {kind for _, error, kind in rows if error} == set()
 
 
 def changed(frame_: bytes) -> Iterator[bytes]:
@@ -224,16 +174,6 @@ def test_every_recorded_frame_and_what_becomes_of_it_gives_the_rows_of_the_codec
     rows = both(path, IN_COLUMNS, tokens=tokens)
     assert len(rows) == len(drawn)
     assert sum(row[IN_COLUMNS.index("error")] is None for row in rows) > 300
-
-
-def test_a_capture_that_is_cut_or_damaged_gives_the_same_rows_both_ways(tmp_path: Path) -> None:
-    whole = write_capture(tmp_path / "a.wtrace", [record(Hello(17, 5), at=at) for at in range(40)], a_block=10)
-    data = whole.read_bytes()
-    for at in range(0, len(data), 197):
-        whole.write_bytes(data[:at])
-        both(whole, IN_COLUMNS)
-        whole.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        both(whole, IN_COLUMNS)
 
 
 def test_batches_are_bounded_and_conditions_may_leave_one_empty(

@@ -11,7 +11,6 @@ from segstore.pipeline.trace.columns import (
     OFTEN,
     SOURCES,
     ColumnError,
-    ddl,
     field_nodes,
     select,
     source_of,
@@ -43,11 +42,6 @@ def test_the_default_columns_say_all_that_the_usual_commands_say() -> None:
         assert name in DEFAULT_COLUMNS
 
 
-def test_a_field_that_is_narrow_in_one_command_and_wide_in_another_is_a_wide_column() -> None:
-    assert ALL_COLUMNS["length"].type == "long"  # an int32 of PADDING, an int64 of TABLE_SEGMENT_INFO
-    assert ALL_COLUMNS["scale_type"].type == "byte"
-
-
 @looped(
     ("cls", "column", "field"),
     [
@@ -69,7 +63,3 @@ def test_a_column_that_traces_do_not_have_is_refused_by_name() -> None:
     assert caught.value.column == "segmnt"
     with pytest.raises(ColumnError, match="at least one"):
         select([])
-
-
-def test_columns_are_written_as_spark_reads_schemas() -> None:
-    assert ddl(select(["ts_ns", "scale_type", "frame"])) == "`ts_ns` long, `scale_type` tinyint, `frame` binary"

@@ -16,7 +16,6 @@ from segstore.pipeline.trace.files import (
     MOST_PIECE_BYTES,
     PIECE_BYTES,
     FileRange,
-    RecordChunk,
     Skipped,
     find_files,
     find_traces,
@@ -24,7 +23,6 @@ from segstore.pipeline.trace.files import (
     piece_bytes_of,
     pieces_of,
     plan,
-    sizes_of,
 )
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
@@ -134,21 +132,6 @@ def test_small_files_share_a_task_and_each_costs_something() -> None:
     assert packed([], PIECE_BYTES) == []
 
 
-def test_the_size_of_files_is_that_of_those_that_are_there(tmp_path: Path) -> None:
-    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
-    assert sizes_of([str(path), str(tmp_path / "gone.wtrace")]) == {str(path): path.stat().st_size}
-
-
-def test_a_torn_last_block_is_told_and_the_others_are_read(tmp_path: Path) -> None:
-    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
-    os.truncate(path, path.stat().st_size - 100)
-    *rows, last = both(path, ["kind", "block", "size", "error"])
-    assert [row[0] for row in rows] == ["frame"] * 15
-    assert last[0] == "skipped"
-    assert last[1] + last[2] == path.stat().st_size
-    assert "are left" in last[3]
-
-
 def test_a_capture_of_another_version_is_skipped_by_name(tmp_path: Path) -> None:
     whole = bytearray(capture(RECORDS))
     header = bytearray(whole[:60])
@@ -226,18 +209,3 @@ def test_a_fixture_without_a_first_line_is_skipped_as_a_whole(tmp_path: Path) ->
     assert records == []
     assert (skipped.offset, skipped.size) == (0, path.stat().st_size)
     assert "segstore_trace" in skipped.reason
-
-
-def test_a_fixture_that_shrinks_after_the_plan_is_told(tmp_path: Path) -> None:
-    path = write_fixture(tmp_path / "a.jsonl", RECORDS)
-    (piece,) = plan([str(path)])
-    os.truncate(path, piece.stop - 5)
-    *_, torn, missing = read_piece(piece)
-    assert isinstance(torn, Skipped)
-    assert missing == Skipped(str(path), piece.stop - 5, 5, "the file is shorter than it was when it was planned")
-
-
-def test_a_chunk_knows_its_length_without_being_read(tmp_path: Path) -> None:
-    path = write_capture(tmp_path / "a.wtrace", RECORDS, a_block=5)
-    chunks = [found for piece in plan([str(path)]) for found in read_piece(piece)]
-    assert [len(chunk) for chunk in chunks if isinstance(chunk, RecordChunk)] == [5, 5, 5, 5]

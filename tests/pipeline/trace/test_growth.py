@@ -202,19 +202,6 @@ def test_offsets_that_forget_files_read_each_record_once(actions: list[tuple[str
                 assert Counter(folder.between(start, end)) == found
 
 
-def test_a_file_per_run_for_a_year_leaves_offsets_of_the_last_runs(tmp_path: Path) -> None:
-    folder = Folder(str(tmp_path), write_capture)
-    longest = 0
-    for _ in range(200):
-        folder.now += AGE // 5
-        folder.append(999)
-        folder.follow(None)
-        longest = max(longest, len(folder.offset))
-    assert longest <= 9
-    assert set(folder.read.values()) == {1}
-    assert len(folder.read) == 400
-
-
 def test_a_file_that_was_forgotten_is_not_read_again_when_it_grows(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), write_capture)
     for _ in range(4):

@@ -6,10 +6,8 @@ Both readers return the same rows or skips and raise nothing; the number of byte
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import struct
-import sys
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -159,16 +157,6 @@ def test_a_body_that_decompresses_to_more_than_is_allowed_is_not_decompressed(ra
     ]
 
 
-def test_a_memory_map_is_searched_as_bytes_are(tmp_path: Path) -> None:
-    path = tmp_path / "a.wtrace"
-    path.write_bytes(METADATA_BLOCK + overlapping(50) + MARK * 50)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        found = [each.offset for each in read_blocks(mapped)]
-        assert found == [each.offset for each in read_blocks(path.read_bytes())]
-        with memoryview(mapped) as view:
-            assert found == [each.offset for each in read_blocks(view)]
-
-
 def test_a_recorder_writes_the_half_frames_of_connections_that_end_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,27 +218,6 @@ def test_hostile_json_in_any_place_of_a_fixture_gives_rows_or_skips(data: st.Dat
         path.write_text("\n".join(lines))
         with TraceFile(path) as trace, suppress(TraceError):
             list(trace.records())
-
-
-def test_a_key_that_comes_twice_among_very_many_is_found(tmp_path: Path) -> None:
-    keys = ",".join(f'"{number}":0' for number in range(200_000))
-    ((_, error),) = [
-        (row["kind"], row["error"])
-        for row in rows_of((json.dumps(FIRST) + "\n{" + keys + ',"199999":0}').encode(), "a.jsonl")
-    ]
-    assert "199999: the key is duplicated" in error
-
-
-def test_numbers_with_more_digits_than_python_writes_are_refused_by_name() -> None:
-    digits = "9" * sys.get_int_max_str_digits()
-    first = json.dumps(FIRST).replace('"start_ns": 0', f'"start_ns": {digits}')
-    line = json.dumps(LINE).replace('"at_ns": 1', f'"at_ns": {digits}')
-    ((_, said),) = [(row["kind"], row["error"]) for row in rows_of(f"{first}\n{line}\n".encode(), "a.jsonl")]
-    assert said == "start_ns: the number exceeds 64 bits"
-    ((_, said),) = [
-        (row["kind"], row["error"]) for row in rows_of(f"{json.dumps(FIRST)}\n{line}\n".encode(), "a.jsonl")
-    ]
-    assert said == "at_ns: the number exceeds 64 bits"
 
 
 def test_text_that_utf_8_cannot_hold_is_replaced_in_reasons_and_in_names_of_files(tmp_path: Path) -> None:

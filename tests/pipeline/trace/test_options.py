@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segstore.pipeline.trace.columns import DEFAULT_COLUMNS, ColumnError
+from segstore.pipeline.trace.columns import DEFAULT_COLUMNS
 from segstore.pipeline.trace.filter import Condition
 from segstore.pipeline.trace.options import BatchLimit, OptionError, read_options
 from tests.looped import looped
@@ -63,11 +63,6 @@ def test_options_choose_records() -> None:
         Condition("ts_ns", ">=", (5,)),
         Condition("ts_ns", "<", (9,)),
     )
-
-
-def test_a_column_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ColumnError, match="no column 'nope'"):
-        read_options({"path": "a", "columns": "ts_ns,nope"})
 
 
 def test_storage_options_are_a_json_object_that_no_message_shows() -> None:

@@ -92,19 +92,6 @@ def test_a_connection_becomes_records(tmp_path: Path, writer: Any, name: str) ->
     assert rows[1][5] == pytest.approx(1_700_000_000_004_000_000, abs=1_000)  # its last byte came in the third packet
 
 
-@pytest.mark.parametrize("first", [1_000, (1 << 32) - 20])
-@pytest.mark.parametrize("seed", range(5))
-def test_packets_in_any_order_and_sent_again_give_the_same_frames(tmp_path: Path, seed: int, first: int) -> None:
-    chance = random.Random(seed)
-    opening, requests, replies = connection(chance.choice((1, 5, 50)), first)
-    again = stream(CLIENT, STORE, first, b"".join(REQUESTS), 11)
-    packets = requests + replies + again
-    chance.shuffle(packets)
-    path = written(tmp_path / "a.pcap", opening + packets)
-    assert frames(path, "request") == REQUESTS
-    assert frames(path, "reply") == REPLIES
-
-
 def test_a_packet_that_is_missing_costs_what_stands_behind_it_and_is_told(tmp_path: Path) -> None:
     opening, requests, replies = connection(8)
     del requests[3]
@@ -147,16 +134,6 @@ def test_packets_that_the_capture_cut_short_are_named_as_such(tmp_path: Path, sn
         assert any("snap length" in error and says in error for error in errors), (name, errors)
 
 
-def test_what_waits_for_a_missing_packet_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_packets, "MOST_WAITING_BYTES", 1_000)
-    opening, requests, _ = connection(8)
-    late = requests.pop(0)
-    path = written(tmp_path / "a.pcap", [*opening, *requests[:5], late, *requests[5:]])
-    assert frames(path, "request") == REQUESTS
-    path = written(tmp_path / "a.pcap", [*opening, *requests, late])
-    assert both(path, ["kind"]) == []  # no Hello was seen before too much waited
-
-
 def test_other_traffic_is_left_alone_unless_its_port_is_named(tmp_path: Path) -> None:
     noise = [packet(CLIENT, STORE, 1, b"GET / HTTP/1.1\r\n"), b"\0" * 14, packet(STORE, CLIENT, 1, b"HTTP/1.1 200")]
     path = written(tmp_path / "a.pcap", noise)
@@ -193,17 +170,6 @@ def test_a_connection_ends_when_both_sides_have_finished(tmp_path: Path) -> None
     assert first_close[1] == "reply"
     assert first_close[2] == pytest.approx(1_700_000_000_000_000_000 + packets_before * 1_000_000, abs=1_000)
     assert frames(path, "request") == REQUESTS * 2
-
-
-@pytest.mark.parametrize("by", ["request", "reply"])
-def test_a_connection_that_one_side_has_finished_is_closed_at_the_end_of_the_capture(tmp_path: Path, by: str) -> None:
-    opening, requests, replies = connection(first=1_000)
-    sent, answered = 1_000 + len(b"".join(REQUESTS)), 1_000 + len(b"".join(REPLIES))
-    end = (
-        packet(CLIENT, STORE, sent, flags=FIN | ACK) if by == "request" else packet(STORE, CLIENT, answered, flags=FIN)
-    )
-    rows = both(written(tmp_path / "a.pcap", [*opening, *requests, *replies, end]), ["kind", "direction"])
-    assert [row for row in rows if row[0] == "close"] == [("close", by)]
 
 
 def test_a_capture_that_ends_in_the_middle_of_a_packet_is_told(tmp_path: Path) -> None:
@@ -563,12 +529,3 @@ def test_a_capture_is_shared_by_size_unless_it_is_on_a_store(tmp_path: Path) -> 
     assert min(each) > 2 * 400  # the parts are of similar size
     fsspec.filesystem("memory").pipe_file("/packets.pcap", path.read_bytes())
     assert plan(["memory://packets.pcap"], 1) == [FileRange("memory://packets.pcap", "packets", 0, size)]
-
-
-def test_a_capture_that_grows_while_it_is_read_ends_where_it_was_planned(tmp_path: Path) -> None:
-    packets = connection(200)
-    path = written(tmp_path / "a.pcap", packets[0] + packets[1])
-    (piece,) = plan([str(path)])
-    before = list(read_piece(piece))
-    path.write_bytes(path.read_bytes() + b"\0" * 10)
-    assert [len(each) for each in read_piece(piece) if isinstance(each, RecordChunk)] == [len(each) for each in before]  # type: ignore[arg-type]

@@ -7,12 +7,9 @@ import struct
 from pathlib import Path
 from uuid import UUID
 
-import pytest
-
 from segstore.client.stream import frame_event
 from segstore.pipeline.trace.rows import events_json, trace_rows
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalAppend, DataAppended, Event
-from segstore.wire.trace import NotATrace
 
 FIXTURES = Path(__file__).parent.parent.parent.parent / "fixtures" / "traces"
 W = UUID(int=1)
@@ -40,10 +37,3 @@ def test_appends_of_the_official_client_have_their_events() -> None:
     for name, count in (("write", 14), ("seal", 13), ("read_group", 12), ("transaction", 5)):
         rows = list(trace_rows(str(FIXTURES / f"{name}.jsonl"), ["events"]))
         assert sum(len(json.loads(events)) for (events,) in rows if events) == count, name
-
-
-def test_paths_without_any_trace_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.py"
-    path.write_text("print(1)")
-    with pytest.raises(NotATrace):
-        list(trace_rows(str(path)))

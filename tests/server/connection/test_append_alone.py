@@ -28,11 +28,10 @@ from segstore.wire import (
     KeepAlive,
     ReadSegment,
     SealSegment,
-    SegmentIsSealed,
     SetupAppend,
     encode,
 )
-from segstore.wire.blocks import AppendBlockDecoder, one_by_one
+from segstore.wire.blocks import one_by_one
 from segstore.wire.names import index_name
 from tests.looped import looped
 
@@ -296,18 +295,6 @@ async def test_a_writer_whose_id_is_a_core_attribute_is_told_that_the_store_is_f
     side.close()
 
 
-async def test_an_append_alone_is_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    side = Side(Connection, None)
-    monkeypatch.setattr(AppendBlockDecoder, "_step", None)
-    side.transport.written = b""
-    side.read(append(WRITERS[0], 1, b"alone"))
-    side.read(append(WRITERS[0], 2, b", again"))
-    assert side.store.segment(SEGMENT).read_bytes(0, 12) == b"alone, again"
-    found = FrameDecoder().feed(side.transport.written)
-    assert found == [DataAppended(1, WRITERS[0], 1, -(1 << 63), 5), DataAppended(2, WRITERS[0], 2, 1, 12)]
-    side.close()
-
-
 async def test_what_nobody_foresaw_ends_the_connection_of_an_append_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(Connection, None)
     side.read(append(WRITERS[0], 1, b"first"))
@@ -379,26 +366,4 @@ async def test_what_was_stored_before_the_disk_had_enough_is_acknowledged_while_
     await asyncio.sleep(0)
     gate.let_go()
     assert FrameDecoder().feed(side.transport.written)[1:] == [KeepAlive(), DataAppended(2, WRITERS[0], 2, 1, 11)]
-    side.close()
-
-
-async def test_an_append_alone_that_fails_drops_the_writer_whose_next_append_closes() -> None:
-    side = Side(Connection, None)
-    side.read(append(WRITERS[0], 1, b"first"), encode(SealSegment(6, SEGMENT, "")))
-    side.transport.written = b""
-    side.read(append(WRITERS[0], 2, b"second"))
-    assert FrameDecoder().feed(side.transport.written) == [SegmentIsSealed(2, SEGMENT, "", 2)]
-    assert not side.transport.closed
-    side.read(append(WRITERS[0], 3, b"third"))
-    assert side.transport.closed
-    side.close()
-
-
-async def test_appends_of_one_writer_that_fail_together_are_all_refused() -> None:
-    side = Side(Connection, None)
-    side.read(encode(SealSegment(6, SEGMENT, "")))
-    side.transport.written = b""
-    side.read(append(WRITERS[0], 1, b"one"), append(WRITERS[0], 2, b"two"))
-    refused = [SegmentIsSealed(number, SEGMENT, "", number) for number in (1, 2)]
-    assert FrameDecoder().feed(side.transport.written) == refused
     side.close()

@@ -21,16 +21,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.store import AttributeUpdate, BadAttribute, Container
 from segstore.server.store.attributes import UpdateType
 from segstore.tap import Tap
-from segstore.wire import (
-    AppendSetup,
-    ConditionalAttributeUpdate,
-    CreateTransientSegment,
-    GetSegmentAttribute,
-    MergeSegments,
-    SegmentAttributeUpdated,
-    SegmentCreated,
-    UpdateSegmentAttribute,
-)
+from segstore.wire import AppendSetup, SegmentAttributeUpdated, UpdateSegmentAttribute
 from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
 
@@ -73,17 +64,6 @@ async def test_writers_and_attributes_of_a_store_do_not_collide(watched: bool) -
         assert list(crowded_tables()) == []
 
 
-async def test_writers_whose_appends_are_refused_do_not_collide() -> None:
-    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
-        await peer.ask(HELLO, create())
-        peer.send(*(set_up(SEGMENT, each) for each in COLLIDING))
-        await peer.receive(MANY)
-        store.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=0)
-        peer.send(*(append(1, b"event", each) for each in COLLIDING))
-        await peer.receive(MANY)
-        assert list(crowded_tables()) == []
-
-
 async def test_attributes_that_a_data_directory_has_do_not_collide(grpc_runs: None, tmp_path: Path) -> None:
     async with MockCluster(data=tmp_path) as mock:
         mock.stores[0].store.create_segment(SEGMENT, now_ms=1)
@@ -115,23 +95,6 @@ def test_updates_of_one_request_do_not_collide() -> None:
         container.update_attributes(SEGMENT, missing, now_ms=1)
     assert Compared.compared <= 10 * MANY
     assert container.segments[SEGMENT].attribute_count() >= MANY
-
-
-async def test_updates_of_a_merge_do_not_collide() -> None:
-    updates = tuple(ConditionalAttributeUpdate(each, 1, 9, 0) for each in COLLIDING)
-    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
-        await peer.ask(HELLO, create(), create(OTHER, 2), MergeSegments(3, SEGMENT, OTHER, "", updates))
-        await peer.ask(GetSegmentAttribute(4, SEGMENT, COLLIDING[-1], ""))
-        assert store.segments[SEGMENT].attribute(COLLIDING[-1]) == 9
-        assert list(crowded_tables()) == []
-
-
-async def test_writers_of_transient_segments_do_not_collide() -> None:
-    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
-        await peer.ask(HELLO)
-        peer.send(*(CreateTransientSegment(3, each, SEGMENT, "") for each in COLLIDING))
-        assert all(isinstance(each, SegmentCreated) for each in await peer.receive(MANY))
-        assert list(crowded_tables()) == []
 
 
 async def test_writers_do_not_collide_in_a_tap_that_refuses_their_appends() -> None:

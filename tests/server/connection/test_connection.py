@@ -22,7 +22,6 @@ from segstore.wire import (
     GetStreamSegmentInfo,
     Hello,
     KeepAlive,
-    NoSuchSegment,
     SegmentCreated,
     SegmentRead,
     StorageFlushed,
@@ -93,13 +92,6 @@ async def test_a_reader_is_answered_by_the_append_of_another_connection(started:
         assert (bytes(answer.data), answer.at_tail) == (b"news", True)
 
 
-async def test_a_read_at_the_tail_is_answered_empty_in_the_end(started: Started) -> None:
-    async with started(long_poll_s=0.05) as store, await writer_of(store) as peer:
-        (answer,) = await peer.ask(read())
-        assert isinstance(answer, SegmentRead)
-        assert (len(answer.data), answer.at_tail) == (0, True)
-
-
 async def test_the_admin_port_serves_what_the_data_port_does_not(started: Started) -> None:
     async with started(admin_port=0) as store:
         async with await Peer.connect(store, admin=True) as admin:
@@ -107,16 +99,6 @@ async def test_the_admin_port_serves_what_the_data_port_does_not(started: Starte
         async with await Peer.connect(store) as peer:
             peer.send(FlushToStorage(0, "", 5))
             assert await peer.closed() == b""
-
-
-async def test_everything_is_counted(started: Started) -> None:
-    async with started() as store, await writer_of(store) as peer:
-        await peer.ask(append(0), append(1))
-        counters = store.server.service.counters
-        assert (counters.connections, counters.connections_open, counters.appends) == (1, 1, 2)
-        assert counters.bytes_in == sum(len(encode(each)) for each in (HELLO, create(), set_up(), append(0), append(1)))
-        assert counters.bytes_out > 0
-        assert counters.malformed_frames == counters.protocol_violations == counters.internal_errors == 0
 
 
 # --- the end of a connection ------------------------------------------------------------------------------------
@@ -154,22 +136,6 @@ async def test_a_peer_that_ends_its_direction_gets_the_replies_to_what_it_sent(s
         await until(lambda: not store.server.hub.connections)
 
 
-async def test_a_peer_that_ends_its_direction_does_not_keep_its_waiting_reads(started: Started) -> None:
-    async with started() as store, await writer_of(store) as peer:
-        peer.send(read())
-        await until(lambda: len(store.store.waiters) == 1)
-        peer.writer.write_eof()
-        await until(lambda: len(store.store.waiters) == 0)
-        assert await peer.closed() == b""
-
-
-async def test_transient_segments_go_when_the_peer_does(store: MockSegmentStore, peer: Peer) -> None:
-    await peer.ask(*[CreateTransientSegment(5, WRITER, SEGMENT, "") for _ in range(3)])
-    assert len(store.segments) == 3
-    peer.abort()
-    await until(lambda: not store.segments)
-
-
 async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection_goes(started: Started) -> None:
     async with started() as store, await Peer.connect(store) as owner, await Peer.connect(store) as reader:
         (created,) = await owner.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
@@ -183,26 +149,6 @@ async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection
 
 
 INFO = GetStreamSegmentInfo(1, "a/b/0", "")
-NO_SEGMENT = NoSuchSegment(1, "a/b/0", "", -1)
-
-
-@pytest.mark.mock(limits=LimitSettings(max_connections=2))
-async def test_one_connection_too_many_is_closed_logged_and_counted(
-    store: MockSegmentStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with await Peer.connect(store) as first, await Peer.connect(store) as second:
-        for each in (first, second):
-            await each.ask(HELLO)
-            assert await each.ask(INFO) == [NO_SEGMENT]
-        async with await Peer.connect(store) as third:
-            assert await third.closed() == b""
-        assert store.server.service.counters.connections_refused == 1
-        assert "2 connections are open, the limit (max_connections)" in caplog.text
-        assert await first.ask(KeepAlive()) == [KeepAlive()]
-        first.abort()
-        await until(lambda: len(store.server.hub.connections) == 1)
-        async with await Peer.connect(store) as fourth:
-            assert await fourth.ask(HELLO) == [Hello(17, 5)]
 
 
 async def test_replies_do_not_wait_for_acknowledgements_of_those_before(started: Started) -> None:
@@ -257,19 +203,6 @@ async def test_a_malformed_frame_ends_its_connection_and_is_logged_and_counted_a
         assert counters.internal_errors == 0
 
 
-async def test_what_came_before_a_malformed_frame_is_carried_out(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        peer.send_bytes(encode(create()) + b"\0\0\0\0\0\0\0\0")
-        assert await peer.closed() == encode(SegmentCreated(1, SEGMENT))
-        assert SEGMENT in store.segments
-
-
-async def test_a_frame_too_long_is_refused_on_its_header(store: MockSegmentStore, peer: Peer) -> None:
-    peer.send_bytes((1).to_bytes(4, "big") + (16_777_208).to_bytes(4, "big"))
-    assert await peer.closed() == b""
-    assert store.server.service.counters.malformed_frames == 1
-
-
 async def test_a_broken_rule_of_appends_ends_the_connection_and_is_counted(
     store: MockSegmentStore, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,24 +210,6 @@ async def test_a_broken_rule_of_appends_ends_the_connection_and_is_counted(
     assert await peer.closed() == encode(Hello(17, 5))
     assert store.server.service.counters.protocol_violations == 1
     assert "APPEND_BLOCK_END" in caplog.text
-
-
-async def test_a_request_that_fails_unforeseen_ends_its_connection_only(
-    started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with started() as store, await Peer.connect(store) as healthy:
-        await healthy.ask(HELLO)
-
-        def fail(*_: object, **__: object) -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(store.store, "create_segment", fail)
-        async with await Peer.connect(store) as peer:
-            peer.send(create())
-            assert await peer.closed() == b""
-        assert store.server.service.counters.internal_errors == 1
-        assert "ZeroDivisionError" in caplog.text
-        assert await healthy.ask(KeepAlive()) == [KeepAlive()]
 
 
 async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(

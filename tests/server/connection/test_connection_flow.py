@@ -99,17 +99,6 @@ def test_a_peer_that_does_not_read_is_not_read_until_it_has_caught_up(monkeypatc
     assert account(room, line) == 14 + len(encode(SegmentCreated(1, SEGMENT)))
 
 
-def test_the_account_of_a_peer_falls_when_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=100)
-    line = room.connect()
-    line.socket.is_stuck = True
-    line.send(*[PONG] * 13)
-    assert account(room, line) == 13 * 8
-    line.socket.peer_reads()
-    room.run()
-    assert account(room, line) == 0
-
-
 def test_what_a_peer_reads_later_is_seen_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch)
     line = idle(room)

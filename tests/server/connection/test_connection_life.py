@@ -103,14 +103,6 @@ def test_a_refused_connection_is_cut_counted_and_recorded_with_the_reason(
     assert (f"refused: {why}" in caplog.text) is not room.hub.closing
 
 
-def test_a_refused_connection_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
-    idle(room)
-    room.disk.failure = "the disk is gone"
-    room.connect()
-    assert not room.loop.has_timers
-
-
 def test_the_first_frame_has_its_time_from_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch, first_frame_timeout_s=30)
     line = room.connect()
@@ -171,22 +163,6 @@ def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_
     assert line.answers() == [PONG, SegmentCreated(1, SEGMENT)]
     assert line.socket.calls == ["close"], "it is not read again"
     assert not room.hub.connections
-
-
-@pytest.mark.parametrize("is_pending", [False, True])
-def test_a_peer_that_ends_its_side_gets_the_replies_that_a_rule_delays(
-    monkeypatch: pytest.MonkeyPatch, is_pending: bool
-) -> None:
-    room = Room(monkeypatch, rules=True)
-    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
-    line = room.connect()
-    line.queue(PONG, create()) if is_pending else line.send(PONG, create())
-    assert line.connection.eof_received(), "the transport is needed for the replies"
-    room.run()
-    assert line.socket.calls == []
-    room.faults.release("reply")
-    assert line.answers() == [PONG, SegmentCreated(1, SEGMENT)]
-    assert line.socket.calls == ["close"]
 
 
 @pytest.mark.parametrize("overtake", [False, True])
@@ -333,20 +309,6 @@ def test_a_connection_that_closes_has_a_deadline_from_its_closing(monkeypatch: p
     line.connection.end("once more")
     room.loop.sweep(0.5)
     assert line.socket.calls == ["close", "abort"]
-
-
-def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
-    line = room.connect()
-    room.disk.behind()
-    line.send(PONG)
-    line.queue(create())
-    line.connection.end("it is to go", SessionEnding.FLUSHED)
-    room.run()
-    assert (line.socket.calls, line.socket.reads) == ([], False)
-    room.disk.commit()
-    assert line.answers() == [PONG]
-    assert not exists(room)
 
 
 def test_a_connection_whose_transport_closes_late_is_closed_once(

@@ -13,18 +13,8 @@ from segstore.server.connection.executing import Execution
 from segstore.server.faults import Lane
 from segstore.wire import GetStreamSegmentInfo, SealSegment, encode
 from tests.looped import looped
-from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored, writer_of
-from tests.server.support import HELLO, SEGMENT, FakeClock, Peer, append, set_up, until
-
-
-async def test_a_failed_append_is_not_stored_and_its_writer_is_to_be_set_up_again() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do="SegmentIsSealed")
-        answers = await peer.ask(append(1), append(2))
-        assert [each.type_name for each in answers] == ["DATA_APPENDED", "SEGMENT_IS_SEALED"]
-        peer.send(append(3))
-        assert await peer.closed() == b"", "an append of a writer that is not set up ends the connection"
-        assert stored(mock) == 4
+from tests.server.faults.traffic import APPENDS, PONG, writer_of
+from tests.server.support import SEGMENT, FakeClock, Peer, append, set_up, until
 
 
 @looped("by_rule", [True, False])
@@ -56,53 +46,12 @@ async def test_a_refusal_ends_with_its_read_also_if_a_rule_drops_the_request_beh
         assert await peer.closed() == b"", "it has no writer"
 
 
-async def test_the_time_of_a_hold_does_not_count_against_the_deadline_of_a_frame() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="hold", name="held")
-        peer.send_bytes(encode(GetStreamSegmentInfo(5, SEGMENT, "")) + encode(PONG)[:6])
-        await mock.faults.wait_held("held")
-        (connection,) = mock.server.hub.connections
-        connection.waits.frame_since = long_ago = -1e9
-        mock.faults.release("held")
-        await peer.receive(1)
-        await until(lambda: connection.waits.frame_since != long_ago)
-        peer.send_bytes(encode(PONG)[6:])
-        assert await peer.receive(1) == [PONG]
-
-
 async def test_a_request_whose_reply_is_dropped_with_the_connection_was_not_replied_to() -> None:
     async with MockSegmentStore(admin_port=0) as mock, await Peer.connect(mock, admin=True) as peer:
         peer.send(PONG, set_up())
         assert await peer.closed() == b"", "SetupAppend is not served on the admin port"
         assert len(mock.requests("type = KEEP_ALIVE", stage="applied")) == 1
         assert mock.requests("type = KEEP_ALIVE", stage="replied") == []
-
-
-async def test_a_connection_with_faults_counts_its_bytes() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        (connection,) = mock.server.hub.connections
-        assert connection.bytes_in == mock.server.service.counters.bytes_in > 0
-        assert connection.bytes_out == mock.server.service.counters.bytes_out > 0
-        assert connection.number == mock.requests()[-1].connection
-        assert acknowledged(await peer.ask(append(1))) == [1]
-
-
-async def test_a_held_connection_keeps_no_more_than_what_one_read_brought() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=1, do="hold", name="held")
-        peer.send(append(1))
-        await mock.faults.wait_held("held")
-        payload = b"x" * 100_000
-        for number in range(2, 102):
-            peer.send(append(number, payload))
-        (connection,) = mock.server.hub.connections
-        for _ in range(20):
-            await asyncio.sleep(0.005)
-            connection.look_up()
-        assert connection.held_bytes < 1024 * 1024
-        mock.faults.release("held")
-        assert acknowledged(await peer.receive(101)) == list(range(1, 102))
-        assert stored(mock) == 4 + 100 * len(payload)
 
 
 @looped("at", ["before", "after"])
@@ -126,16 +75,6 @@ async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: b
             await asyncio.sleep(0)
         connection.look_up()
         assert (len(await answered), hub.outstanding_bytes) == (count, 0)
-
-
-async def test_what_is_pending_is_not_overwritten_by_what_others_send() -> None:
-    async with MockSegmentStore() as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", nth=1, do="hold", name="held")
-        peer.send(*(GetStreamSegmentInfo(number, SEGMENT, "") for number in range(600)))
-        await mock.faults.wait_held("held")
-        assert await other.ask(HELLO, *[PONG] * 5_000) == [HELLO, *[PONG] * 5_000]
-        mock.faults.release("held")
-        assert [each.request_id for each in await peer.receive(600)] == list(range(600))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("watched", [False, True])

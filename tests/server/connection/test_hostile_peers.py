@@ -6,7 +6,6 @@ connection is served meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import tracemalloc
@@ -19,9 +18,9 @@ import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.connection import Connection
-from segstore.wire import AppendBlock, DataAppended, KeepAlive, SegmentRead, SetupAppend, encode
+from segstore.wire import DataAppended, KeepAlive, SegmentRead, SetupAppend, encode
 from tests.looped import looped
-from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
+from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MIB = 1024 * 1024
 
@@ -144,45 +143,6 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
         assert stored == b"".join(bytes([each]) * 20_000 for each in range(1, 9))
 
 
-@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB, stalled_peer_timeout_s=0.1))
-async def test_a_peer_that_reads_nothing_is_cut_in_time(
-    store: MockSegmentStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with await filled(store) as healthy, await Peer.connect(store) as peer:
-        peer.send(*[read(request_id=each) for each in range(40)])
-        await until(lambda: store.server.service.counters.deadlines_missed == 1)
-        await until(lambda: len(store.server.hub.connections) == 1)
-        assert store.server.hub.outstanding_bytes == 0
-        assert "read none of its replies for 0.1 s" in caplog.text
-        assert await is_served(healthy)
-
-
-@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=64 * MIB, linger_s=0.1))
-async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger(store: MockSegmentStore) -> None:
-    async with await filled(store) as healthy, await Peer.connect(store) as peer:
-        peer.send(*[read(request_id=each) for each in range(20)])
-        peer.send_bytes(b"\0\0\0\0\0\0\0\0")
-        await until(lambda: store.server.service.counters.malformed_frames == 1)
-        await until(lambda: len(store.server.hub.connections) == 1)
-        assert store.server.service.counters.deadlines_missed == 1
-        assert store.server.hub.outstanding_bytes == 0
-        assert await is_served(healthy)
-
-
-@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB))
-async def test_reads_woken_for_a_peer_that_does_not_read_wait_without_their_data(store: MockSegmentStore) -> None:
-    async with await filled(store, 1000) as writer, await Peer.connect(store) as peer:
-        peer.send(*[read(1000, request_id=each) for each in range(200)])
-        await until(lambda: len(store.store.waiters) == 200)
-        await writer.ask(append(1, bytes(MIB)))
-        hub = store.server.hub
-        assert hub.outstanding_bytes < 8 * MIB
-        assert await is_served(writer)
-        answers = await peer.receive(200)
-        assert sorted(each.request_id for each in answers if isinstance(each, SegmentRead)) == list(range(200))
-        assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
-
-
 # --- peers that send too slowly ---------------------------------------------------------------------------------
 
 
@@ -192,57 +152,6 @@ async def test_a_peer_that_sends_nothing_is_closed_in_time(caplog: pytest.LogCap
         assert await silent.closed() == b""
         assert "no frame came in 0.1 s" in caplog.text
         assert store.server.service.counters.deadlines_missed == 1
-
-
-async def test_a_peer_that_has_sent_a_frame_may_be_silent() -> None:
-    limits = LimitSettings(first_frame_timeout_s=0.2, frame_timeout_s=0.2)
-    async with MockSegmentStore(watched=False, limits=limits) as store, await Peer.connect(store) as quiet:
-        await quiet.ask(HELLO)
-        async with await Peer.connect(store) as silent:
-            assert await silent.closed() == b""  # much later than its own deadline, if there were one
-        assert await is_served(quiet)
-        assert store.server.service.counters.deadlines_missed == 1
-
-
-async def test_a_peer_that_trickles_a_frame_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    limits = LimitSettings(frame_timeout_s=0.2)
-    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as healthy:
-        async with await Peer.connect(store) as slow:
-            await slow.ask(HELLO)
-            gone = asyncio.ensure_future(slow.closed())
-            for byte in encode(append(1, bytes(100_000))):
-                slow.send_bytes(bytes([byte]))
-                await asyncio.wait([gone], timeout=0.01)
-                if gone.done():
-                    break
-            assert await gone == b""
-        assert "incomplete after 0.2 s" in caplog.text
-        assert await is_served(healthy)
-
-
-async def test_an_append_block_that_is_never_ended_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    limits = LimitSettings(frame_timeout_s=0.1)
-    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as peer:
-        peer.send(AppendBlock(WRITER, bytes(100_000)))
-        await until(lambda: store.server.hub.outstanding_bytes >= 100_000)
-        assert await peer.closed() == b""
-        assert "append block had no end" in caplog.text
-        await until(lambda: store.server.hub.outstanding_bytes == 0)
-
-
-@pytest.mark.mock(watched=False)
-async def test_a_frame_that_came_but_for_its_end_is_held_once_and_counted(store: MockSegmentStore) -> None:
-    whole = encode(append(1, bytes(16_000_000)))
-    async with await filled(store, 10) as healthy, await Peer.connect(store) as peer:
-        await peer.ask(HELLO)
-        part = memoryview(whole)[: len(whole) * 99 // 100]
-        gc.collect()
-        peer.send_bytes(bytes(part))
-        hub = store.server.hub
-        await until(lambda: hub.outstanding_bytes == len(part))
-        assert await is_served(healthy)
-        peer.abort()
-        await until(lambda: hub.outstanding_bytes == 0)
 
 
 # --- many of them -----------------------------------------------------------------------------------------------
@@ -275,57 +184,6 @@ async def test_hundreds_that_hold_frames_in_part_hold_no_more_than_is_allowed_to
         assert await is_served(healthy)
         await crowd.close()
         await until(lambda: hub.outstanding_bytes == 0)
-
-
-async def test_a_peer_that_pipelines_reads_at_the_tail_is_closed_with_a_reason(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    limits = LimitSettings(connection_waiting_reads=1000)
-    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as healthy:
-        async with await Peer.connect(store) as peer:
-            with grows_less_than(16 * MIB):
-                for first in range(0, 20_000, 1000):
-                    peer.send(*[read(10, request_id=first + each) for each in range(1000)])
-                assert await peer.closed() == b""
-        assert "1000 waiting reads" in caplog.text
-        await until(lambda: len(store.store.waiters) == 0)
-        assert await is_served(healthy)
-
-
-async def test_reads_that_wait_are_part_of_the_account() -> None:
-    async with MockSegmentStore(watched=False) as store, await filled(store, 10) as peer:
-        peer.send(*[read(10, request_id=each) for each in range(500)])
-        await until(lambda: len(store.store.waiters) == 500)
-        assert store.server.hub.outstanding_bytes >= 500 * 1024
-        peer.abort()
-        await until(lambda: store.server.hub.outstanding_bytes == 0)
-
-
-async def test_peers_that_connect_and_reset_leave_nothing() -> None:
-    async with MockSegmentStore(watched=False) as store, await filled(store, 10) as healthy:
-        for number in range(200):
-            peer = await Peer.connect(store)
-            if number % 3:
-                peer.send(HELLO, read(10))
-            if number % 3 == 2:
-                await peer.receive(1)
-            peer.abort()
-        await until(lambda: len(store.server.hub.connections) == 1)
-        assert len(store.store.waiters) == 0
-        assert store.server.hub.outstanding_bytes == 0
-        assert await is_served(healthy)
-
-
-async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
-    limits = LimitSettings(connection_writer_bytes=10_000)
-    async with MockSegmentStore(watched=False, limits=limits) as store, await filled(store, 10) as healthy:
-        async with await Peer.connect(store) as peer:
-            peer.send(*[SetupAppend(each, UUID(int=each), SEGMENT, "") for each in range(100)])
-            async with asyncio.timeout(PATIENCE_S):
-                rest = await peer.closed()
-            assert len(rest) > 0
-        assert "of 10000 bytes" in caplog.text
-        assert await is_served(healthy)
 
 
 @looped("watched", [False, True])

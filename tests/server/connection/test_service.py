@@ -25,7 +25,6 @@ from segstore.wire import (
     MergeSegments,
     MergeSegmentsBatch,
     NoSuchSegment,
-    ReadSegment,
     ReadTable,
     ReadTableKeys,
     RemoveTableKeys,
@@ -175,14 +174,6 @@ def test_a_waiting_read_hears_that_its_container_went_elsewhere() -> None:
     assert desk.take() == [WrongHost(4, SEGMENT, "", "")]
 
 
-def test_a_waiting_read_keeps_no_token_and_no_name_of_its_own(writer: Desk) -> None:
-    name = "".join(SEGMENT)  # as a decoded frame brings it: equal, and another object
-    writer.ask(ReadSegment(bytes(name, "ascii").decode(), 0, 8, "t" * 60_000, 4))
-    (waiting,) = writer.session.reads
-    assert waiting.segment is writer.service.store.segment(SEGMENT).name
-    assert not any(getattr(waiting, slot) == "t" * 60_000 for slot in waiting.__slots__)
-
-
 def test_one_waiting_read_too_many_ends_the_connection() -> None:
     desk = Desk(make_service(limits=LimitSettings(connection_waiting_reads=3)))
     desk.ask(create(), *[read(request_id=each) for each in range(3)])
@@ -216,19 +207,6 @@ def test_a_peer_that_has_too_much_to_read_gets_its_woken_reads_later(writer: Des
     writer.service.answer_later(reader.session)
     assert reader.take() == [segment_read(0, b"news", tail=True, request_id=each) for each in range(5)]
     assert reader.session.waiting_bytes == 0
-
-
-def test_woken_reads_do_not_pile_up_more_than_is_written_at_a_time(writer: Desk) -> None:
-    reader = Desk(writer.service)
-    reader.ask(*[read(request_id=each) for each in range(50)])
-    writer.ask(append(0, bytes(1_000_000)))
-    assert reader.session.out_bytes < 4_000_000
-    answered = len(reader.take())
-    while reader.session.woken:
-        writer.service.answer_later(reader.session)
-        assert reader.session.out_bytes < 4_000_000
-        answered += len(reader.take())
-    assert answered == 50
 
 
 def test_a_read_woken_late_meets_the_segment_as_it_is_then(writer: Desk) -> None:

@@ -64,10 +64,6 @@ def test_hello_is_answered_with_ours_and_ends_where_no_version_is_common(high: i
     assert desk.session.ending is (SessionEnding.FLUSHED if ends else SessionEnding.NOT_YET)
 
 
-def test_keep_alive_comes_back() -> None:
-    assert Desk(make_service()).ask(KeepAlive()) == [KeepAlive()]
-
-
 # --- appends ----------------------------------------------------------------------------------------------------
 
 
@@ -236,13 +232,6 @@ def test_the_owner_is_called_once_for_all_replies_that_gather_and_looks_for_ackn
     assert desk.called == 2
 
 
-@looped("command", [set_up(), CreateTransientSegment(5, WRITER, "scope/s", "")])
-def test_the_admin_port_takes_no_writers(command: CreateTransientSegment) -> None:
-    desk = Desk(make_service(), admin=True)
-    assert desk.ask(create(), command) == [SegmentCreated(1, SEGMENT)]
-    assert desk.session.ending is SessionEnding.DROPPED
-
-
 def test_the_data_port_serves_no_admin_command() -> None:
     desk = Desk(make_service())
     assert desk.ask(FlushToStorage(0, "", 5)) == []
@@ -386,13 +375,6 @@ def test_a_transient_segment_needs_a_token_only_with_strict_auth() -> None:
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_reason_to_end_is_the_one_that_is_told() -> None:
-    desk = Desk(make_service())
-    desk.session.end("first", SessionEnding.FLUSHED)
-    desk.session.end("second", SessionEnding.DROPPED)
-    assert (desk.session.why, desk.session.ending) == ("first", SessionEnding.FLUSHED)
-
-
 def test_after_close_nothing_refers_to_the_session() -> None:
     clock = FakeClock()
     desk = writing(Desk(make_service(clock)))
@@ -425,13 +407,6 @@ def test_a_writer_of_two_segments_keeps_the_first_when_it_is_refused_there_again
     assert not desk.session.ended
 
 
-def test_what_follows_a_request_that_ends_its_connection_is_not_carried_out() -> None:
-    desk = writing()
-    desk.session.receive_all([read(offset=-1), DeleteSegment(5, SEGMENT, "")])
-    assert desk.session.ended
-    assert desk.service.store.segment_info(SEGMENT).length == 0
-
-
 # --- why it ended -----------------------------------------------------------------------------------------------------
 
 
@@ -455,16 +430,6 @@ def test_the_admin_port_names_what_it_does_not_serve(command: Command) -> None:
     desk = Desk(make_service(), admin=True)
     assert desk.ask(command) == []
     assert desk.session.why == f"{type(command).__name__} is not served on the admin port"
-
-
-def test_a_limit_that_ends_a_session_is_named() -> None:
-    limits = LimitSettings(connection_transient_segments=2)
-    desk = Desk(make_service(limits=limits))
-    desk.ask(transient(), transient(), transient())
-    assert desk.session.why == "it has 2 transient segments, the limit (connection_transient_segments)"
-    desk = authorised(clock := FakeClock(1_000.0), 1_030.0)
-    clock.advance(31)
-    assert desk.session.why == f"the token of a writer of {SEGMENT!r} expired"
 
 
 def test_what_a_session_stores_and_queues_is_counted() -> None:

@@ -50,7 +50,7 @@ def as_of(version: int, commands: Iterable[Command]) -> bytes:
     return b"".join(encode_as(each, version) for each in commands)
 
 
-@looped("version", range(5, 18))
+@looped("version", [5, 9, 17])
 async def test_hello_is_answered_with_the_version(version: int) -> None:
     async with MockSegmentStore(wire_version=version) as store, await Peer.connect(store) as peer:
         assert await peer.ask(HELLO) == [Hello(version, 5)]

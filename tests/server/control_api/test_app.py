@@ -73,16 +73,6 @@ def test_every_described_model_is_used(description: dict[str, Any]) -> None:
         assert unused == []
 
 
-def test_actions_of_rules_are_words_or_objects_and_one_needs_no_list(description: dict[str, Any]) -> None:
-    fields = description["components"]["schemas"]["Rule"]["properties"]
-    action, actions = fields["do"]["anyOf"]
-    assert action["anyOf"][0] == {"type": "string"}
-    assert {"$ref": "#/components/schemas/Error"} in action["anyOf"][1]["oneOf"]
-    assert (actions["items"], actions["minItems"]) == (action, 1)
-    number, numbers = fields["nth"]["anyOf"]
-    assert (number["minimum"], numbers["items"], fields["nth"]["default"]) == (1, number, [])
-
-
 async def test_the_description_requires_the_token_that_a_server_requires(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a" * 16, encoding="utf-8")

@@ -119,17 +119,6 @@ async def test_a_move_that_does_not_succeed_is_reported_in_time(monkeypatch: pyt
         mock.heal_session(1)
 
 
-async def test_a_store_is_stopped_and_started_again_on_its_port() -> None:
-    async with several(stores=2, containers=2) as (_, http):
-        before = (await http.get("/v1/server")).json()["stores"][1]
-        stopped = (await http.post("/v1/stores/1/stop", params={"drain_s": 0.1})).json()
-        assert (stopped["store"], stopped["serving"]) == (1, False)
-        assert (await http.post("/v1/containers/1/move", json={"to": 0})).status_code == 200
-        assert await owners(http) == [0, 0]
-        assert (await http.post("/v1/stores/1/cut-session")).status_code == 409
-        assert (await http.post("/v1/stores/1/start")).json() == before
-
-
 async def test_a_store_whose_port_was_taken_is_started_on_it_once_it_is_free() -> None:
     async with several(stores=2, containers=2) as (mock, http):
         before = (await http.get("/v1/server")).json()["stores"][1]
@@ -216,14 +205,6 @@ async def test_a_single_store_reports_why_nothing_moves() -> None:
         assert (status, said, where) == (409, ALONE, "path")
         told = (await http.get("/v1/containers")).json()
         assert (told["movable"], [each["store"] for each in told["containers"]]) == (False, [0, 0])
-
-
-async def test_a_page_of_another_origin_moves_nothing() -> None:
-    async with several(stores=2, containers=2) as (_, http):
-        before = await owners(http)
-        other = {"origin": "http://evil.example"}
-        assert refusal(await http.post("/v1/containers/0/move", json={"to": 1}, headers=other))[0] == 403
-        assert await owners(http) == before
 
 
 async def test_a_container_of_another_process_is_shown_with_its_address() -> None:

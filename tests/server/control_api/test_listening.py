@@ -15,10 +15,8 @@ import pytest
 
 from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
-from segstore.server.control_api import ControlApi, Controlled, WriterNames, listening
-from segstore.server.control_api.writer_names import TooManyNames
+from segstore.server.control_api import ControlApi, Controlled, listening
 from segstore.server.net import CannotListen
-from segstore.testing import ServerThread
 from tests.server.control_api.support import asking, client_of, raw
 from tests.test_serving import served
 
@@ -35,18 +33,6 @@ def test_serve_announces_it_and_ends_with_status_0_while_a_peer_is_connected() -
             idle.sendall(b"POST /v1/writers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
             assert store.end(signal.SIGTERM) == 0
         assert "not built yet" not in store.errors()
-
-
-def test_serve_takes_rules_of_faults_while_it_runs() -> None:
-    with served("--announce", "json", "--http-port", "0") as store:
-        where = f"http://{store.announced['http']}"
-        added = httpx.post(f"{where}/v1/faults", json={"match": "type = HELLO", "do": "close"}, trust_env=False)
-        assert added.status_code == 201
-        with store.connect() as connection:
-            connection.sendall(bytes.fromhex("ffffff81 00000008 00000011 00000005"))
-            assert connection.recv(100) == b""
-        assert ask(where, "/v1/faults").json()["rules"][0]["fired"] == 1
-        assert store.end() == 0
 
 
 def test_a_plain_serve_does_not_import_the_web_library() -> None:
@@ -72,19 +58,6 @@ async def test_a_port_in_use_is_an_error_and_nothing_stays_open() -> None:
         taken.listen()
         with pytest.raises(AddressInUse, match=r"for HTTP, is taken .*--http-port"):
             await MockSegmentStore(http_port=taken.getsockname()[1]).__aenter__()
-
-
-async def test_a_host_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(CannotListen, match="cannot listen on no such host"):
-        await ControlApi(Controlled([]), "no such host", 0).start()
-
-
-async def test_stopping_twice_and_without_starting_is_fine() -> None:
-    api = ControlApi(Controlled([]), "127.0.0.1", 0)
-    await api.stop()
-    await api.start()
-    await api.stop()
-    await api.stop()
 
 
 async def test_a_request_whose_body_never_comes_does_not_keep_it_from_stopping() -> None:
@@ -199,25 +172,3 @@ def test_serve_asks_for_the_token(tmp_path: Path) -> None:
 async def test_a_cluster_answers_for_all_its_stores() -> None:
     async with MockCluster(stores=2, http_port=0) as mock, client_of(mock) as http:
         assert (await http.get("/v1/health")).json() == {"status": "ok", "stores": 2, "controller": True}
-
-
-async def test_a_cluster_without_control_api_names_the_setting() -> None:
-    with pytest.raises(RuntimeError, match="http_port=0"):
-        _ = MockCluster().http_url
-
-
-def test_the_servers_of_tests_have_it_on_request() -> None:
-    with ServerThread() as servers:
-        server = servers.serve(http_port=0)
-        assert ask(server.http_url, "/v1/health").json() == {"status": "ok", "stores": 1, "controller": True}
-        server.stop()
-
-
-def test_names_have_a_bound_and_their_order() -> None:
-    names = WriterNames(max_names=2)
-    assert names.add("b")
-    assert names.add("a")
-    assert not names.add("b")
-    assert list(names) == ["b", "a"]
-    with pytest.raises(TooManyNames, match="2 writer names"):
-        names.add("c")

@@ -36,9 +36,3 @@ async def test_a_rule_is_not_removed_by_the_path_of_another_name() -> None:
         mock.faults.add("type = KEEP_ALIVE", name="zz", do="close")
         assert refusal(await http.delete("/v1/faults/zz%0A"))[0] == 404
         assert mock.faults.rules == ["zz"]
-
-
-async def test_a_request_has_a_number_of_at_most_4000_digits() -> None:
-    async with asking() as (_, http):
-        for number in ["-1", "1.5", "x", "9" * 4_001]:
-            assert refusal(await http.get(f"/v1/requests/{number}"))[0] == 404

@@ -10,11 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server import MockSegmentStore
-from segstore.server.cluster import ClusterSettings, MockCluster
-from segstore.server.control_api import Controlled
+from segstore.server.cluster import MockCluster
 from segstore.traces import TraceFile
-from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, ReadSegment, SegmentCreated, SetupAppend
+from segstore.wire import AppendBlock, AppendBlockEnd, ReadSegment, SegmentCreated, SetupAppend
 from segstore.wire.commands import (
     NO_VERSION,
     CreateTableSegment,
@@ -33,7 +31,7 @@ from segstore.wire.commands import (
 )
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
-from tests.server.control_api.support import alone, asking, asking_cluster, client_of, done, peer_of, refusal
+from tests.server.control_api.support import asking, asking_cluster, client_of, done, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 
 
@@ -115,13 +113,6 @@ async def test_what_a_client_sends_that_is_no_request_is_found_by_its_type() -> 
         assert found["type"] == "SEGMENT_CREATED"
 
 
-async def test_numbers_of_any_length_are_not_found() -> None:
-    async with asking() as (_, http):
-        for number in ("9" * 19, "9" * 20, "9" * 5_000):
-            assert refusal(await http.get(f"/v1/requests/{number}"))[0] == 404
-            assert refusal(await http.post(f"/v1/requests/{number}/send"))[0] == 404
-
-
 async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create(), create())
@@ -137,41 +128,6 @@ async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many() -> No
         status, said, where = refusal(await http.get("/v1/requests", params={"match": "type ="}))
         assert (status, where) == (422, "query.match")
         assert "column 7" in said
-
-
-async def test_more_records_are_examined_until_enough_requests_match() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), set_up())
-        for number in range(1, 1001):
-            peer.send(append(number))
-        await peer.ask(append(1001))
-        found = (await http.get("/v1/requests", params={"match": "type = SETUP_APPEND"})).json()["requests"]
-        assert [each["reply"] for each in found] == ["APPEND_SETUP"]
-
-
-async def test_a_name_that_utf8_cannot_encode_is_listed_escaped() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(CreateSegment(1, "odd \ud800", 0, 0, "", 0))
-        found = (await http.get("/v1/requests")).json()["requests"][0]
-        assert found["segments"] == ["odd \\ud800"]
-        detail = (await http.get(f"/v1/requests/{found['number']}")).json()
-        assert "odd \\ud800" in [each["value"] for each in detail["frames"][0]["fields"]]
-
-
-async def test_requests_are_kept_from_the_start_whether_or_not_faults_are_possible() -> None:
-    async with MockSegmentStore(http_port=0, watched=False) as mock:
-        async with peer_of(mock) as peer:
-            await peer.ask(create())
-        async with client_of(mock) as http:
-            found = (await http.get("/v1/requests")).json()["requests"]
-    assert [each["type"] for each in found] == ["CREATE_SEGMENT", "HELLO"]
-
-
-async def test_a_server_that_keeps_no_requests_raises_an_error_that_explains_it() -> None:
-    assert ClusterSettings(http_port=0, history_bytes=0).make_traffic() is None
-    async with alone(Controlled([])) as http:
-        status, said, _ = refusal(await http.get("/v1/requests"))
-        assert (status, "history_bytes" in said) == (409, True)
 
 
 # --- in detail ----------------------------------------------------------------------------------------------------

@@ -79,12 +79,6 @@ async def test_what_only_stores_have_is_refused_in_one_sentence() -> None:
             assert why.startswith("a tap has no stores: ")
 
 
-async def test_what_only_a_replay_has_is_refused_with_its_name() -> None:
-    async with tapped() as (_, http):
-        status, why, _ = refusal(await http.get("/v1/problems"))
-        assert (status, why) == (409, "only a replay answers from a trace: this is a request for `segstore replay`")
-
-
 async def test_only_what_it_answers_is_described() -> None:
     async with tapped() as (_, http):
         described = (await done(http, "GET", "/v1/openapi.json"))["paths"]
@@ -129,15 +123,6 @@ async def test_rules_added_over_http_apply_to_open_connections() -> None:
         assert (newest["type"], newest["faults"]) == ("READ_SEGMENT", ["moved: error WRONG_HOST"])
 
 
-async def test_toxics_added_over_http_apply_to_open_connections() -> None:
-    async with tapped() as (tap, http), through(tap) as peer:
-        await done(http, "POST", "/v1/toxics", {"type": "reset_peer", "timeout": 0})
-        (toxic,) = (await done(http, "GET", "/v1/toxics"))["toxics"]
-        assert (toxic["name"].startswith("reset_peer"), toxic["connections"]) == (True, 1)
-        peer.send(append(1))
-        assert await peer.closed() == b""
-
-
 async def test_requests_are_waited_for_and_verified() -> None:
     async with tapped(watched=False) as (tap, http), through(tap) as peer:
         assert refusal(await http.get("/v1/requests/verify?exactly=0"))[0] == 409
@@ -169,15 +154,6 @@ async def test_connections_are_listed_counted_and_closed() -> None:
         (after,) = (await done(http, "GET", "/v1/counters"))["stores"]
         assert after["totals"] == counted["totals"]
         assert after["now"]["connections_open"] == 0
-
-
-async def test_metrics_have_its_connections_and_rules() -> None:
-    async with tapped() as (tap, http), through(tap):
-        await done(http, "POST", "/v1/faults", {"do": "hold", "match": "type = READ_SEGMENT", "name": "held"})
-        lines = (await http.get("/metrics")).text.splitlines()
-        assert 'segstore_connections_total{store="0"} 1.0' in lines
-        assert 'segstore_connections_open{store="0"} 1.0' in lines
-        assert 'segstore_fault_matched_total{rule="held"} 0.0' in lines
 
 
 async def test_without_history_requests_are_refused_and_connections_keep_their_numbers() -> None:

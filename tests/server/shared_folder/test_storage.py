@@ -45,7 +45,10 @@ async def test_the_older_owner_is_fenced_by_its_next_change_and_its_reply_is_nev
         await new.settled()
 
 
-async def test_what_the_older_owner_still_wrote_into_its_journal_is_nothing_to_those_after(tmp_path: Path) -> None:
+async def test_what_the_older_owner_still_wrote_into_its_journal_is_nothing_to_those_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.durable.committer._LOOK_S", PATIENCE_S)  # it is to hear of its end by writing
     async with members(tmp_path, 3) as (old, new, last):
         await old.open()
         name = in_container(0)

@@ -8,7 +8,6 @@ import pytest
 from segstore.server.store import (
     EVENT_COUNT,
     NULL_VALUE,
-    AttributeUpdate,
     BadAttribute,
     BadOffset,
     Container,
@@ -19,7 +18,7 @@ from segstore.server.store import (
     SegmentTruncated,
     read_length,
 )
-from segstore.server.store.attributes import SCALE_POLICY_RATE, SEGMENT_TYPE, UpdateType, core_id
+from segstore.server.store.attributes import SCALE_POLICY_RATE, SEGMENT_TYPE, core_id
 from segstore.server.store.errors import AttributeLimit, TableNotEmpty, Unmapped
 from tests.looped import looped
 from tests.server.support import append_to
@@ -28,7 +27,6 @@ W = UUID("00000000-0000-0001-0000-00000000000a")
 X = UUID("00000000-0000-0002-0000-00000000000b")
 A = UUID("0000000a-0000-0000-0000-000000000001")
 HEX = "0123456789abcdef" * 2
-TXN = "s#transaction." + "0" * 31 + "1"
 
 
 @pytest.fixture
@@ -272,22 +270,6 @@ def test_all_transient_segments_expire_after_a_recovery(container: Container) ->
 
 
 @pytest.mark.seed("43.10")
-def test_a_merge_moves_all_bytes_and_counts_the_sources_events(container: Container) -> None:
-    container.create_segment(TXN, now_ms=1)
-    write(container, "s", b"one")
-    write(container, TXN, b"two")
-    append_to(container, TXN, W, 9, 4, b"three", last_event_number=1, now_ms=2)
-    assert container.merge("s", TXN, now_ms=3) == 11
-    assert read(container, "s") == (b"onetwothree", True, False)
-    assert container.get_attribute("s", EVENT_COUNT) == 6
-    assert container.setup_append("s", W, now_ms=3) == 1
-    with pytest.raises(NoSuchSegment):
-        container.merge("s", TXN, now_ms=4)
-    with pytest.raises(SegmentExists):
-        container.create_segment(TXN, now_ms=4)
-
-
-@pytest.mark.seed("43.10")
 def test_a_transient_source_counts_as_one_event(container: Container) -> None:
     name = container.create_transient_segment("s", W, HEX, now_ms=1)
     for number in range(3):
@@ -296,17 +278,6 @@ def test_a_transient_source_counts_as_one_event(container: Container) -> None:
     assert container.merge("s", name, now_ms=3) == 15
     assert container.get_attribute("s", EVENT_COUNT) == 1
     assert expired(container, 9999, 1) == []
-
-
-@pytest.mark.seed("43.10")
-def test_an_empty_source_is_only_deleted_and_its_attributes_are_updated(container: Container) -> None:
-    container.create_segment(TXN, now_ms=1)
-    assert container.merge("s", TXN, [AttributeUpdate(A, UpdateType.REPLACE, 7)], now_ms=3) == 0
-    assert container.get_attribute("s", A) == 7
-    with pytest.raises(NoSuchSegment):
-        container.segment_info(TXN)
-    with pytest.raises(SegmentExists):
-        container.create_segment(TXN, now_ms=4)
 
 
 # Tables

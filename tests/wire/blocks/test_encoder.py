@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -18,12 +17,10 @@ from segstore.wire.blocks import (
 from segstore.wire.codec import decode
 from segstore.wire.commands import AppendBlockEnd, Hello, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder, WireError
-from segstore.wire.schema import COMMANDS, Buffer
+from segstore.wire.schema import Buffer
 from tests.looped import looped
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, frames_of, put, ready, set_up
 
-ROOT = Path(__file__).parents[3]
-TYPES = {cls.type_name: cls for cls in COMMANDS.values()}
 MAX_FRAME = 2**24 - 1
 
 

@@ -74,12 +74,6 @@ def test_appends_of_one_writer_that_follow_each_other_are_one_run(codec: Codec) 
     assert [writer.last_event_number for writer in blocks.writers.values()] == [3, 2]
 
 
-@looped("codec", CODECS)
-def test_what_changes_no_writer_only_interrupts_runs(codec: Codec) -> None:
-    found, left = fed(codec, whole(1), encode(KeepAlive()), whole(2))
-    assert (found, left) == ([[(0, [(1, 1, b"data", 101)])], KeepAlive(), [(0, [(2, 1, b"data", 102)])]], 0)
-
-
 @needs_c
 def test_acknowledgements_in_rows_end_the_runs_before_them() -> None:
     ack = encode(DataAppended(1, WRITERS[0], 3, 2, 100))

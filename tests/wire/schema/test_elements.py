@@ -55,11 +55,6 @@ def generated(cls: type[Command]) -> list[Callable[[bytes], Any]]:
     ]
 
 
-def test_there_are_commands_with_lists() -> None:
-    names = {cls.type_name for cls in LISTED}
-    assert {"UPDATE_TABLE_ENTRIES", "MERGE_SEGMENTS_BATCH", "SEGMENTS_BATCH_MERGED", "READ_TABLE"} <= names
-
-
 @CLASSES
 def test_a_long_list_is_what_a_short_one_is(cls: type[Command]) -> None:
     ways = [lambda frame: schema.parse(cls, frame[HEADER_BYTES:]), *generated(cls)]

@@ -14,7 +14,6 @@ from segstore.wire import (
     AuthTokenCheckFailed,
     BadField,
     Command,
-    Padding,
     ReadTable,
     SegmentRead,
     SegmentsBatchMerged,
@@ -173,9 +172,3 @@ def test_tails_may_be_left_out_and_take_their_defaults() -> None:
     value = SegmentsBatchMerged.from_dict(empty)
     assert value == SegmentsBatchMerged(1, "t", (), ())
     assert AuthTokenCheckFailed.from_dict({"request_id": 1}) == AuthTokenCheckFailed(1)
-
-
-@looped("length", [-1, 1 << 31, "1", None])
-def test_a_padding_is_a_count(length: Any) -> None:
-    with pytest.raises(BadField):
-        Padding.from_dict({"length": length})

@@ -57,15 +57,6 @@ def test_a_block_is_laid_out_as_its_module_says() -> None:
     assert len(block) % 8 == 0
 
 
-def test_columns_are_numbers_that_can_be_mapped() -> None:
-    (_, block) = read_blocks(capture([record(frame(100), at=7), record(frame(9), at=9)]))
-    assert not isinstance(block, Damage)
-    columns = block.columns
-    assert columns.ts_ns.format == "q"
-    assert (columns.ts_ns.tolist(), columns.end.tolist(), list(columns.direction)) == ([7, 9], [8, 16], [0, 0])
-    assert bytes(columns.data) == frame(100) + frame(9)
-
-
 @given(st.lists(records(), max_size=8), st.booleans())
 def test_records_come_back_as_they_were(drawn: list[Record], compress: bool) -> None:
     assert list(read_records(capture(drawn, compress=compress))) == drawn

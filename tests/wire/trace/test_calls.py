@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.controller_api import METHODS, STATUSES, messages
+from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import (
     CONTROLLER,
     Call,
@@ -132,21 +131,6 @@ def test_a_message_that_does_not_decode_is_not_kept_in_a_redacted_trace() -> Non
 
 
 @looped(
-    ("answer", "outcome"),
-    [
-        (Call(1, "createStream", EXISTS, status="OK"), "STREAM_EXISTS"),
-        (Call(1, "createStream", b"", status="OK"), "OK"),
-        (Call(1, "createStream", b"", status="UNAVAILABLE"), "UNAVAILABLE"),
-        (Call(1, "getURI", b"", status="OK"), "OK"),
-        (Call(1, "createStream", CREATE), ""),
-        (Call(1, "unknown", b"", status="OK"), "OK"),
-    ],
-)
-def test_the_outcome_is_the_status_or_what_the_answer_says(answer: Call, outcome: str) -> None:
-    assert answer.outcome == outcome
-
-
-@looped(
     ("answer", "outcome", "failed"),
     [
         (Call(1, "createStream", CREATE), "", False),
@@ -194,21 +178,6 @@ def test_filters_select_calls(text: str, matches: list[bool]) -> None:
     request, answer = (exchanges.see(each._replace(direction=way)) for each, way in zip(pair, Direction, strict=True))
     assert [chosen(request), chosen(answer)] == matches
     assert answer.answers == (request,)
-
-
-def test_filters_know_every_status_of_grpc_and_of_answers() -> None:
-    own = {
-        value.name
-        for method in METHODS.values()
-        for name in ("status", "result", "state")
-        if (field := method.response.DESCRIPTOR.fields_by_name.get(name)) is not None and field.enum_type is not None
-        for value in field.enum_type.values
-    }
-    for name in {"OK", *STATUSES, *own} - {"SUCCESS", "SCALE_SUCCESS"}:
-        assert parse_filter(f"status = {name}").names == {"status"}
-    assert set(grpc.StatusCode.__members__) == {"OK", *STATUSES}
-    for pattern in ("STREAM_EXIST", "*EXIST", "/SUCCESS/"):
-        assert parse_filter(f"status ~ {pattern}").names == {"status"}
 
 
 def test_calls_without_a_counterpart_are_counted() -> None:

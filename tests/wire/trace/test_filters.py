@@ -256,11 +256,6 @@ def test_a_filter_says_what_it_looks_at() -> None:
     assert repr(found) == f"parse_filter({found.text!r})"
 
 
-def test_nothing_is_run_as_python() -> None:
-    with pytest.raises(FilterError):
-        parse_filter("__import__('os').getcwd() = 1")
-
-
 def test_a_word_that_is_no_type_suggests_the_types_that_it_means() -> None:
     appends, reads = "APPEND_BLOCK_END, or CONDITIONAL_APPEND", "(READ_SEGMENT, READ_TABLE, "
     for word, on, suggested in (

@@ -55,14 +55,13 @@ def test_a_filter_finds_what_a_payload_has(text: str, matches: bool) -> None:
     assert parse_filter(text)(SimpleNamespace(payloads=(TEXT, ORDER))) is matches
 
 
-def test_a_comparison_that_cannot_hold_or_takes_too_long_is_refused_with_its_column() -> None:
+def test_a_comparison_that_cannot_hold_is_refused_with_its_column() -> None:
     for text, column in (
         ("data > 3", 6),
         ("data.city > x", 13),
         ("data = 0xabc", 8),
         ("size > 1 and data.", 14),
         ("data", 5),
-        (" or ".join(["data ~ aaaa"] * 10), 136),
     ):
         with pytest.raises(FilterError) as caught:
             parse_filter(text)

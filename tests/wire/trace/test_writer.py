@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 import weakref
 from array import array
 from collections.abc import Iterator
@@ -109,31 +108,6 @@ def test_each_byte_of_a_stream_is_recorded_once_and_in_order(drawn: list[tuple[b
     for each in found:
         if each.kind is FRAME:
             assert int.from_bytes(each.data[4:8], "big") == len(each.data) - 8 <= longest - 8
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 20), st.sampled_from(Direction), st.integers(1, 400), st.booleans()), max_size=60)
-)
-def test_half_frames_of_many_streams_are_bounded_and_no_byte_is_lost(
-    drawn: list[tuple[int, Direction, int, bool]],
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("segstore.wire.trace.writer.MOST_HELD_BYTES", 1_000)
-        writer = a_writer()
-        out, sent = [writer.start()], {}
-        for at, (connection, direction, size, flush) in enumerate(drawn):
-            key = connection, direction
-            piece = bytes([at]) * size if key in sent else frame(9, bytes(100_000))[:8] + bytes([at]) * size
-            sent[key] = sent.get(key, b"") + piece
-            writer.add(at, *key, piece)
-            if flush:
-                out.append(writer.take())
-                recorded = sum(len(each.data) for each in read(*out))
-                assert sum(map(len, sent.values())) - recorded <= 1_000
-        out.append(writer.finish(99))
-    found = read(*out)
-    for key, data in sent.items():
-        assert b"".join(each.data for each in found if (each.connection, each.direction) == key) == data
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 60)), max_size=6), st.data())
@@ -285,7 +259,7 @@ def long_frames(chance: random.Random, *codes: int) -> dict[tuple[int, Direction
     }
 
 
-@looped("seed", range(20))
+@looped("seed", range(6))
 def test_long_frames_come_out_whole_and_without_their_tokens_however_they_came(seed: int) -> None:
     chance = random.Random(seed)
     writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
@@ -318,7 +292,7 @@ def test_long_parts_that_last_are_not_copied() -> None:
     assert [each.data for each in pending.columns()] == [data[:900_008], data[900_008:]]
 
 
-@looped("seed", range(20))
+@looped("seed", range(6))
 def test_the_memory_that_incomplete_frames_are_in_is_bounded_and_no_byte_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     writer = a_writer(most_held_bytes=600_000)
@@ -370,13 +344,6 @@ def test_frames_are_redacted_before_they_are_kept() -> None:
     assert len(found) == 6
 
 
-def test_tokens_are_redacted_in_place() -> None:
-    writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
-    writer.add(1, 1, REQUEST, frame(28, bytes(8) + b"\0\x01s\0\x05token"))
-    (found,) = read(writer.start(), writer.finish(2))
-    assert found.data == frame(28, bytes(8) + b"\0\x01s\0\x05*****")
-
-
 def test_bytes_of_replies_are_kept_as_they_are() -> None:
     writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
     oversized = b"\0\0\0\x4b\x7f\xff\xff\xff" + bytes(range(256))
@@ -397,31 +364,3 @@ def test_the_start_of_a_request_has_no_token_in_the_wrong_direction_either() -> 
 def test_a_mark_takes_eight_bytes() -> None:
     with pytest.raises(ValueError, match="8 bytes, not 3"):
         make_mark(b"abc")
-
-
-@pytest.mark.parametrize(
-    "streams",
-    [
-        pytest.param([(1, frame(100, bytes(40_000)))], id="of a frame"),
-        pytest.param([(1, b"\xff" * 40_000)], id="of no frame"),
-        pytest.param([(1, b"\xff" * 24_000), (2, frame(100) * 3_000)], id="of two peers, taking turns"),
-    ],
-)
-def test_bytes_that_come_one_by_one_take_little_more_than_blocks(streams: list[tuple[int, bytes]]) -> None:
-    writer = a_writer(block_bytes=32 * 1024)
-    sizes, blocks = [], [writer.start()]
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for at in range(max(len(data) for _, data in streams)):
-        for number, data in streams:
-            if writer.add(0, number, REQUEST, data[at : at + 1]):
-                sizes.append(tracemalloc.get_traced_memory()[0] - before)
-                blocks.append(writer.take())
-                before += len(blocks[-1])
-    sizes.append(tracemalloc.get_traced_memory()[0] - before)
-    tracemalloc.stop()
-    assert max(sizes) < 2.5 * 1024 * 1024
-    blocks.append(writer.finish(1))
-    found = read(*blocks)
-    for number, data in streams:
-        assert b"".join(each.data for each in found if each.connection == number) == data

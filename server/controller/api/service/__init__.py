@@ -31,7 +31,7 @@ Served = Callable[[Any, Caller], Awaitable[Any]]
 
 
 def serve(controller: Controller, servers: Callable[[], Sequence[Endpoint]]) -> Mapping[str, Served]:
-    """Return the served methods by their names on the wire. `servers` returns the addresses of all controllers."""
+    """Returns the served methods by their names on the wire. `servers` returns the addresses of all controllers."""
     parts = (
         ClusterService(controller, servers),
         ScopeService(controller),

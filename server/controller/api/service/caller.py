@@ -31,21 +31,21 @@ class Caller:
         return self._authority.is_open
 
     def needs(self, resource: str, permission: Permission) -> None:
-        """Refuse a caller that lacks a permission."""
+        """Refuses a caller that lacks a permission."""
         self._authority.check(self._principal, resource, permission)
 
     def stream(self, info: m.StreamInfo, permission: Permission) -> tuple[str, str]:
-        """Refuse a caller that lacks a permission for a stream; return its scope and its name."""
+        """Refuses a caller that lacks a permission for a stream; returns its scope and its name."""
         self.needs(stream_resource(info.scope, info.stream), permission)
         return info.scope, info.stream
 
     def token(self, resource: str, permission: Permission) -> str:
-        """Check a permission and return a delegation token for it."""
+        """Checks a permission and returns a delegation token for it."""
         self.needs(resource, permission)
         return self._authority.token(resource, permission)
 
     def granted(self, resource: str, permission: Permission) -> str:
-        """Return a delegation token without a check, for a permission checked under another name of the resource."""
+        """Returns a delegation token without a check, for a permission checked under another name of the resource."""
         return self._authority.token(resource, permission)
 
     def sees(self, resource: str) -> bool:

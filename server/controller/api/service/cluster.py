@@ -34,7 +34,7 @@ class ClusterService(Service):
     async def get_controller_to_bucket_mapping(
         self, request: m.ControllerToBucketMappingRequest, caller: Caller
     ) -> m.ControllerToBucketMappingResponse:
-        """Return the buckets of streams of each controller; buckets are distributed round robin."""
+        """Returns the buckets of streams of each controller; buckets are distributed round robin."""
         caller.needs(SCOPES, UPDATE)
         count = _BUCKETS.get(request.serviceType)
         if count is None:
@@ -50,7 +50,7 @@ class ClusterService(Service):
         return _named(self._controller.streams.endpoint(scope, stream, request.segmentId))
 
     async def get_delegation_token(self, request: m.StreamInfo, caller: Caller) -> m.DelegationToken:
-        """Return a token for the requested access or, if unspecified, for reading and writing.
+        """Returns a token for the requested access or, if unspecified, for reading and writing.
 
         Names are not checked if there are no tokens.
         """

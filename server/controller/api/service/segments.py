@@ -28,7 +28,7 @@ class SegmentService(Service):
         return await self._ranges(scope, stream, self._streams.at_epoch(scope, stream, request.epoch), token)
 
     async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
-        """Return the head of the stream, whatever the requested time, as Pravega's controller does since 0.9."""
+        """Returns the head of the stream, whatever the requested time, as Pravega's controller does since 0.9."""
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = self._token(request.streamInfo, stream_resource(scope, stream), caller)
         head = await self._streams.head(scope, stream)
@@ -96,7 +96,7 @@ class SegmentService(Service):
 
 
 def _in_numbering_order(ranges: Sequence[KeyRange]) -> list[KeyRange]:
-    """Return the ranges in the order in which new segments are numbered.
+    """Returns the ranges in the order in which new segments are numbered.
 
     It is the order of a Java hash map keyed by their starts: by bucket, then by insertion. Pravega's controller uses
     such a map, so the same ranges get the same numbers here.

@@ -55,7 +55,7 @@ class TransactionService(Service):
     async def list_completed_transactions(
         self, request: m.ListCompletedTxnRequest, caller: Caller
     ) -> m.ListCompletedTxnResponse:
-        """Return an empty list for an unknown stream."""
+        """Returns an empty list for an unknown stream."""
         scope, stream = caller.stream(request.streamInfo, READ)
         try:
             completed = self._controller.transactions.completed(scope, stream)

@@ -9,7 +9,6 @@ import pytest
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import Controller, ScalingPolicy, StreamConfig
 from segstore.server.controller.policies import RetentionPolicy, RetentionType, ScalingType
-from segstore.wire import StreamSegmentInfo
 from tests.server.control_api.support import asking, asking_cluster, done, refusal
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -124,29 +123,6 @@ async def test_segments_of_stopped_stores_are_listed_without_their_lengths() -> 
         assert after == [{**each, **gone} for each in before]
         tail = await done(http, "GET", f"{STREAM}/tail")
         assert all(each["length"] is None and each["why"] for each in tail["segments"])
-
-
-async def test_a_page_asks_stores_for_its_own_segments_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with asking_cluster() as (mock, http):
-        await done(http, "PUT", STREAM, {"segments": 300})
-        for _ in range(3):
-            await done(http, "POST", f"{STREAM}/scale", {"segments": 300})
-        admin = controller_of(mock).segments
-        asked: list[str] = []
-        real = admin.segment_info
-
-        async def measuring(segment: str) -> StreamSegmentInfo:
-            asked.append(segment)
-            return await real(segment)
-
-        monkeypatch.setattr(admin, "segment_info", measuring)
-        page = await done(http, "GET", f"{STREAM}/segments", limit=5, after=(2 << 32) - 1)
-        assert [each["epoch"] for each in page["segments"]] == [2] * 5
-        assert [each["name"] for each in page["segments"]] == asked
-        assert len((await done(http, "GET", f"{STREAM}/tail"))["segments"]) == 20
-        assert len(asked) == 5 + 4 * 20
-        found = await all_pages(http, f"{STREAM}/segments", "segments", limit=500)
-        assert len({each["id"] for each in found}) == 1_200
 
 
 async def test_what_is_not_there_is_refused() -> None:

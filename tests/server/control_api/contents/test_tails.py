@@ -37,37 +37,6 @@ async def test_the_last_events_are_json_text_or_hex() -> None:
         assert (len(segment["events"]), segment["left_out"]) == (4, False)
 
 
-async def test_the_last_events_of_a_long_segment_are_found_without_reading_it_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with asking_cluster() as (mock, http):
-        await done(http, "PUT", STREAM)
-        for number in range(40):
-            await write(http, *({"text": f"{number}.{each} " + "x" * 9_000} for each in range(20)))
-        assert mock.controller is not None
-        read: list[int] = []
-        real = mock.controller.segments.read_segment
-
-        async def reading(segment: str, offset: int, size: int) -> bytes:
-            read.append(size)
-            return await real(segment, offset, size)
-
-        monkeypatch.setattr(mock.controller.segments, "read_segment", reading)
-        (segment,) = (await done(http, "GET", f"{STREAM}/tail", limit=2))["segments"]
-        assert [each["text"][:6].strip("x ") for each in segment["events"]] == ["39.18", "39.19"]
-        assert segment["length"] > 7_000_000
-        assert sum(read) < segment["length"] / 2
-
-
-async def test_ids_that_no_segment_can_have_are_refused() -> None:
-    async with asking_cluster() as (_, http):
-        await done(http, "PUT", STREAM)
-        for segment in (-1, 1 << 63):
-            status, _, where = refusal(await http.get(f"{STREAM}/tail", params={"segment": segment}))
-            assert (status, where) == (422, "query.segment")
-        assert (await http.get(f"{STREAM}/tail", params={"segment": (1 << 63) - 1})).status_code == 404
-
-
 async def test_after_a_scale_the_last_events_are_those_of_the_epoch_before() -> None:
     async with asking_cluster(stores=2) as (_, http):
         await done(http, "PUT", STREAM)

@@ -32,16 +32,6 @@ async def test_open_transactions_are_listed_with_their_segments_and_bytes() -> N
         assert (await done(http, "GET", f"{PATH}/{begun[2]}"))["bytes"] == 19
 
 
-async def test_a_lease_that_has_expired_has_nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with asking_cluster() as (mock, http):
-        await done(http, "PUT", "/v1/streams/shop/orders")
-        one = (await done(http, "POST", PATH, {"lease_ms": 60_000}))["id"]
-        later_ms = mock.controller.now_ms() + 61_000  # the transaction is aborted after some slack
-        monkeypatch.setattr(mock.controller, "now_ms", lambda: later_ms)
-        found = await done(http, "GET", f"{PATH}/{one}")
-        assert (found["status"], found["lease_left_ms"]) == ("OPEN", 0)
-
-
 async def test_a_transaction_that_has_ended_has_only_its_status() -> None:
     async with asking_cluster() as (_, http):
         await done(http, "PUT", "/v1/streams/shop/orders")
@@ -59,14 +49,3 @@ async def test_a_transaction_that_has_ended_has_only_its_status() -> None:
         status, said, where = refusal(await http.get(f"{PATH}/{other}"))
         assert (status, said, where) == (404, f"stream shop/orders has no transaction {other}", "path.transaction")
         assert refusal(await http.get(PATH, params={"after": "x"}))[0] == 422
-
-
-async def test_the_segments_of_many_transactions_are_measured_up_to_a_limit() -> None:
-    async with asking_cluster() as (_, http):
-        await done(http, "PUT", "/v1/streams/shop/orders", {"segments": 300})
-        for _ in range(5):
-            await done(http, "POST", PATH)
-        found = (await done(http, "GET", PATH))["transactions"]
-        assert [each["segment_count"] for each in found] == [300] * 5
-        assert [len(each["segments"]) for each in found] == [100] * 5
-        assert [each["bytes"] for each in found] == [0, 0, 0, None, None]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import httpx
 
 from tests.looped import looped
-from tests.server.control_api.support import asking, done, refusal
+from tests.server.control_api.support import asking, refusal
 
 FILE = """\
 seed: 7
@@ -34,18 +34,6 @@ async def test_a_fault_file_in_yaml_replaces_all_rules(kind: str) -> None:
         assert [each.name for each in mock.faults.toxics.tallies()] == ["latency_downstream"]
         assert (await put(http, "")).status_code == 422
         assert (await put(http, "{}")).json()["rules"] == []
-
-
-async def test_a_rule_in_yaml_is_added() -> None:
-    async with asking() as (mock, http):
-        answer = await http.post(
-            "/v1/faults",
-            content="match: type = APPEND_BLOCK_END\nnth: 3\ndo: close after\n",
-            headers={"content-type": "application/yaml"},
-        )
-        assert (answer.status_code, answer.json()) == (201, {"name": "rule 1"})
-        (tally,) = mock.faults.tallies()
-        assert (tally.rule.match, tally.rule.nth) == ("type = APPEND_BLOCK_END", (3,))
 
 
 async def test_what_is_wrong_is_refused_with_its_place() -> None:
@@ -106,12 +94,3 @@ async def test_yaml_is_refused_where_only_json_is_read() -> None:
             answer = await http.post(path, content="name: a", headers={"content-type": "application/yaml"})
             assert refusal(answer)[::2] == (415, "header.content-type")
         assert refusal(await put(http, "{}", "text/plain"))[0] == 415
-
-
-async def test_both_types_are_described() -> None:
-    async with asking() as (_, http):
-        described = (await done(http, "GET", "/v1/openapi.json"))["paths"]
-        for method in ("post", "put"):
-            content = described["/v1/faults"][method]["requestBody"]["content"]
-            assert content["application/yaml"] == content["application/json"]
-        assert list(described["/v1/toxics"]["post"]["requestBody"]["content"]) == ["application/json"]

@@ -42,18 +42,6 @@ async def test_decisions_are_listed_in_order_in_pages_and_by_rule() -> None:
         assert (await done(http, "GET", "/v1/decisions", after=7))["decisions"] == []
 
 
-async def test_discarded_decisions_are_counted_and_the_others_keep_their_numbers() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        mock.faults.add("type = READ_SEGMENT", do="WrongHost", name="moved")
-        await peer.ask(read(0), read(0), read(0))
-        mock.faults._log.popleft()
-        mock.faults.forgotten_decisions += 1
-        for after, numbers in ((0, [2, 3]), (1, [2, 3]), (2, [3]), (3, [])):
-            found = await done(http, "GET", "/v1/decisions", after=after)
-            assert (found["last"], found["forgotten"]) == (3, 1)
-            assert [each["number"] for each in found["decisions"]] == numbers
-
-
 async def test_rules_without_effect_are_listed_with_the_nearest_requests() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         mock.faults.add(f'type = CREATE_SEGMENT and segment = "{SEGMENT}2"', do="WrongHost", name="never")
@@ -92,11 +80,3 @@ async def test_the_round_trip_time_is_set_for_all_stores_or_for_some() -> None:
             assert (await done(http, "GET", "/v1/faults"))["round_trip_ms"] == given
         assert tap.faults.round_trip_ms == {0: 1.0, 1: 0.0}
         assert len(await peer.ask(append(1))) == 1
-
-
-async def test_what_is_no_round_trip_time_is_refused() -> None:
-    async with asking() as (_, http):
-        for given in [-1, "soon", {"a": 1}, {"0": -1}, None]:
-            answer = await http.put("/v1/round-trip", json={"round_trip_ms": given})
-            status, _, where = refusal(answer)
-            assert (status, where.startswith("body.round_trip_ms")) == (422, True)

@@ -9,7 +9,7 @@ import pytest
 from segstore.traces import TraceFile
 from segstore.wire.trace import Exchanges, Record
 from tests.server.control_api.support import asking, done, peer_of, refusal
-from tests.server.control_api.test_tap import tapped, through
+from tests.server.control_api.test_tap import tapped
 from tests.server.support import append, create, set_up
 
 
@@ -46,18 +46,6 @@ async def test_what_passes_between_start_and_stop_is_downloaded(tmp_path: Path, 
         assert refusal(await http.get("/v1/recordings/one"))[::2] == (404, "path")
 
 
-async def test_a_tap_records_as_a_server_does(tmp_path: Path) -> None:
-    async with tapped() as (tap, http):
-        name = (await done(http, "POST", "/v1/recordings"))["name"]
-        async with through(tap) as peer:
-            await peer.ask(append(1))
-        stopped = await done(http, "POST", f"/v1/recordings/{name}/stop")
-        answer = await http.get(f"/v1/recordings/{name}/trace")
-        records = read(tmp_path / "run.wtrace", answer.content)
-        assert (len(records), len(answer.content)) == (stopped["records"], stopped["size"])
-        assert (names(records)[:2], names(records).count("HELLO")) == (["OPEN", "HELLO"], 2)
-
-
 async def test_one_that_is_at_its_limit_is_refused_when_it_is_stopped_and_can_be_downloaded() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await done(http, "POST", "/v1/recordings", {"name": "small", "max_bytes": 1000})
@@ -85,16 +73,6 @@ async def test_what_is_no_recording_is_refused() -> None:
         ]:
             assert refusal(await http.post("/v1/recordings", json=body))[::2] == (422, where)
             assert await done(http, "GET", "/v1/recordings") == {"recordings": []}
-
-
-async def test_a_name_that_is_no_part_of_a_path_is_refused_with_the_reason() -> None:
-    async with asking() as (_, http):
-        for name, why in (
-            ("..", "body.name: .. is no name: clients and file systems take it for a folder"),
-            ("a/b", "body.name: a name has no slashes, backslashes or control characters; this one has '/'"),
-        ):
-            assert refusal(await http.post("/v1/recordings", json={"name": name}))[1] == why
-        assert (await done(http, "POST", "/v1/recordings", {"name": "..."}))["name"] == "..."
 
 
 async def test_without_kept_traffic_nothing_can_be_recorded() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import httpx
 import pytest
 
 from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo, PartialEvent, encode
-from segstore.wire.endpoint import Endpoint
 from tests.server.certificates import trusting, write_certificate
 from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, Peer, create, set_up, until
@@ -57,30 +55,6 @@ async def test_an_append_is_set_up_first_and_stored_once_more_as_by_the_referenc
         mock.store.create_segment(SEGMENT, now_ms=0)
         sent = await send(http, "type = APPEND_BLOCK_END and not failure")
         assert (types(sent), sent["ended"]) == (["HELLO", "APPEND_SETUP", "DATA_APPENDED"], "")
-
-
-async def test_an_append_older_than_the_last_one_is_refused_with_the_reason() -> None:
-    events = bytes(4) + (4).to_bytes(4, "big") + b"text"
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), set_up())
-        for number in (1, 2):
-            peer.send(AppendBlock(WRITER, events))
-            await peer.ask(AppendBlockEnd(WRITER, len(events), b"", 1, number, number))
-        sent = await send(http, "type = APPEND_BLOCK_END and request_id = 1")
-        assert sent["ended"] == (
-            f"the store closed the connection: writer {WRITER} of '{SEGMENT}' sends event 1 after 2"
-        )
-
-
-async def test_a_connection_that_is_closed_while_the_request_is_sent_is_said() -> None:
-    events = bytes(4) + (6_000_000).to_bytes(4, "big") + bytes(6_000_000)
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), set_up())
-        peer.send(AppendBlock(WRITER, events))
-        await peer.ask(AppendBlockEnd(WRITER, len(events), b"", 1, 1, 1))
-        mock.faults.add("type = SETUP_APPEND", do="close", name="ending")
-        sent = await send(http, "type = APPEND_BLOCK_END")
-        assert sent["ended"] == "the store closed the connection: fault 'ending': close before"
 
 
 async def test_an_append_of_one_frame_or_of_one_large_event_is_sent_whole() -> None:
@@ -164,21 +138,3 @@ async def test_a_store_with_tls_is_asked_through_tls(tmp_path: Path) -> None:
         sent = await send(http, "type = CREATE_SEGMENT")
         assert sent["ended"] == "the store closed the connection: fault 'ending': close before"
         peer.abort()
-
-
-async def test_a_store_that_does_not_complete_the_handshake_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("segstore.server.control_api.routes.resending._PATIENCE_S", 0.2)
-    certificate, key = write_certificate(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        async with asking(tls_cert=certificate, tls_key=key) as (mock, http):
-            peer = await Peer.connect(mock, ssl=trusting())
-            await peer.ask(create())
-            number = (await newest(http, "type = CREATE_SEGMENT"))["number"]
-            monkeypatch.setattr(mock.server, "address", Endpoint(*silent.getsockname()))
-            status, said, _ = refusal(await http.post(f"/v1/requests/{number}/send"))
-            assert status == 409
-            assert "0.2 s" in said
-            monkeypatch.undo()
-            peer.abort()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from segstore.client import connect
-from tests.server.control_api.support import asking, asking_cluster, done, refusal
+from tests.server.control_api.support import asking_cluster, done, refusal
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 STREAM = "/v1/streams/shop/orders"
@@ -101,18 +99,3 @@ async def test_what_cannot_be_arranged_is_refused() -> None:
             ("DELETE", "/v1/tables/shop/kv", None, 404),
         ]:
             assert refusal(await http.request(method, path, json=body))[0] == status
-
-
-async def test_a_store_without_a_controller_says_so() -> None:
-    async with asking() as (_, http):
-        status, said, _ = refusal(await http.put(STREAM))
-        assert (status, said.startswith("there is no controller in this process")) == (409, True)
-
-
-async def test_what_was_arranged_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
-    async with asking_cluster(data=tmp_path / "data") as (_, http):
-        await done(http, "PUT", STREAM)
-        await done(http, "POST", f"{STREAM}/events", {"events": [{"text": "kept"}]})
-    async with asking_cluster(data=tmp_path / "data") as (_, http):
-        page = await done(http, "GET", f"{STREAM}/events")
-        assert [each["text"] for each in page["events"]] == ["kept"]

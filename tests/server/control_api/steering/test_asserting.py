@@ -11,13 +11,11 @@ import pytest
 from segstore.server.clock import LoopClock
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.config import StoreSettings
-from segstore.server.control_api import Controlled
-from segstore.server.faults import Faults, Seen
+from segstore.server.faults import Faults
 from segstore.wire.controller_api import METHODS, messages
-from segstore.wire.trace import CONTROLLER, Call
 from tests.looped import looped
-from tests.server.control_api.support import alone, asking, asking_cluster, done, peer_of, refusal
-from tests.server.support import HELLO, FakeClock, Peer, append, create, read, set_up, until
+from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
+from tests.server.support import HELLO, Peer, append, create, read, set_up, until
 
 APPENDS = "type = APPEND_BLOCK_END"
 
@@ -37,15 +35,6 @@ async def test_a_wait_is_answered_when_the_third_append_is_applied() -> None:
         )
         assert status == 409
         assert said.startswith(f"0 of 1 requests with {APPENDS} were applied within 0.01 s")
-
-
-async def test_a_type_that_no_request_has_is_refused_with_its_name() -> None:
-    async with asking() as (_, http):
-        for path in ("wait", "verify?exactly=0"):
-            url = httpx.URL(f"/v1/requests/{path}").copy_merge_params({"match": "type = EVENT"})
-            status, said, where = refusal(await http.get(url))
-            assert (status, where) == (422, "query.match")
-            assert "no request has this type" in said
 
 
 async def test_the_number_of_requests_is_verified() -> None:
@@ -74,21 +63,6 @@ async def test_the_number_of_requests_is_verified() -> None:
         assert await done(http, "GET", "/v1/requests/verify", match=APPENDS, stage="refused", exactly=0) == {"count": 0}
         await done(http, "DELETE", "/v1/requests")
         assert await done(http, "GET", "/v1/requests/verify", exactly=0) == {"count": 0}
-
-
-async def test_a_verification_that_fails_names_the_nearest_requests_as_a_wait_does() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), set_up(), append(0))
-        match = f'{APPENDS} and segment ~ "shop/*"'
-        said = refusal(await http.get("/v1/requests/verify", params={"match": match, "at_least": 1}))[1]
-        waited = refusal(await http.get("/v1/requests/wait", params={"match": match, "timeout_s": 0.01}))[1]
-        (near,) = said.splitlines()[1:]
-        assert near.startswith("  near: request 4: APPEND_BLOCK_END of scope/stream/0.#epoch.0 event 0 on connection 1")
-        assert near.endswith(': not segment ~ "shop/*"')
-        assert waited.splitlines()[1:] == [near]
-        refused = {"match": APPENDS, "stage": "refused", "exactly": 1}
-        said = refusal(await http.get("/v1/requests/verify", params=refused))[1]
-        assert said.splitlines()[1].endswith(": not refused")
 
 
 async def test_what_cannot_be_asked_is_refused() -> None:
@@ -123,40 +97,6 @@ async def test_a_server_that_keeps_no_requests_says_how_to_keep_them() -> None:
         kept = mock.rules.observer
         await done(http, "POST", "/v1/requests/keep")
         assert mock.rules.observer is kept
-
-
-async def test_a_server_without_a_log_keeps_one_where_the_api_is_on() -> None:
-    controlled = Controlled(faults=Faults(FakeClock()))
-    controlled.begin()
-    async with alone(controlled) as http:
-        assert await done(http, "GET", "/v1/requests/verify", exactly=0) == {"count": 0}
-        await done(http, "DELETE", "/v1/requests/keep")
-        assert refusal(await http.get("/v1/requests/verify?exactly=0"))[0] == 409
-
-
-async def test_after_the_end_of_keeping_appends_are_not_looked_at_any_more() -> None:
-    async with asking() as (mock, http):
-        status, said, _ = refusal(await http.delete("/v1/requests/keep"))
-        assert (status, said) == (409, "this server keeps requests from its start to its end")
-        mock.faults.observer = None
-        async with peer_of(mock) as peer:
-            await peer.ask(create(), set_up())
-            (connection,) = mock.server.hub.connections
-            lane = connection._lane
-            assert lane is not None
-            assert lane._lane.passes_appends
-            await done(http, "POST", "/v1/requests/keep")
-            waiting = asyncio.create_task(done(http, "GET", "/v1/requests/wait", match=APPENDS, timeout_s=50))
-            await until(lambda: bool(mock.faults.observer and mock.faults.observer._waiters))
-            await peer.ask(append(0))
-            await waiting
-            assert not lane._lane.passes_appends
-            await done(http, "DELETE", "/v1/requests/keep")
-            assert lane._lane.passes_appends
-        for path in ("wait", "verify?exactly=0"):
-            assert "POST /v1/requests/keep" in refusal(await http.get(f"/v1/requests/{path}"))[1]
-        await done(http, "DELETE", "/v1/requests/keep")
-        assert await done(http, "POST", "/v1/requests/keep") == {"last": 0}
 
 
 async def test_appends_are_numbered_counted_and_waited_for_though_they_pass_the_rules_together() -> None:
@@ -196,19 +136,6 @@ async def test_appends_are_numbered_counted_and_waited_for_though_they_pass_the_
             assert (lost["number"], lost["faults"], lost["stage"]) == (14, ["lost ack: close after"], "applied")
             for which in ({"stage": "applied", "since": 13}, {"stage": "replied", "since": 12}):
                 assert (await done(http, "GET", "/v1/requests/wait", match=APPENDS, **which))["number"] in (13, 14)
-
-
-async def test_controller_calls_are_among_the_latest_requests() -> None:
-    call = Call(1, "createScope", b"")
-    seen = Seen(1, 0, CONTROLLER, call.rpc, None, (), None, None, 0, 0.0, 0.0, call=call)
-    async with asking() as (mock, http):
-        assert mock.observer is not None
-        mock.observer.add(seen)
-        said = refusal(await http.get("/v1/requests/verify", params={"match": "rpc = createScope", "exactly": 2}))[1]
-        assert said == (
-            "expected exactly 2 requests with rpc = createScope, 1 was received; "
-            "the last request was createScope to the controller"
-        )
 
 
 @pytest.mark.usefixtures("grpc_runs")

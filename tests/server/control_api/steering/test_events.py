@@ -70,17 +70,6 @@ async def test_pages_follow_scales_and_keep_the_order_of_a_key() -> None:
         assert [each["text"] for each in page["events"]] == ["later"]
 
 
-async def test_truncated_events_are_skipped() -> None:
-    async with asking_cluster() as (_, http):
-        await done(http, "PUT", STREAM)
-        await done(http, "POST", EVENTS, events("a", "b"))
-        first = await done(http, "GET", EVENTS, limit=1)
-        await done(http, "POST", f"{STREAM}/truncate", {"position": first["next"]})
-        for position in ("", "0:0"):
-            page = await done(http, "GET", EVENTS, **{"from": position})
-            assert [each["text"] for each in page["events"]] == ["b"]
-
-
 async def test_a_position_before_a_truncation_or_beyond_the_end_is_refused() -> None:
     async with asking_cluster() as (mock, http):
         await done(http, "PUT", STREAM)
@@ -159,16 +148,6 @@ async def test_a_segment_that_a_client_has_sealed_holds_nobody() -> None:
             await peer.ask(HELLO, SealSegment(1, "s/t/0.#epoch.0", ""))
         status, said, _ = refusal(await http.post("/v1/streams/s/t/events", json={"events": [{"text": "a"}]}))
         assert (status, said) == (409, "a segment of stream s/t is sealed, and has no successor")
-
-
-async def test_a_sealed_stream_takes_no_events_and_is_read() -> None:
-    async with asking_cluster() as (_, http):
-        await done(http, "PUT", STREAM)
-        await done(http, "POST", EVENTS, events("a"))
-        await done(http, "POST", f"{STREAM}/seal")
-        assert refusal(await http.post(EVENTS, json=events("b")))[:2] == (409, "stream shop/orders is sealed")
-        page = await done(http, "GET", EVENTS)
-        assert ([each["text"] for each in page["events"]], page["at_end"]) == (["a"], True)
 
 
 async def test_entries_of_a_table_are_written_read_in_pages_and_removed() -> None:

@@ -42,12 +42,6 @@ async def test_a_snapshot_has_a_plain_name(name: str) -> None:
         assert b'"where": "path.name"' in answer
 
 
-async def test_the_name_of_a_snapshot_has_a_limit_in_characters() -> None:
-    async with asking() as (_, http):
-        refused = refusal(await http.put(f"/v1/snapshots/{'x' * 101}"))
-        assert refused == (422, "path.name: it must have at most 100 characters", "path.name")
-
-
 @looped("how", ["POST /v1/reset", "POST /v1/snapshots/base/restore", "DELETE /v1/requests"])
 async def test_requests_before_a_reset_are_gone_from_the_list_and_the_trace(how: str) -> None:
     async with asking() as (mock, http):
@@ -79,9 +73,3 @@ async def test_a_server_with_a_data_directory_refuses(tmp_path: Path) -> None:
             status, said, _ = refusal(answer)
             assert status == 409
             assert "data directory" in said
-
-
-async def test_a_name_that_cannot_be_one_is_refused() -> None:
-    async with asking() as (_, http):
-        for name in ["n" * 101, "..%2F..%2Fetc"]:
-            assert refusal(await http.put(f"/v1/snapshots/{name}"))[0] in (404, 405, 422)

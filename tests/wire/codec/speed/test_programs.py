@@ -60,7 +60,7 @@ def test_every_kind_of_node_occurs() -> None:
 
 
 def test_a_node_that_is_not_known_has_no_table() -> None:
-    with pytest.raises(TypeError, match="no table for Node"):
+    with pytest.raises(TypeError, match="no table for SchemaNode"):
         programs._table(RECORDER, low.SchemaNode("x"), ("x",))
 
 
