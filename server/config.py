@@ -172,9 +172,9 @@ class LimitSettings(BaseModel):
     executed. One more reply can wait, and requests already read are buffered. The reference limits the bytes in flight
     on a connection to 128 MiB."""
     total_outstanding_bytes: int = Field(default=512 * _MIB, gt=0)
-    """Maximum size of what is held for all peers together: waiting replies, incomplete frames and append blocks,
-    buffered requests, reads that wait at a tail. Above it, the largest connections are closed. It is exceeded by at
-    most the replies to one read of one connection (1 MiB and one reply)."""
+    """Maximum size of all memory held for peers: waiting replies, incomplete frames and append blocks, buffered
+    requests, reads that wait at a tail. Above it, the largest connections are closed. It is exceeded by at most the
+    replies to one read of one connection (1 MiB and one reply)."""
     connection_waiting_reads: int = Field(default=10_000, gt=0)
     """Maximum number of tail reads that wait for one peer; one more closes its connection."""
     connection_writer_bytes: int = Field(default=8 * _MIB, gt=0)

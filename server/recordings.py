@@ -126,7 +126,7 @@ class Recordings:
         return found
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
-        """Starts a recording. name: a free one; one is made up for "". Raises RecordingRefused."""
+        """Starts a recording. name: a new name; "" for a generated name. Raises RecordingRefused."""
         reserved = sum(each.reserved_bytes for each in (*self._all.values(), *self._deleted))
         if reserved + max_bytes > self.max_bytes:
             left = max(0, self.max_bytes - reserved)

@@ -3,9 +3,9 @@
 Pure: times are arguments, in seconds of the caller's clock. Nothing here sets timers; the hub checks periodically which
 deadlines have passed.
 
-Invariants: every wait has its own start time, so none hides another; a frame's time runs from its first byte, and from
-scratch once the store reads the peer again; a connection that has sent a frame, has no incomplete frame and has read
-its replies has no deadline.
+Invariants: every wait has its own start time, so waits do not hide each other; a frame's time runs from its first byte,
+and from scratch once the store reads the peer again; a connection that has sent a frame, has no incomplete frame and
+has read its replies has no deadline.
 """
 
 from __future__ import annotations

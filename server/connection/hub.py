@@ -67,8 +67,8 @@ class ConnectionHub(Generic[C]):
         service: executes their requests.
         connections: all open connections.
         outstanding_bytes: bytes held for all peers, as last reported by the connections.
-        buffers: those that its connections read into.
-        recorder: records the traffic of new connections; None for no recording.
+        buffers: the receive buffers of its connections.
+        recorder: records the traffic of new connections, or None.
         fence: called before requests are executed; removes containers that the store has lost. None if no other store
             can own them.
         gate: delays replies until their changes are durable; None if changes need not be durable.

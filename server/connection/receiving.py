@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from segstore.wire.blocks import AppendBlockDecoder
 
 _RECEIVE_BYTES: Final = 1024 * 1024
-"""The most that is read at a time."""
+"""Maximum size of a read."""
 LONG_BYTES: Final = 256 * 1024
 """Reads of this size may stay where they were received."""
 _ALIGNED_BYTES: Final = 64

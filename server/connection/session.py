@@ -73,9 +73,9 @@ class Session:
         admin: whether it came in on the admin port.
         service: executes its commands.
         out, out_bytes: frames to write and their size; taken with `take_out`.
-        out_has_payload: whether there are payloads among them that were not copied.
-        reads: its reads that wait for an answer.
-        woken: those of them that could be answered, but the peer has too much to read already.
+        out_has_payload: whether they include payloads that were not copied.
+        reads: its reads that wait for an answer. woken: reads whose answers wait because the peer has too much to read
+            already.
         full: set by the owner of the socket while the peer has too much to read.
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends; "" if the peer disconnected.
@@ -171,7 +171,7 @@ class Session:
     def receive_all(self, items: Sequence[Item], *, whole: bool = True) -> int:
         """Executes items in order until the session has ended or enough output is pending; returns how many are done.
 
-        whole: these are all items of one read; later items were not in flight when one of these failed.
+        whole: these are all items of one read; later items were not in flight when an append in them failed.
         """
         service, done, total = self.service, 0, len(items)
         now_ms = service.now_ms()

@@ -50,15 +50,15 @@ async def _settled() -> None:
 class Controlled:
     """The objects behind the control API.
 
-    stores: the stores of this process; none on a tap and for a replay. tap, replay: the tap or the replay, if this is
-    one. faults: their fault rules; None if they have none. controller: returns the current controller, if any;
-    controller_address: returns its address. data: the data directory; None for memory. cluster: moves containers,
-    stops and starts stores, if several are in this process; else why_no_cluster is the reason why none can be.
-    owner_elsewhere: returns the address of a container's owner in another process. names: registered writer names.
-    snapshots: those of its data; None with a data directory. settled: returns when the controller's changes are
-    durable. one_at_a_time: held by requests that arrange data; moving: by those that move containers, stop and start
-    stores. traffic: the latest traffic of the stores; None if it is not kept. observer: the log of requests that the
-    API has started, if it has. started_ms: creation time of this object. version: of this project.
+    stores: the stores of this process; empty for a tap or a replay. tap, replay: the tap or the replay, if this is a
+    tap or a replay. faults: their fault rules, or None. controller: returns the current controller, if any;
+    controller_address: returns its address. data: the data directory; None for memory. cluster: moves containers, stops
+    and starts stores, if this process has several stores; else why_no_cluster has the reason. owner_elsewhere: returns
+    the address of a container's owner in another process. names: registered writer names. snapshots: those of its data;
+    None with a data directory. settled: returns when the controller's changes are durable. one_at_a_time: held by
+    requests that arrange data; moving: by those that move containers, stop and start stores. traffic: the latest
+    traffic of the stores; None if it is not kept. observer: the log of requests that the API has started, if it has.
+    started_ms: creation time of this object. version: of this project.
     """
 
     stores: Sequence[Store] = ()

@@ -61,9 +61,9 @@ class _Connection(H11Protocol):
 
 
 class HttpListener:
-    """Serves an application at a host and port; port 0 picks a free one. `address` is None before the start.
+    """Serves an application at a host and port; port 0 picks a free port. `address` is None before the start.
 
-    use, option: what the port is for, and the option that sets it. tls: the files for HTTPS; None for HTTP.
+    use, option: the port's purpose, and the option that sets it. tls: the files for HTTPS; None for HTTP.
     """
 
     def __init__(self, host: str, port: int, use: str, option: str, tls: TlsFiles | None = None) -> None:

@@ -434,7 +434,7 @@ class Observer(Observed):
         return [each for each in reversed(self._seen) if each.number > number], False
 
     def last_request(self) -> str:
-        """The last request, for a message about others."""
+        """Describes the last request, for error messages."""
         last = next(self.newest_first(), None)
         if last is None:
             return "no request came"

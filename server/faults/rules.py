@@ -54,7 +54,7 @@ At = Literal["before", "after"]
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """The known name that is closest to an unknown one, for a message."""
+    """Returns the known name closest to an unknown name, for a message."""
     near = difflib.get_close_matches(name[:SHOWN], sorted(known), 1)
     return f" ({near[0]}?)" if near else ""
 

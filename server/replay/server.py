@@ -17,8 +17,9 @@ controller for successors and gets none. So a failed server, after the first pro
 deadline, answers every request with NoSuchSegment, except set-ups, which clients would repeat.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
-scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, neither it nor the
-other store is read. Data queued for forwarding, delayed replies and incomplete frames are bounded, too.
+scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, the server reads
+neither the client nor the other store. Data queued for forwarding, delayed replies and incomplete frames are bounded,
+too.
 """
 
 from __future__ import annotations
@@ -129,15 +130,15 @@ class Taken(NamedTuple):
 class TraceServer:
     """Listens and answers clients from a trace.
 
-    records: those of the trace. mode: "strict" or "match", as in `Replay`. missing: how to treat a request that the
-    trace does not answer: "error", "close", "pass" to forward it to the store at `upstream`, (host, port), or "fail" to
-    refuse it, and everything after it, with NoSuchSegment. upstream_controller: (host, port) of the controller to which
-    "pass" forwards controller calls; None to refuse them. timeout_s: after this time the server fails, too, and closes
-    all connections. pace: 1 answers with the delays of the trace, 2 twice as fast; None at once.
-    problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
-    requests: number of requests so far. recent: the last of them. failure: why the server has failed; "" if it has not.
-    calls: the controller calls of the trace; None without a controller, or if the trace has none. left_out_calls: its
-    records that are no calls or cannot be answered, once a controller was started.
+    records: the trace. mode: "strict" or "match", as in `Replay`. missing: reaction to a request that the trace does
+    not answer: "error", "close", "pass" to forward it to the store at `upstream`, (host, port), or "fail" to refuse it
+    and all later requests with NoSuchSegment. upstream_controller: (host, port) of the controller to which "pass"
+    forwards controller calls; None to refuse them. timeout_s: after this time the server fails, too, and closes all
+    connections. pace: 1 answers with the delays of the trace, 2 twice as fast, None without delay.
+    problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each new problem.
+    requests: number of requests so far. recent: the last requests. failure: why the server has failed, or "". calls:
+    the controller calls of the trace; None without a controller, or without calls. left_out_calls: records that are not
+    calls or cannot be answered, once a controller was started.
     held_bytes: size of incomplete frames and open blocks.
     """
 

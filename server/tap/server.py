@@ -6,7 +6,7 @@ sees another address.
 
 Invariants: bytes are forwarded unchanged (`segstore.server.tap.link`) unless fault rules change them
 (`segstore.server.tap.inspection`); a store keeps its port for the tap's lifetime; after `stop`, which can be called
-twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: a store that
+twice, no task and no socket remains; incomplete frames take at most `MOST_HELD_BYTES`. Refused: a store that
 is the tap itself.
 """
 

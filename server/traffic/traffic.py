@@ -57,11 +57,10 @@ class _Block:
     """Records of a capture.
 
     Attributes:
-        first: the number of the first one.
+        first: the number of the first record.
         first_request: the number of the first request in it, or behind it.
-        pending: the records; None once they are discarded.
-        areas: sizes of the areas of memory that their data is in, by the identity of these.
-        own_bytes: what they take beside that memory.
+        pending: the records; None once discarded.
+        areas: sizes of the memory areas with their data, by identity. own_bytes: their size without these areas.
     """
 
     __slots__ = ("areas", "first", "first_request", "own_bytes", "pending")
@@ -98,7 +97,7 @@ class Traffic(TraceRecorder):
         max_bytes: maximum size of all records.
         started_ns: time of its start, in ns since 1970.
         last, last_request: numbers of the last record and request that `flush` has made readable; 0 if there is none.
-        peers: facts about connections, by number: those that are open, and the last 1,000 that were closed, with the
+        peers: facts about connections, by number: open connections, and the last 1,000 closed connections, with the
             reason as `ended`.
         writers: the segment that each writer was last set up for, by the bytes of its id, for the last 10,000.
     """

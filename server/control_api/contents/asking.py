@@ -40,7 +40,7 @@ async def named(
 
 
 async def answers(ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -> dict[str, T]:
-    """Asks about each segment, at the same time. Returns the answers; those of stores that have none are left out."""
+    """Asks about all segments concurrently. Returns the answers, without segments whose stores do not answer."""
     found: dict[str, T] = {}
 
     async def one(segment: str) -> None:

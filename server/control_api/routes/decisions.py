@@ -17,7 +17,7 @@ from segstore.server.faults import Decision, NoSuchRule
 router = APIRouter(prefix="/v1", tags=["faults"])
 
 
-@router.get("/decisions", summary="What fault rules have done, oldest first")
+@router.get("/decisions", summary="List the decisions of fault rules, oldest first")
 async def list_decisions(
     controlled: Here,
     rule: Annotated[str | None, Query(description="Only decisions of this rule, which exists or has decided.")] = None,

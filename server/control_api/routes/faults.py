@@ -100,7 +100,7 @@ async def get_fault(controlled: Here, name: _Name) -> FaultRule:
     return _rule(_faults_with(controlled, name), name)
 
 
-@router.put(f"/{NAME}", summary="Replace a rule at its place, and release what it holds")
+@router.put(f"/{NAME}", summary="Replace a rule at its place, and release the requests it holds")
 async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
     there = _faults_with(controlled, name)
     _check_rule(controlled, rule, "body")
@@ -111,13 +111,13 @@ async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
         raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
 
 
-@router.delete(f"/{NAME}", summary="Remove a rule, and release what it holds", status_code=204)
+@router.delete(f"/{NAME}", summary="Remove a rule, and release the requests it holds", status_code=204)
 async def remove_fault(controlled: Here, name: _Name) -> Response:
     _faults_with(controlled, name).clear(name)
     return Response(status_code=204)
 
 
-@router.post(f"/{NAME}/disable", summary="Disable a rule, and release what it holds")
+@router.post(f"/{NAME}/disable", summary="Disable a rule, and release the requests it holds")
 async def disable_fault(controlled: Here, name: _Name) -> FaultRule:
     there = _faults_with(controlled, name)
     there.disable(name)
@@ -131,7 +131,7 @@ async def enable_fault(controlled: Here, name: _Name) -> FaultRule:
     return _rule(there, name)
 
 
-@router.post(f"/{NAME}/release", summary="Release what a rule holds now")
+@router.post(f"/{NAME}/release", summary="Release the requests that a rule holds")
 async def release_fault(controlled: Here, name: _Name) -> Released:
     return Released(released=_faults_with(controlled, name).release(name))
 

@@ -76,10 +76,7 @@ async def stop_recording(controlled: Here, name: _Name) -> RecordingInfo:
 
 
 @router.get(
-    "/recordings/{name}/trace",
-    summary="What a recording has so far, as a trace",
-    response_class=Response,
-    responses=_TRACE,
+    "/recordings/{name}/trace", summary="Get a recording so far, as a trace", response_class=Response, responses=_TRACE
 )
 async def download_recording(controlled: Here, name: _Name, form: _Form = "wtrace") -> Response:
     found = _recordings(controlled).get(name)

@@ -48,9 +48,9 @@ _APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 
 
 async def resend(recorded: RecordedRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
-    """Sends a request to a store, and returns what came until it was answered or the connection was closed.
+    """Sends a request to a store, and returns the frames received until its reply or the end of the connection.
 
-    traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.
+    traffic: records it again. admin: use the store's admin port. Raises ApiProblem if the request cannot be sent.
     """
     frames = list(_frames(recorded))
     where = store.admin_address if admin else store.address

@@ -36,14 +36,14 @@ router = APIRouter(prefix="/v1")
 async def list_segments(
     controlled: Here,
     prefix: Annotated[str, Query(description="Only names with this prefix.")] = "",
-    contains: Annotated[str, Query(max_length=65_535, description="Only names that contain this.")] = "",
-    after: Annotated[str, Query(description="Only names after this one: `next` of the previous page.")] = "",
+    contains: Annotated[str, Query(max_length=65_535, description="Only names that contain this text.")] = "",
+    after: Annotated[str, Query(description="Only names after this name: `next` of the previous page.")] = "",
     limit: _Limit = 100,
     indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
 ) -> AllSegments:
     page: First[str] = First(limit)
     escaped: dict[str, list[str]] = {}
-    """Names that are shown escaped, by what is shown."""
+    """Names that are shown escaped, by their escaped form."""
     total = done = 0
     for store in controlled.stores:
         for container in list(store.store.containers.values()):

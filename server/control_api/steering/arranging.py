@@ -59,7 +59,7 @@ async def create_scope(controlled: Here, scope: m.Scope) -> Response:
 async def delete_scope(
     controlled: Here,
     scope: m.Scope,
-    recursive: Annotated[bool, Query(description="Whether to delete what is in it, too.")] = False,
+    recursive: Annotated[bool, Query(description="Whether to delete its contents, too.")] = False,
 ) -> Response:
     async with arranging(controlled) as controller:
         controller.state.scope(scope)

@@ -42,7 +42,7 @@ async def list_snapshots(controlled: Here) -> SnapshotList:
     return SnapshotList(snapshots=[_described(each) for each in there])
 
 
-@router.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace one of this name")
+@router.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace a snapshot of this name")
 async def take_snapshot(controlled: Here, name: _NewName) -> NewSnapshot:
     async with controlled.one_at_a_time:
         return _described(await _snapshots(controlled).take(name))

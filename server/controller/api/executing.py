@@ -61,8 +61,8 @@ class Executor:
         """Executes a call and returns its result.
 
         name: the method. asked: the request. authorization: the credentials in it, if any.
-        prepare: parses the request and returns the work. Raises ControllerError, JournalFailed, and what `prepare` and
-        the work raise.
+        prepare: parses the request and returns the work. Raises ControllerError, JournalFailed, and the errors of
+        `prepare` and the work.
         """
         size, work = len(asked), None
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()

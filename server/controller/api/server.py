@@ -48,8 +48,8 @@ _OPTIONS: Final = (
 )
 
 _STREAMS_MAX: Final = 1_024
-"""Maximum number of calls in flight per connection, including those whose request has not arrived: gRPC needs 20 KB for
-each. It refuses others, and more than 1,000 at once."""
+"""Maximum number of calls in flight per connection, including calls whose request has not arrived: gRPC needs 20 KB per
+call. It refuses further calls, and more than 1,000 at once."""
 _GRPC_CONNECTIONS: Final = (1 << 31) - 2
 """gRPC aborts the process above this."""
 _REQUEST_MAX_BYTES: Final = 1 << 20

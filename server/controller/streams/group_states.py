@@ -1,8 +1,9 @@
 """The state shared by the readers of a group, read from the group's table or stream.
 
-Groups of clients in Rust and Python have a table of entries; those of Java have a stream of updates, whose mark shows
-where the last whole state is. Invariants: about `_MOST_BYTES` are read at most; they are decoded in a thread, one part
-at a time, because large ones take seconds. Refused: a state that no group has written, and a larger one.
+Groups of Rust and Python clients have a table of entries; groups of Java clients have a stream of updates, whose mark
+shows where the last whole state is. Invariants: about `_MOST_BYTES` are read at most; they are decoded in a thread, one
+part at a time, because large ones take seconds. Refused: a state that no group has written, or that exceeds these
+limits.
 """
 
 from __future__ import annotations
