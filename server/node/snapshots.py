@@ -103,7 +103,7 @@ class Snapshots:
         return [each.info for each in self._snapshots.values()]
 
     async def take(self, name: str) -> SnapshotInfo:
-        """Takes a snapshot, and replaces the one of this name. Raises SnapshotRefused, and StoreFull if memory is full."""
+        """Takes a snapshot, and replaces the one of this name. Raises SnapshotRefused, StoreFull if memory is full."""
         if not name:
             raise SnapshotRefused("the name of a snapshot is not empty")
         async with self._one_at_a_time:
