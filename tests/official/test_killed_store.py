@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from segstore.client import connect
 from tests.cluster_processes import IMPATIENT, Serving
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.long]
 
 KILLS, KEYS, PER_KEY = 2, 20, 100
 

@@ -12,6 +12,7 @@ from tests.soak.stream_sink import POINTS, Nursery, Outcome, run_seed
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
+@pytest.mark.long
 def test_every_point_is_survived_with_each_row_once(tmp_path: Path) -> None:
     with ServerThread() as servers, Nursery() as nursery:
         done = run_seed(servers.serve(stores=2, containers=4), nursery, 0, tmp_path)

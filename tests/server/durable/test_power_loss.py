@@ -88,6 +88,7 @@ with_recorder = pytest.mark.needs("a C compiler on Linux")
 
 
 @with_recorder
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_image_of_a_loss_of_power_holds_what_was_promised(tmp_path: Path) -> None:
     run = run_recorded(tmp_path, "-m", "tests.soak.power_loss", "--seed", "11", "--images", "150", capture_output=True)
