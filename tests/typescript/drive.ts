@@ -2,7 +2,7 @@
 // Prints "ready" when it waits for an append of another client, then as JSON what it has seen.
 import { createClient } from './gen/client/index.js';
 import * as api from './gen/sdk.gen.js';
-import type { NewEvent, Problem, Rule } from './gen/types.gen.js';
+import type { NewEvent, ProblemDetails, Rule } from './gen/types.gen.js';
 
 declare const process: { argv: string[]; stdout: { write(text: string): void } };
 
@@ -11,13 +11,13 @@ const client = createClient({ baseUrl });
 const stream = { client, path: { scope: 'shop', stream: 'orders' } };
 
 // The data of an answer; throws what the server said if there is none.
-async function done<T>(answer: Promise<{ data?: T; error?: Problem }>): Promise<T> {
+async function done<T>(answer: Promise<{ data?: T; error?: ProblemDetails }>): Promise<T> {
   const { data, error } = await answer;
   if (error !== undefined) throw new Error(`${error.status} ${error.where}: ${error.detail}`);
   return data as T;
 }
 
-async function refused(answer: Promise<{ error?: Problem }>): Promise<Problem> {
+async function refused(answer: Promise<{ error?: ProblemDetails }>): Promise<ProblemDetails> {
   const { error } = await answer;
   if (error === undefined) throw new Error('was not refused');
   return error;
