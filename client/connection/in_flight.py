@@ -88,9 +88,10 @@ class InFlightAppend:
 
     def release(self, count: int, overhead: int) -> tuple[list[Waiter], int]:
         """Removes the first items, which are stored; returns their waiters and size."""
-        size, done = sum(map(len, self.data[:count])) + overhead * count, self.done[:count]
+        done = self.done[:count]
+        size = sum(map(len, self.data[:count])) + overhead * len(done)
         del self.data[:count], self.tags[:count], self.done[:count]
-        self.first += count * self.events_each
+        self.first += len(done) * self.events_each
         self.size -= size
         return done, size
 

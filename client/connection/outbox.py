@@ -176,7 +176,7 @@ class Outbox:
             self.schedule()
 
     def forget(self, flow_id: int) -> None:
-        """Removes a closed flow from the pending turns."""
+        """Drops the sizing of a closed flow."""
         self._sizings.pop(flow_id, None)
 
     def drain(self) -> None:

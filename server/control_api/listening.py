@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -29,6 +30,7 @@ from segstore.server.accepting import stop_accepting
 from segstore.server.control_api.app import serving
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
+from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
 from segstore.server.net import CannotListen, TlsFiles, listening_on
 from segstore.server.secret_file import read_secret
@@ -48,7 +50,7 @@ _LOOK_S: Final = 0.01
 
 
 class _Connection(H11Protocol):
-    """uvicorn's, with a log of this module and a limit on the connections of the port."""
+    """uvicorn's, with a log of this module, a limit on the port's connections, and a deadline for the first request."""
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState) -> None:
         super().__init__(config, server_state, {})
@@ -56,8 +58,27 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         super().connection_made(transport)
+        self._silence = self.loop.call_later(_KEEP_ALIVE_S, transport.abort)
         if len(self.connections) > _MOST_CONNECTIONS:
+            log.warning("a connection is closed: %d are open, as many as an HTTP port may have", _MOST_CONNECTIONS)
             transport.abort()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None:  # after the first request, uvicorn's own timer ends idle connections
+            self._silence.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers bytes that are no HTTP request, in the form of all errors."""
+        problem = body(400, "this is no valid HTTP request: its head, or its body's length, is malformed", "header")
+        headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=problem), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silence.cancel()
+        super().connection_lost(exc)
 
 
 class HttpListener:

@@ -62,6 +62,8 @@ async def stop_keeping_requests(controlled: Here) -> Response:
     there = _faults(controlled)
     if there.observer is not controlled.observer:
         raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
+    if there.observer is not None and there.observer.history is None and there.observer._waiters:
+        raise ApiProblem(409, "waits are in progress; end them first", "path")
     controlled.stop_keeping_requests(there)
     return Response(status_code=204)
 

@@ -155,6 +155,17 @@ def test_what_was_in_flight_at_a_set_up_is_not_new(loop: asyncio.AbstractEventLo
     assert events.oldest_is_new
 
 
+def test_an_ack_of_several_appends_gives_back_their_sizes_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight(8, 1000, 10, 1 << 20)
+    for _ in range(25):
+        add(events, item(loop))
+    for _ in range(len(events.queued)):
+        events.take()
+    assert events.held_bytes == 25 * 9
+    stored, size = events.acknowledged(20, -1)
+    assert (len(stored), size, events.held_bytes) == (20, 20 * 9, 5 * 9)
+
+
 def test_an_ack_within_an_append_releases_its_first_events_only(loop: asyncio.AbstractEventLoop) -> None:
     events = queue()
     for _ in range(3):
