@@ -59,7 +59,7 @@ class Pending(msgspec.Struct, gc=False):
 
 
 class InFlightAppend:
-    """Items that are sent together: one item, or several of one event each.
+    """Items that are sent together: one item, or several items of one event.
 
     Attributes:
         data, tags, done: of each item, see `Pending`.
@@ -139,7 +139,7 @@ class InFlight:
         self._sent_before = 0
         """The last number in flight at the latest set-up; the store may have received it twice."""
         self._before_newest = 0
-        """Total size of all items ever added, except those in `newest`."""
+        """Total size of all items ever added, without the items in `newest`."""
         self._charged = 0
         self.full_at = most_held
         self.settled = 0

@@ -400,7 +400,7 @@ class Flow:
             self.connection.outbox.turn_now(self)
 
     def acknowledged(self, size: int) -> None:
-        """Takes `size` bytes off those in flight."""
+        """Subtracts `size` from the bytes in flight."""
         if not self.closed:
             self.bytes_in_flight -= size
             self.connection.outbox.bytes_in_flight -= size

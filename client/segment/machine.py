@@ -196,7 +196,7 @@ class WriterMachine:
             flow.ask_turn()
 
     def take_turn(self, now_s: float, most_bytes: int) -> list[InFlightAppend]:
-        """See `Appender`. Numbers what was queued; what is resent comes first, and counts for no limit."""
+        """See `Appender`. Numbers queued events; resent events come first, and count for no limit."""
         out: list[InFlightAppend] = []
         events = self._events
         if self._resends and self.state is _OPEN:

@@ -250,8 +250,15 @@ class Traffic(TraceRecorder):
         at = bisect_right(blocks, request, key=_first_request) - 1
         if at < 0:
             return 0
-        last = blocks[at + 1].first - 1 if at + 1 < len(blocks) else self.last
-        return next((place for place, number, _ in self.records(blocks[at].first, last) if number == request), 0)
+        block, number = blocks[at], blocks[at].first_request - 1
+        if block.pending is None:
+            return 0
+        columns = block.pending.columns()
+        for index in range(len(columns)):
+            number += _is_request(columns, index)
+            if number == request:
+                return block.first + index
+        return 0
 
     def trace(self) -> Iterator[bytes]:
         """Returns the pieces of a capture of everything kept. Each is built when it is reached, so that slow readers

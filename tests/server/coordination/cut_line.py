@@ -63,7 +63,7 @@ class CutLine:
             await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
             self._writers.discard(back)
         except OSError:
-            pass
+            return  # the target is gone: the client sees the end of its connection
         finally:
             writer.transport.abort()
             self._writers.discard(writer)
