@@ -3,8 +3,10 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check --quiet
-WORKERS ?= 2
+# What is imported is compiled when it is; most modules never are.
+INSTALL := $(PY) -m pip --disable-pip-version-check --quiet install --no-compile
+# One more than there are cores: tests wait for timers and processes about as long as they compute.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800
@@ -20,6 +22,9 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 endif
 PYTHON_LOWEST ?= python3.11
 
+# Tests start hundreds of processes; without bytecode, each compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What an installation is made of, the sources of the optional extension included.
 INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch])
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
@@ -31,9 +36,9 @@ TYPESCRIPT := $(VENV)/typescript
 TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
-# Where the codec in Python is tried, and where the lowest versions are.
-IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/faults tests/server/connection
-LOWEST := tests/wire/schema tests/wire/commands tests/server/store tests/server/rest tests/client/connection
+# Tests of the codec in Python, and of the libraries: construct, FastAPI, gRPC, click and pydantic in their lowest versions.
+IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/connection
+LOWEST := tests/wire/schema tests/server/rest tests/client/controller tests/test_settings.py
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
 OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session.py \
@@ -64,20 +69,20 @@ test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other langua
 	@VENV=$(VENV) tools/system_packages.sh junit5 "the test of a suite in Java" /usr/share/java/junit-jupiter-api.jar
 	@$(MAKE) --no-print-directory $(DEV) $(TYPESCRIPT)/.installed
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m long $(ARGS)
-	HYPOTHESIS_PROFILE=long SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) -m "not long" $(IN_PYTHON)
+	SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) -m "not long" $(IN_PYTHON)
 	@if command -v $(PYTHON_LOWEST) >/dev/null 2>&1; then $(MAKE) --no-print-directory test-lowest; \
 		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 
-test-lowest: ## run tests of schema, store, REST API and client with the lowest versions that pyproject.toml allows
+test-lowest: ## run tests of schema, REST API, client and settings with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[test]'
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -c $(VENV)-lowest/lowest.txt -e '.[test]'
 	$(VENV)-lowest/bin/pytest -q -n $(WORKERS) -m "not long" $(LOWEST) $(ARGS)
 
 test-spark: $(DEV) ## run the tests of the pipeline with each PySpark of SPARKS, in an environment of its own; needs PyPI
 	@status=0; for each in $(SPARKS); do \
 		$(PY) -m venv $(VENV)-spark-$$each && \
-		$(VENV)-spark-$$each/bin/python -m pip --disable-pip-version-check --quiet install -e '.[dev,spark]' "pyspark==$$each" && \
+		$(VENV)-spark-$$each/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -e '.[dev,spark]' "pyspark==$$each" && \
 		$(VENV)-spark-$$each/bin/pytest -q $(OF_SPARK) $(ARGS) || { status=1; echo "PySpark $$each: failed" >&2; }; \
 		rm -rf $(VENV)-spark-$$each; \
 	done; exit $$status
@@ -109,7 +114,7 @@ fuzz-native: $(DEV) ## fuzzing of the codec's extension with AddressSanitizer an
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz.native $(ARGS)
 
 mutants: $(DEV) ## mutation testing: changes to a module that its tests do not detect: ROOM=client/connection/pool.py ARGS="--sample 60"
-	@$(PY) -c 'import mutmut' 2>/dev/null || $(PIP) install 'mutmut>=3.8,<3.9'
+	@$(PY) -c 'import mutmut' 2>/dev/null || $(INSTALL) 'mutmut>=3.8,<3.9'
 	$(PY) tools/mutants.py $(ROOM) --workers $(WORKERS) $(ARGS)
 
 wheels: $(DEV) ## a wheel for each CPython of this machine and a pure one, each tried in a clean environment; needs PyPI
@@ -137,7 +142,7 @@ page-picture: $(CORE) ## take the pictures of the live page and of the page of a
 	$(PY) -m tools.make_page_picture $(ARGS)
 
 cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
-	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'
+	@$(PY) -c 'import cryptography' 2>/dev/null || $(INSTALL) -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
 soak: $(DEV) ## long runs: random examples of the property tests, order, dispatch, kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
@@ -171,27 +176,23 @@ clean: ## remove what builds, tests and tools leave; .venv stays
 
 $(CORE): $(INSTALLED) | $(PY)
 	@echo "installing segstore into $(VENV)"
-	@$(PIP) install -e .
+	@$(INSTALL) -e .
 	@$(TELL_CODEC)
 	@touch $@
 
 $(TEST): $(INSTALLED) | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
-	@$(PIP) install -e '.[test]'
+	@$(INSTALL) --only-binary pravega -e '.[test,clients]' || { $(INSTALL) -e '.[test]' && \
+		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2; }
 	@$(TELL_CODEC)
-	@$(PIP) install --only-binary pravega -e '.[clients]' || \
-		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
 	@touch $(CORE) $@
 
-$(DEV): $(INSTALLED) | $(PY)
-	@echo "installing segstore and what all tests, lint and benchmarks need into $(VENV)"
-	@$(PIP) install -e '.[dev,docs]'
-	@$(TELL_CODEC)
+$(DEV): $(INSTALLED) $(TEST)
+	@echo "installing what all tests, lint and benchmarks need into $(VENV)"
+	@$(INSTALL) -e '.[dev,docs]'
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
-		then $(PIP) install -e '.[spark]'; \
+		then $(INSTALL) -e '.[spark]'; \
 		else echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
-	@$(PIP) install --only-binary pravega -e '.[clients]' || \
-		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
 	@touch $(CORE) $(TEST) $@
 
 $(TYPESCRIPT)/.installed: tests/typescript/package-lock.json | $(PY)
