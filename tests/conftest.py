@@ -172,6 +172,8 @@ LEDGER = Path(__file__).with_name("second_tries.toml")
 """The ledger of second tries with an unknown cause."""
 
 GROUPS = {
+    "tests/spark/test_dead_spark.py": "Spark's processes",
+    "tests/spark/test_shipping.py": "Spark's processes",
     "tests/spark/": "spark",
     "tests/seeds/test_pip57_zookeeper.py": "zookeeper",
     "tests/test_serving_cluster.py": "zookeeper",
