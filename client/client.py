@@ -22,7 +22,6 @@ from segstore.client.connection import ConnectionPool, Credentials, Endpoint, Po
 from segstore.client.controller import Access, Controller, ControllerLocations
 from segstore.client.groups import GroupEnd, GroupForm, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
-from segstore.client.metrics import Source
 from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.client.stream import (
     ByteReader,
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from segstore.client.controller import ControllerChannels
 
 _DEFAULT_PORT = 9090
-_SCRAPE_S = 1.0
-"""How long a reader of metrics waits for the client's loop."""
 
 
 def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
@@ -78,7 +75,6 @@ class Client(ClosedAfter):
     def __init__(
         self, uri: str, settings: ClientSettings, random: Random | None, credentials: Credentials | None = None
     ) -> None:
-        self._uri = uri
         self._endpoints, self._tls = parse_uri(uri)
         if credentials is not None and not hasattr(credentials, "authorization"):
             given = type(credentials).__name__
@@ -91,7 +87,6 @@ class Client(ClosedAfter):
         self._controller: Controller | None = None
         self._locations: dict[Access, ControllerLocations] = {}
         self._telemetry: Telemetry | None = None
-        self._observed: Source | None = None
 
     def open(self) -> None:
         """Prepares the client; connections are opened on first use.
@@ -126,9 +121,6 @@ class Client(ClosedAfter):
             telemetry=self._telemetry,
         )
         self._controller = Controller(self._channels)
-        if self._telemetry is not None and self._telemetry.pools is not None:
-            self._observed = Source(self, timeout_s=_SCRAPE_S)
-            self._telemetry.pools.add(self._uri, self._observed)
 
     # --- shared parts -----------------------------------------------------------------------------------------------
 
@@ -275,8 +267,6 @@ class Client(ClosedAfter):
 
     async def aclose(self) -> None:
         """Closes all connections; pending operations fail. Can be called twice."""
-        if self._telemetry is not None and self._telemetry.pools is not None and self._observed is not None:
-            self._telemetry.pools.remove(self._observed)
         if self._pool is not None:
             await self._pool.aclose()
         if self._channels is not None:

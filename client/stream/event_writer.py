@@ -41,7 +41,7 @@ from segstore.client.stream.events import whole_event
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
 from segstore.client.stream.stream_client import StreamClient
-from segstore.client.stream.successors import Successors
+from segstore.client.stream.successors import successors_of
 from segstore.wire.names import writer_id
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._new_future = partial(asyncio.Future[None], loop=asyncio.get_running_loop())
         """Like the loop's `create_future`, but without a dictionary of its argument for each future."""
         self._budget = self._pool.budget
-        self._successors = Successors(self._controller, settings, random)
         self.large_events: Final = LargeEventWriter(self._pool, self._locations)
         self._choice = (router or HashedKey()).choice(random)
         self._router: RangeRouter | None = None
@@ -283,8 +282,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
-            in_vain = not writer.set_ups or (writer.segment_length < 0 and bool(writer.unsettled))
-            successors = await self._successors.of(segment.name, in_vain=in_vain)
+            settings, random = self._settings, self._pool.random
+            successors = await successors_of(segment.name, self._controller, settings, random)
             if not successors:
                 raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router
