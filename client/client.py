@@ -15,7 +15,6 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from segstore.client.batch import EventRange, EventRangeReader, event_ranges
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
@@ -26,12 +25,15 @@ from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.client.stream import (
     ByteReader,
     ByteWriter,
+    EventRange,
+    EventRangeReader,
     EventReader,
     EventWriter,
     From,
     RevisionedStream,
     Router,
     TransactionWriter,
+    event_ranges,
 )
 from segstore.client.tables import KeyValueTable
 from segstore.client.telemetry import ObservedEventWriter, Telemetry, telemetry_of
@@ -179,7 +181,7 @@ class Client(ClosedAfter):
     ) -> list[EventRange]:
         """Returns the segment ranges between two positions, for `range_reader`, in any process.
 
-        from_, to: "head", "tail", or a cut. Raises as `segstore.client.batch.event_ranges`.
+        from_, to: "head", "tail", or a cut. Raises as `segstore.client.stream.event_ranges`.
         """
         return await event_ranges(self._cluster("READ"), scope, stream, from_, to)
 
@@ -214,9 +216,10 @@ class Client(ClosedAfter):
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
-        from_: where a new group starts: "head", "tail", or a mapping from each stream to "head", "tail" or a cut. to:
-        where it ends, and its readers stop: "tail", the streams' present ends, or a mapping from streams to "tail" or a
-        cut; None for no end. refresh_ms: how often readers of a new group record their positions.
+        streams: names in the group's scope, or "scope/stream". from_: where a new group starts: "head", "tail", or a
+        mapping from streams to "head", "tail" or a cut; other streams start at the head. to: where it ends, and its
+        readers stop: "tail", the streams' present ends, or a mapping from streams to "tail" or a cut; None for no end.
+        refresh_ms: how often readers of a new group record their positions.
         checkpoint_ms: how often they begin a checkpoint; 0 for never. retention: whether the streams keep data that the
         group has not read: "none", "manual" (behind the cuts that `update_retention` reports) or "automatic" (behind
         its last checkpoint). shared_with: the clients whose readers can be in a new group: "java", or "rust" for

@@ -21,9 +21,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.client.cluster import Cluster
 from segstore.client.lifecycle import frequent
-from segstore.client.stream import EventWriter, Router
+from segstore.client.stream import EventWriter
 from segstore.wire.controller_api import SERVICE
 
 if TYPE_CHECKING:
@@ -166,18 +165,9 @@ class Receiving:
 class ObservedEventWriter(EventWriter):
     """An event writer with spans and metrics. A `flush` covers the events submitted before it."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        scope: str,
-        stream: str,
-        *,
-        telemetry: Telemetry,
-        lazy_start: bool = False,
-        router: Router | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(cluster, scope, stream, lazy_start=lazy_start, router=router, name=name)
+    def __init__(self, *of_writer: Any, telemetry: Telemetry, **options: Any) -> None:
+        """of_writer, options: as for `EventWriter`."""
+        super().__init__(*of_writer, **options)
         self._telemetry = telemetry
         self._submitted = 0
 

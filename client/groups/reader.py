@@ -349,9 +349,7 @@ class GroupReader(OpenedBefore):
         await self._stop(free[: max(0, count)])
 
     async def _following(self, segment: str) -> list[Successor]:
-        if segment in self._shared.state.ends:
-            return []
-        return await successors_of(segment, self._cluster.controller, self._pool.settings, self._pool.random)
+        return [] if segment in self._shared.state.ends else await successors_of(self._cluster, segment)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

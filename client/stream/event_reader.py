@@ -31,8 +31,7 @@ from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 from segstore.client.stream.read_ahead import ReadAhead
-from segstore.client.stream.stream_client import StreamClient
-from segstore.client.stream.successors import successors_of
+from segstore.client.stream.stream_client import StreamClient, successors_of
 from segstore.wire.names import split_segment_id
 
 From = Literal["head", "tail"] | Mapping[int, int]
@@ -195,8 +194,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
                 except SegmentMissing as error:
                     await self._check_stream(error)
                     raise
-                settings, random = self._settings, self._pool.random
-                self._end(segment_id, await successors_of(reader.segment, self._controller, settings, random))
+                self._end(segment_id, await successors_of(self._cluster, reader.segment))
             finally:
                 reader.close()
                 del self._tasks[segment_id]

@@ -40,8 +40,7 @@ from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterSta
 from segstore.client.stream.events import whole_event
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
-from segstore.client.stream.stream_client import StreamClient
-from segstore.client.stream.successors import successors_of
+from segstore.client.stream.stream_client import StreamClient, successors_of
 from segstore.wire.names import writer_id
 
 log = logging.getLogger(__name__)
@@ -282,8 +281,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
-            settings, random = self._settings, self._pool.random
-            successors = await successors_of(segment.name, self._controller, settings, random)
+            successors = await successors_of(self._cluster, segment.name)
             if not successors:
                 raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router
