@@ -195,7 +195,7 @@ def of(epoch: int) -> int:
 
 
 @looped("user", USERS)
-@looped("circle", [[0], [0, 1], [0, 1, 2, 3], [0, 2, 1, 3]])
+@looped("circle", [[0], [0, 2, 1, 3]])
 async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User) -> None:
     ids = [of(epoch) for epoch in circle]
     liar = LyingController(lambda each: [ids[(ids.index(each) + 1) % len(ids)]])
