@@ -53,6 +53,7 @@ from segstore.wire import (
     Command,
     ConditionalAttributeUpdate,
     ConditionalBlockEnd,
+    ConditionalCheckFailed,
     CreateTransientSegment,
     DataAppended,
     DeleteSegment,
@@ -384,7 +385,7 @@ class _Sequence:
         elif self._asked is not None and reply.request_id == self._asked:  # type: ignore[attr-defined]  # replies have
             self._reply = reply
             self._came.set()
-        elif reply.is_failure:
+        elif reply.is_failure or type(reply) is ConditionalCheckFailed:  # the reference does not count that as one
             self.on_lost(self.refused(reply))
 
     def on_lost(self, error: ClientError) -> None:
