@@ -153,10 +153,12 @@ class Controller:
     ) -> AsyncIterator[str]:
         """Requests page after page, each with the token of the previous page, until a page has no names.
 
-        scope: the scope of the listing, if any. Raises ProtocolViolation for a token that is repeated at once.
+        scope: the scope of the listing, if any. Raises ProtocolViolation for repeated tokens: each token is compared
+        with the token of page 1, 2, 4, 8, … (Brent's algorithm).
         """
         about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
-        token = ""
+        token = seen = ""
+        pages, look_until = 0, 1
         while True:
             answer = await self._ask(method, request(continuationToken=m.ContinuationToken(token=token), **about))
             page = answer.message if scope is None else _succeeded(answer, f"scope {scope}")
@@ -165,10 +167,17 @@ class Controller:
                 yield name
             if not found:
                 return
-            if page.continuationToken.token == token:
-                said = f"{answer.node} repeats token {token[:80]!r} in {method}"
-                raise ProtocolViolation(said, endpoint=str(answer.node), method=method)
+            pages += 1
             token = page.continuationToken.token
+            if token == seen:
+                raise ProtocolViolation(
+                    f"{answer.node} repeats token {token[:80]!r} with page {pages} of {method}",
+                    endpoint=str(answer.node),
+                    method=method,
+                    actual=pages,
+                )
+            if pages == look_until:
+                seen, look_until = token, 2 * look_until
 
     async def create_stream(
         self, scope: str, stream: str, config: StreamConfig | None = None, *, segments: int | None = None

@@ -40,7 +40,8 @@ from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterSta
 from segstore.client.stream.events import whole_event
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
-from segstore.client.stream.stream_client import StreamClient, successors_of
+from segstore.client.stream.stream_client import StreamClient
+from segstore.client.stream.successors import Successors
 from segstore.wire.names import writer_id
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._new_future = partial(asyncio.Future[None], loop=asyncio.get_running_loop())
         """Like the loop's `create_future`, but without a dictionary of its argument for each future."""
         self._budget = self._pool.budget
+        self._successors = Successors(self._controller, settings, random)
         self.large_events: Final = LargeEventWriter(self._pool, self._locations)
         self._choice = (router or HashedKey()).choice(random)
         self._router: RangeRouter | None = None
@@ -281,7 +283,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
-            successors = await successors_of(self._cluster, segment.name)
+            in_vain = not writer.set_ups or (writer.segment_length < 0 and bool(writer.unsettled))
+            successors = await self._successors.of(segment.name, in_vain=in_vain)
             if not successors:
                 raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router

@@ -1,14 +1,10 @@
-"""What a stream's readers and writers share: a base, and the search for the successors of a segment."""
+"""The common base of a stream's readers and writers."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
-from segstore.client.attempts import Attempts
 from segstore.client.cluster import Cluster
-from segstore.client.controller import Successor, parts_of
-from segstore.client.errors import Retriable
 
 
 class StreamClient:
@@ -29,25 +25,3 @@ class StreamClient:
         self._pool, self._controller, self._locations, _ = cluster
         self._settings: Final = cluster.pool.settings
         self._closed = False
-
-
-async def successors_of(cluster: Cluster, segment: str) -> list[Successor]:
-    """Returns the successors of a segment that has ended; [] if its stream is sealed.
-
-    While a scale is still in progress the request is retried, with the retry settings of readers and writers. Raises
-    RetriesExhausted, ProtocolViolation, and the errors of controller calls.
-    """
-    scope, stream, segment_id = parts_of(segment)
-    what = f"finding successors of {segment}"
-    pool, controller = cluster.pool, cluster.controller
-    attempts = Attempts(pool.settings, what, segment=segment, stream=f"{scope}/{stream}", random=pool.random)
-    while True:
-        last: Retriable | None = None
-        try:
-            async with attempts.one():
-                successors = await controller.successors(scope, stream, segment_id)
-                if successors or not await controller.current_segments(scope, stream):
-                    return successors
-        except Retriable as problem:
-            last = problem
-        await asyncio.sleep(attempts.failed(last))

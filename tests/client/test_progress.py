@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
+from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -14,7 +15,7 @@ import pytest
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
-from segstore.client.controller import Controller, ControllerChannels
+from segstore.client.controller import Controller, ControllerChannels, name_of
 from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
@@ -23,7 +24,7 @@ from segstore.client.groups.state import Draft
 from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
-from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer
+from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer, Successors
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -195,7 +196,7 @@ def of(epoch: int) -> int:
 
 
 @looped("user", USERS)
-@looped("circle", [[0], [0, 2, 1, 3]])
+@looped("circle", [[0], [0, 1], [0, 1, 2, 3], [0, 2, 1, 3]])
 async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User) -> None:
     ids = [of(epoch) for epoch in circle]
     liar = LyingController(lambda each: [ids[(ids.index(each) + 1) % len(ids)]])
@@ -203,6 +204,47 @@ async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User
         with pytest.raises(ProtocolViolation, match=r"says that a/s/0\.#epoch\.\d follows .* not of an earlier epoch"):
             await user(pool, liar.controller, store)
     assert liar.asked <= 2 * len(circle) + 1
+
+
+@looped("user", USERS)
+async def test_successors_without_end_are_followed_until_the_recovery_deadline(user: User) -> None:
+    liar = LyingController(lambda each: [each + of(1)])
+    async with store_of(ended, settings(recovery_timeout_ms=500)) as (_, pool, store):
+        with pytest.raises(RetriesExhausted, match=r"ended one after another in .* nothing was read") as caught:
+            await user(pool, liar.controller, store)
+    assert caught.value.details["bounded_by"] == "recovery_timeout_ms"
+    # All successors until then were followed, each once.
+    assert caught.value.segment == name_of("a", "s", of(int(caught.value.actual or 0) - 1))
+
+
+class Steps:
+    """A clock set by a test."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@looped(("step_s", "in_vain", "ends"), [(0.5, True, True), (0.5, False, False), (1.5, True, False)])
+async def test_only_unused_segments_that_end_at_once_count_against_the_deadline(
+    step_s: float, in_vain: bool, ends: bool
+) -> None:
+    liar, clock = LyingController(lambda each: [each + of(1)]), Steps()
+    successors = Successors(liar.controller, settings(recovery_timeout_ms=10_000), Random(1), now_s=clock)
+    segment, followed = SEGMENT, 0
+    try:
+        for _ in range(100):
+            (found,) = await successors.of(segment, in_vain=in_vain)
+            segment, followed = found.segment.name, followed + 1
+            clock.now_s += step_s
+    except RetriesExhausted:
+        assert ends
+        assert followed == 20
+    else:
+        assert not ends
+    assert len(successors._chains) <= 1
 
 
 # --- reads that bring nothing ---------------------------------------------------------------------------------------
@@ -302,6 +344,13 @@ async def test_a_segment_that_starts_later_with_each_read_is_no_progress() -> No
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 
+def circle(before: int, length: int) -> Iterator[str]:
+    """Tokens that repeat after a number of distinct ones."""
+    yield from (f"before {number}" for number in range(before))
+    while True:
+        yield from (f"token {number}" for number in range(length))
+
+
 LISTS: list[Callable[[Controller], AsyncIterator[str]]] = [
     lambda controller: controller.list_scopes(),
     lambda controller: controller.list_streams("a"),
@@ -310,13 +359,25 @@ LISTS: list[Callable[[Controller], AsyncIterator[str]]] = [
 
 
 @looped("names", LISTS)
-async def test_a_page_token_that_is_repeated_is_an_error(names: Callable[[Controller], AsyncIterator[str]]) -> None:
-    for tokens, repeated in ((["first", "again", "again"], "again"), ([""], "")):
-        liar = LyingController(pages=iter(tokens))
-        with pytest.raises(ProtocolViolation, match=f"repeats token '{repeated}' in list"):
-            async for _ in names(liar.controller):
-                pass
-        assert liar.asked == len(tokens)
+@looped("before", [0, 1, 7])
+@looped("length", [1, 2, 3, 100])
+async def test_page_tokens_that_come_round_again_are_an_error(
+    names: Callable[[Controller], AsyncIterator[str]], before: int, length: int
+) -> None:
+    liar = LyingController(pages=circle(before, length))
+    with pytest.raises(ProtocolViolation, match=r"repeats token '(token \d+)' with page \d+ of list") as caught:
+        async for _ in names(liar.controller):
+            pass
+    assert caught.value.actual == liar.asked <= 3 * (before + length) + 1
+
+
+async def test_a_token_that_is_empty_behind_a_page_with_names_is_an_error() -> None:
+    liar = LyingController(pages=circle(0, 1))
+    liar._pages = iter([""])
+    with pytest.raises(ProtocolViolation, match="token '' with page 1"):
+        async for _ in liar.controller.list_scopes():
+            pass
+    assert liar.asked == 1
 
 
 async def no_table(scope: str, table: str) -> None:
