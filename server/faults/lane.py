@@ -34,13 +34,12 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.faults.changes import changed, refusal
 from segstore.server.faults.decisions import NO_PLAN, Plan, Wait
 from segstore.server.faults.functions import FaultRequest
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
 from segstore.server.faults.pending import PendingRequests, PlannedReply
-from segstore.server.faults.rules import Call, Close, Drop, Duplicate, Error
+from segstore.server.faults.rules import Call, Close, Corrupt, Drop, Duplicate, Error, Truncate
 from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
     COMMANDS,
@@ -144,7 +143,6 @@ class Lane:
         self._waits = FaultWaits(faults)
         self._outgoing = OutgoingReplies(faults, store, self._waits, self._reply_is_ready)
         self._pending = PendingRequests()
-        self._waiting = 0
         self._has_ended = False
         self._numbers_are_wrong = False
         self._refused: dict[_WriterKey, Error | None] = {}
@@ -167,7 +165,7 @@ class Lane:
     @property
     def has_waiting_requests(self) -> bool:
         """Whether a request waits, overtakable or not."""
-        return self._waiting > 0
+        return self.requests_bytes > 0
 
     @property
     def is_full(self) -> bool:
@@ -239,7 +237,6 @@ class Lane:
         kept, size = owned(item)
         cost = WAITING_BYTES + (len(raw) or size)
         self.requests_bytes += cost
-        self._waiting += 1
         self.is_blocked = self.is_blocked or not wait.overtake
         self._waits.add(wait, partial(self._go_on, Execute(seen, plan, kept, raw), cost))
         return []
@@ -268,22 +265,15 @@ class Lane:
                 task.cancel()
         elif task is not None or handle.is_held:
             self.requests_bytes += cost
-            self._waiting += 1
             self.is_blocked = True
             hold = Wait(holds=(handle.rule,))
-            resume = partial(self._function_is_over, request, handle, cost)
-            handle.waits(self._waits.add(hold, resume, task), task)
+            handle.waits(self._waits.add(hold, lambda: self._go_on(_decided(request, handle), cost), task), task)
             return []
         return self._act(_decided(request, handle))
-
-    def _function_is_over(self, request: Execute, handle: FaultRequest, cost: int) -> None:
-        """The hold by a function has ended."""
-        self._go_on(_decided(request, handle), cost)
 
     def _go_on(self, request: Execute, cost: int) -> None:
         """The wait of a request has ended."""
         self.requests_bytes -= cost
-        self._waiting -= 1
         if not request.plan.before.overtake:
             self.is_blocked = False
         self._on_effects([] if self.is_deaf else self._act(request))
@@ -309,7 +299,7 @@ class Lane:
             case Close(close="before", reset=False):
                 return self._finish(_reason(plan, action))
             case Close(close="before"):
-                return self._end(_reason(plan, action), reset=True)
+                return self.end(_reason(plan, action), reset=True)
             case Close() if seen.type_name in _OF_WRITERS:
                 self.is_deaf = True  # what is behind it would be stored, too
         if isinstance(item, SetupAppend):
@@ -322,7 +312,7 @@ class Lane:
         effects: list[Effect] = []
         frame = self._error(asked.seen, error, effects)
         self._note(asked.seen, [frame])
-        self._instead.append((self._pending.mark(), frame, asked.seen, asked.plan, ask_rules))
+        self._instead.append((self._pending.mark, frame, asked.seen, asked.plan, ask_rules))
         self.is_deaf = self.is_deaf or self._numbers_are_wrong
         self._answer_instead(effects)
         return self._leave(effects)
@@ -338,10 +328,16 @@ class Lane:
 
     def _error(self, seen: Seen, action: Error, effects: list[Effect]) -> bytes:
         """Returns the frame of an error that replaces the store's reply; the writer must be set up again."""
-        reply = refusal(action, seen)
-        writer = seen.writer_id
-        if seen.type_name in _OF_WRITERS and writer is not None and _refuses_writer(reply):
-            segment = seen.segments[0] if seen.segments else ""
+        segment, writer = next(iter(seen.segments), ""), seen.writer_id
+        reply = action.reply(
+            request_id=seen.request_id or 0,
+            segment=segment,
+            writer_id=writer,
+            number=seen.event_number if seen.event_number >= 0 else seen.offset,
+            message=seen.type_name,
+        )
+        refuses_writer = reply.is_failure and type(reply) is not ConditionalCheckFailed
+        if seen.type_name in _OF_WRITERS and writer is not None and refuses_writer:
             key, is_append = (segment, writer.bytes), seen.type_name != "SETUP_APPEND"
             effects.append(Forget(segment, writer))
             if is_append or self._remote:
@@ -530,9 +526,12 @@ class Lane:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self, why: str) -> list[Effect]:
-        """All requests executed before `Finish` are answered."""
-        return self._end(why, reset=False)
+    def end(self, why: str, *, reset: bool = False) -> list[Effect]:
+        """All requests executed before `Finish` are answered, or an action ends the connection."""
+        if self._has_ended:
+            return []
+        self.is_deaf = self._has_ended = True
+        return [*self._leave([]), End(why, reset)]
 
     def drop_waiting(self) -> None:
         """The peer is gone: cancels all waits, and drops the requests and replies that wait, now or later."""
@@ -540,7 +539,7 @@ class Lane:
         self._outgoing.clear()
         self._on_effects = lambda _: None  # the host refers to this: without a cycle both are freed at once
         self.is_blocked = False
-        self.requests_bytes = self._waiting = 0
+        self.requests_bytes = 0
 
     def _finish(self, why: str) -> list[Effect]:
         if self._has_ended:
@@ -552,13 +551,33 @@ class Lane:
         """Ends the connection instead of sending a reply, or within the reply."""
         if action.reply_bytes:
             self._outgoing.add([b"".join(frames)[: action.reply_bytes]], (), wait)
-        effects += self._end(_reason(plan, action), reset=action.reset)
+        effects += self.end(_reason(plan, action), reset=action.reset)
 
-    def _end(self, why: str, *, reset: bool) -> list[Effect]:
-        if self._has_ended:
+
+def changed(frames: list[bytes], action: Action | None, *, on_reply: bool = False) -> list[bytes]:
+    """Returns the frames of a reply after an action; unchanged by an action that is not about replies.
+
+    on_reply: the rule matched the reply itself, so that `duplicate` is about the reply.
+    """
+    match action:
+        case Drop():
             return []
-        self.is_deaf = self._has_ended = True
-        return [*self._leave([]), End(why, reset)]
+        case Duplicate(duplicate=what) if on_reply or what == "reply":
+            return [each for each in frames for _ in range(2)]
+        case Corrupt(corrupt=at, xor=xor):
+            return [_corrupted(each, at, xor) for each in frames]
+        case Truncate(truncate=length):
+            return [each[:length] for each in frames if length]
+    return frames
+
+
+def _corrupted(frame: bytes, at: int, xor: int) -> bytes:
+    """Returns the frame with one byte changed; unchanged if it is too short."""
+    if not -len(frame) <= at < len(frame):
+        return frame
+    corrupted = bytearray(frame)
+    corrupted[at] ^= xor
+    return bytes(corrupted)
 
 
 def _reason(plan: Plan, action: Close) -> str:
@@ -568,11 +587,6 @@ def _reason(plan: Plan, action: Close) -> str:
 def _writer_of(seen: Seen) -> _WriterKey:
     assert seen.writer_id is not None
     return seen.segments[0] if seen.segments else "", seen.writer_id.bytes
-
-
-def _refuses_writer(reply: Command) -> bool:
-    """Whether the store drops the writer with this reply."""
-    return reply.is_failure and type(reply) is not ConditionalCheckFailed
 
 
 def _replaces_request(action: Action | None) -> bool:

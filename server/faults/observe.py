@@ -120,15 +120,12 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     def time_ns(self) -> int:
         return round((self.received_s - self.started_s) * 1e9)
 
+    def reached_s(self, stage: Stage) -> Any:
+        """Returns the time when it reached a stage; None if it has not."""
+        return getattr(self, f"{stage.value}_s")
+
     def reached(self, stage: Stage) -> bool:
-        match stage:
-            case Stage.APPLIED:
-                return self.applied_s is not None
-            case Stage.REFUSED:
-                return self.refused_s is not None
-            case Stage.REPLIED:
-                return self.replied_s is not None
-        return True
+        return self.reached_s(stage) is not None
 
 
 def request_seen(
@@ -309,7 +306,7 @@ class Observed:
                 while is_pending and not waiter.done.done():
                     earlier, is_pending = await log.since(since)
                     reached = (each for each in earlier if each.reached(wanted))
-                    for each in sorted(reached, key=lambda each: _when(each, wanted)):
+                    for each in sorted(reached, key=lambda each: each.reached_s(wanted)):
                         waiter.take(each)
                     if is_pending:
                         await asyncio.wait((waiter.done,), timeout=_LOOK_S)
@@ -463,9 +460,7 @@ class Observer(Observed):
 
         Raises FilterError; ValueError for a filter that no request can match.
         """
-        wanted = stage_of(stage)
-        parsed = _parsed(match)
-        holds = _of_requests(match if parsed is None else parsed)
+        holds, wanted = _of_requests(match), stage_of(stage)
         found: list[Seen] = []
         async with self._looking:  # one step per loop iteration, however many callers there are
             requests, _ = await self.since(since)
@@ -498,11 +493,6 @@ def _cost(seen: Seen) -> int:
         texts += 4 * (len(call.message) + len(call.details))
         texts += sum(_ENTRY_BYTES + len(key) + len(value) for key, value in call.metadata.items())
     return _REQUEST_BYTES + texts
-
-
-def _when(seen: Seen, stage: Stage) -> float:
-    found = {Stage.APPLIED: seen.applied_s, Stage.REFUSED: seen.refused_s, Stage.REPLIED: seen.replied_s}.get(stage)
-    return seen.received_s if found is None else found
 
 
 def _parsed(match: str | Filter) -> Filter | None:

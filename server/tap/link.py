@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.recording import RecordedConnection
 from segstore.server.tap.inspection import Inspection
@@ -29,8 +28,7 @@ from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import LASTING_BYTES, Direction
 
 if TYPE_CHECKING:
-    from segstore.server.faults import Faults
-    from segstore.server.recording import Recorder
+    from segstore.server.tap.server import TapServer
 
 log = logging.getLogger(__name__)
 
@@ -109,22 +107,6 @@ class Door:
         return totals, {"connections_open": len(self.connections), "outstanding_bytes": held}
 
 
-class LinkContext(Protocol):
-    """Objects shared by all links of a tap; see `TapServer`."""
-
-    connect_timeout_s: float
-    upstream_context: ssl.SSLContext | None
-    recorder: Recorder | None
-    rules: Faults | None
-    links: set[Link]
-    closing: bool
-
-    def over(self, link: Link) -> None: ...
-    def made(self, door: Door, side: Side) -> bool: ...
-    def lost(self, side: Side) -> None: ...
-    def hold(self, link: Link, size: int) -> None: ...
-
-
 class Link:
     """A client's connection and its connection to the store.
 
@@ -139,7 +121,7 @@ class Link:
     admin = False
     writers = waiting_reads = None
 
-    def __init__(self, tap: LinkContext, door: Door) -> None:
+    def __init__(self, tap: TapServer, door: Door) -> None:
         self._tap = tap
         self._door = door
         self.state = LinkState.CONNECTING

@@ -10,8 +10,6 @@ of `latency` are additions; `rate`, `bytes`, `average_size`, and the times of `s
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, Self, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
@@ -229,14 +227,6 @@ class ToxicOptions(TypedDict, total=False):
     average_size: int
     size_variation: int
     bytes: int
-
-
-def check_names(toxics: Iterable[Toxic]) -> None:
-    """Raises ValueError if two toxics have the same name."""
-    names = Counter(each.known_as for each in toxics)
-    twice = next((name for name, count in names.items() if count > 1), None)
-    if twice is not None:
-        raise ValueError(f"two toxics have the name {twice!r}")
 
 
 def toxic_problem(error: ValidationError) -> str:

@@ -235,7 +235,7 @@ def test_the_rules_on_replies_are_asked_about_the_refusals_that_follow_from_a_ru
     play: Playbook,
 ) -> None:
     play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
-    play.faults.add("type = SEGMENT_IS_SEALED", on="reply", do="duplicate reply")
+    play.faults.add("type = SEGMENT_IS_SEALED", on="reply", do="duplicate")
     assert sent(play.lane.request(append(1))) == refusal_of(1)
     assert sent(play.lane.request(append(2))) == refusal_of(2) * 2
 
