@@ -28,7 +28,7 @@ from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.recording import TraceRecorder
 from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
-from segstore.wire.blocks import Append
+from segstore.wire.blocks import Append, split_events
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.printable import printable
 from segstore.wire.trace import Metadata, Record, TraceWriter, check_possible, make_mark, parse_filter, read_records
@@ -41,7 +41,6 @@ Client = Callable[[Mock], Awaitable[Any]]
 
 _EVERYWHERE: Final[tuple[Where, ...]] = ("before", "after", "within")
 _WITHIN_BYTES: Final = 11
-_EVENT_HEADER_BYTES: Final = 8
 _MEANINGS: Final = {
     "before": "before the store has it",
     "after": "after the store has applied it, before the reply",
@@ -360,14 +359,10 @@ def _contents(mock: Mock) -> dict[str, list[bytes]]:
 
 
 def _events(data: bytes) -> list[bytes]:
-    events, at = [], 0
-    while at < len(data):
-        end = at + _EVENT_HEADER_BYTES + int.from_bytes(data[at + 4 : at + 8], "big")
-        if int.from_bytes(data[at : at + 4], "big") or end > len(data):
-            return [data]
-        events.append(data[at:end])
-        at = end
-    return events
+    """Returns the events without their headers; all bytes as one if they are not events."""
+    events: list[bytes] = []
+    end = split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
+    return events if end == len(data) else [data]
 
 
 def compared(good: Outcome, other: Outcome, *, keep_order: bool, timeout_s: float) -> list[str]:
@@ -422,7 +417,7 @@ def _same_order(wanted: list[bytes], found: list[bytes]) -> bool:
 def _said(events: Counter[bytes]) -> str:
     first = next(iter(events))
     more = events.total() - 1
-    return f"the event {first[_EVENT_HEADER_BYTES:][:40]!r}" + (f" and {more} more" if more else "")
+    return f"the event {first[:40]!r}" + (f" and {more} more" if more else "")
 
 
 class _Recorder(TraceRecorder):

@@ -7,13 +7,16 @@ the last request that it answers; a reply that answers no request, or does not d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from segstore.wire import Command, WireError
 from segstore.wire.blocks import Append, AppendBlockDecoder
 from segstore.wire.owned import owned
 from segstore.wire.protocol import Requests
 from segstore.wire.trace import Direction, Exchange, Record, RecordKind, unpack_data
+
+if TYPE_CHECKING:
+    from segstore.server.replay.calls import CallStep
 
 
 class ScriptedReply(NamedTuple):
@@ -68,14 +71,10 @@ class Step:
         return self.cut is not None and not self.cut.done and self in self.cut.lost
 
 
-class _Used(Protocol):
-    used: int
+AnyStep = TypeVar("AnyStep", Step, "CallStep")
 
 
-S = TypeVar("S", bound=_Used)
-
-
-def first_unused(steps: Iterable[S]) -> S | None:
+def first_unused(steps: Iterable[AnyStep]) -> AnyStep | None:
     """Returns the first unmatched step, else the last step; None without steps."""
     last = None
     for last in steps:

@@ -81,7 +81,7 @@ _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 _MOST_DELAYED: Final = 4096
 """While this many replies to a client are delayed, the client is not read."""
 _STEP: Final = 64
-"""Frames of a client that are decoded, or requests that are answered, before other clients have their turn."""
+"""Requests of a client that are answered before other clients have their turn."""
 _RECENT: Final = 20
 _NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
@@ -335,8 +335,6 @@ class _Conversation(asyncio.Protocol):
         self._timers: deque[asyncio.TimerHandle] = deque()
         self._last_at = 0.0
         self._passing: _Passing | None = None
-        # Received bytes, not decoded yet from `_at` on. `_items`, decoded and not yet answered, are views of them.
-        self._data, self._at = b"", 0
         self._items: deque[Command | Append] = deque()
         self._broken: WireError | None = None
         self._has_ended = self._scheduled = False
@@ -357,7 +355,6 @@ class _Conversation(asyncio.Protocol):
         self._timers.clear()
         self._transport = None
         self._items.clear()
-        self._data = b""
         self._hold(0)
         if self._passing is not None:
             self._passing.close()
@@ -387,15 +384,23 @@ class _Conversation(asyncio.Protocol):
         await self._closed
 
     def data_received(self, data: bytes) -> None:
-        self._data, self._at = (self._data[self._at :] + data if self._is_behind() else data), 0
+        if self._broken is None:
+            commands = self._intact(self._decoder.feed, data)
+            self._items.extend(owned(each)[0] for each in self._intact(self._blocks.feed_all, commands))
+            self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
         self._advance()
+
+    def _intact(self, feed: Callable[[Any], Iterable[Any]], given: Any) -> Iterable[Any]:
+        """Returns the results of a decoder; after an error, the results before it."""
+        try:
+            return feed(given)
+        except WireError as error:
+            self._broken = error
+            return error.decoded
 
     def eof_received(self) -> bool:
         self._has_ended = True
-        return self._is_behind() or bool(self._timers)
-
-    def _is_behind(self) -> bool:
-        return bool(self._items) or self._at < len(self._data) or self._broken is not None
+        return bool(self._items or self._timers) or self._broken is not None
 
     def _advance_soon(self) -> None:
         if not self._scheduled:
@@ -412,33 +417,19 @@ class _Conversation(asyncio.Protocol):
                 transport.pause_reading()
                 return
             if self._items:
-                self._take(owned(self._items.popleft())[0])
-            elif self._broken is not None or (self._has_ended and not self._is_behind()):
+                self._take(self._items.popleft())
+            elif self._broken is not None or self._has_ended:
                 if self._timers:
                     return  # each delayed reply comes here again
                 if self._broken is not None and not self._server.failure:
                     self._server.add(broken(self.number, self._broken))
                 self._close()
-            elif self._is_behind():
-                self._decode()
             else:
-                self._data, self._at = b"", 0
-                self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
                 transport.resume_reading()
                 return
         if transport is not None:
             transport.pause_reading()
             self._advance_soon()
-
-    def _decode(self) -> None:
-        """Decodes the next `_STEP` frames."""
-        try:
-            commands = self._decoder.feed(self._data, start=self._at, most=_STEP)
-            self._at = self._decoder.position
-            items: Any = self._blocks.feed_all(commands)
-        except WireError as error:
-            items, self._broken, self._at = error.decoded, error, len(self._data)
-        self._items.extend(items)
 
     def _hold(self, size: int) -> None:
         server = self._server
