@@ -388,19 +388,6 @@ async def test_a_store_without_a_trusted_certificate_gets_no_data(
 
 
 @looped(
-    ("given", "said"),
-    [
-        ({}, "needs a controller or a store"),
-        ({"store": ("a", 1), "ca": Path("ca.pem")}, "ca goes with TLS"),
-        ({"store": ("a", 1), "tls_cert": Path("cert.pem")}, "tls_cert and tls_key go together"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        TapSettings(**given)
-
-
-@looped(
     ("given", "host"),
     [
         ({}, "127.0.0.1"),
