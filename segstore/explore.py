@@ -252,15 +252,8 @@ async def explore_trace(
 
         await shortened(steps, breaks)
         findings.append(smallest)
-    return Exploration(runs, _distinct(findings), found.unreached)
-
-
-def _distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """Removes findings that were shortened to the same finding."""
-    kept: dict[Any, Finding] = {}
-    for each in findings:
-        kept.setdefault((each.cut, each.broken), each)
-    return list(kept.values())
+    distinct = {(each.cut, each.broken): each for each in findings}  # several may have been shortened to the same
+    return Exploration(runs, list(distinct.values()), found.unreached)
 
 
 async def explore_command(

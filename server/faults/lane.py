@@ -282,16 +282,9 @@ class Lane:
         """Executes a request, or applies its plan's action instead."""
         item, seen, plan = request.item, request.seen, request.plan
         action = plan.action
-        if type(item) is Append and self._refused and not _replaces_request(action):
-            key = item.segment, item.writer_id.bytes
-            if key in self._refused:
-                error = self._refused[key]
-                if error is None:
-                    return self._finish(f"an append of writer {item.writer_id}, whose set-up was refused")
-                return self._refuse(request, error, ask_rules=True)
+        # There are four cases: the action replaces the execution; the writer was refused; a function decides; the
+        # request is executed.
         match action:
-            case Call():
-                return self._call(request, action)
             case Error(at="before"):
                 return self._refuse(request, action, ask_rules=False)
             case Drop(drop="request"):
@@ -300,6 +293,14 @@ class Lane:
                 return self._finish(_reason(plan, action))
             case Close(close="before"):
                 return self.end(_reason(plan, action), reset=True)
+        if type(item) is Append and (key := (item.segment, item.writer_id.bytes)) in self._refused:
+            error = self._refused[key]
+            if error is None:
+                return self._finish(f"an append of writer {item.writer_id}, whose set-up was refused")
+            return self._refuse(request, error, ask_rules=True)
+        match action:
+            case Call():
+                return self._call(request, action)
             case Close() if seen.type_name in _OF_WRITERS:
                 self.is_deaf = True  # what is behind it would be stored, too
         if isinstance(item, SetupAppend):
@@ -587,14 +588,6 @@ def _reason(plan: Plan, action: Close) -> str:
 def _writer_of(seen: Seen) -> _WriterKey:
     assert seen.writer_id is not None
     return seen.segments[0] if seen.segments else "", seen.writer_id.bytes
-
-
-def _replaces_request(action: Action | None) -> bool:
-    """Whether an action replaces the execution of a request."""
-    match action:
-        case Error(at="before") | Close(close="before") | Drop(drop="request"):
-            return True
-    return False
 
 
 def _decided(request: Execute, handle: FaultRequest) -> Execute:

@@ -75,7 +75,6 @@ _PROBLEM_BYTES: Final = 512
 """Estimated overhead of a problem, in addition to its frames."""
 _MOST_WITH_NEAR: Final = 100
 """The first problems list the nearest requests of the trace; comparing takes time."""
-_LONGEST_MESSAGE: Final = 1_000
 _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 """Maximum size of incomplete frames and open blocks of all clients together."""
 _MOST_DELAYED: Final = 4096
@@ -218,12 +217,8 @@ class TraceServer:
         """The numbers of the clients' open connections."""
         return sorted(each.number for each in self._open)
 
-    def took(self, connection: int, item: Command | Append, outcome: str) -> None:
-        """Records a request for `recent`."""
-        event = item.event_number if isinstance(item, Append) else None
-        self._took(connection, type_of(item), segments_of(item), event, outcome)
-
-    def _took(self, *facts: Any) -> None:
+    def took(self, *facts: Any) -> None:
+        """Records a request for `recent`. facts: of `Taken`, without the number."""
         self.requests += 1
         self.recent.append(Taken(self.requests, *facts))
 
@@ -240,7 +235,7 @@ class TraceServer:
         else:
             outcome = f"answered as call {found.number} of the trace" if found.number else "answered without the trace"
         named = tuple("/".join(filter(None, each)) for each in call.streams)
-        self._took(CONTROLLER, call.rpc, named, None, outcome)
+        self.took(CONTROLLER, call.rpc, named, None, outcome)
         return found or (self.failure if outcome == "refused" else unanswered.sentence)
 
     def missed(self, most: int = 10) -> list[str]:
@@ -472,10 +467,11 @@ class _Conversation(asyncio.Protocol):
         else:
             segment = getattr(item, "segment", "")
             request_id, code = getattr(item, "request_id", 0), ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
-            self._write(encode(ErrorMessage(request_id, segment, unanswered.sentence[:_LONGEST_MESSAGE], code)))
+            self._write(encode(ErrorMessage(request_id, segment, unanswered.sentence, code)))
 
     def _tell(self, item: Command | Append, outcome: str) -> None:
-        self._server.took(self.number, item, outcome)
+        event = item.event_number if isinstance(item, Append) else None
+        self._server.took(self.number, type_of(item), segments_of(item), event, outcome)
 
     def _refuse(self, item: Command | Append) -> None:
         """Answers a request of a client that is to give up: it does if an append is refused, not if a set-up is."""

@@ -10,7 +10,7 @@ of `latency` are additions; `rate`, `bytes`, `average_size`, and the times of `s
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self, TypedDict
+from typing import Annotated, Any, Final, Literal, Self, TypedDict, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
@@ -158,18 +158,10 @@ class HalfOpen(_Toxic):
 
 
 _TYPES: Final[dict[str, type[_Toxic]]] = {
-    "latency": Latency,
-    "bandwidth": Bandwidth,
-    "slow_close": SlowClose,
-    "timeout": Timeout,
-    "reset_peer": ResetPeer,
-    "slicer": Slicer,
-    "limit_data": LimitData,
-    "down": Down,
-    "half_open": HalfOpen,
+    get_args(cls.model_fields["type"].annotation)[0]: cls
+    for cls in (Latency, Bandwidth, SlowClose, Timeout, ResetPeer, Slicer, LimitData, Down, HalfOpen)
 }
-
-
+"""The models by the names of their types."""
 TOXIC_MODELS: Final[dict[str, type[BaseModel]]] = {f"<{each.__name__}>": each for each in _TYPES.values()}
 """The models by their tags in error locations; angle brackets mark tags there."""
 

@@ -174,28 +174,6 @@ async def test_what_a_slow_client_does_not_read_is_left_with_the_store() -> None
         assert await count_bytes(peer.reader) == PIECES * len(PIECE)
 
 
-async def test_what_a_slow_store_does_not_read_is_left_with_the_client() -> None:
-    read_on = asyncio.Event()
-    counted: list[int] = []
-
-    async def reads(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await read_on.wait()
-        counted.append(await count_bytes(reader))
-
-    async with upstream(reads) as store, tap_before(*store) as tap, await connected(tap) as peer:
-        sending = asyncio.create_task(send_pieces(peer.writer))
-        await until(lambda: held(tap) > HIGH_BYTES)
-        for _ in range(20):
-            await asyncio.sleep(0.002)
-            assert held(tap) < 2 * HIGH_BYTES
-        assert not sending.done()
-        read_on.set()
-        await sending
-        peer.writer.write_eof()
-        assert await read_all(peer.reader) == b""
-    assert counted == [PIECES * len(PIECE)]
-
-
 async def test_a_client_that_has_half_closed_still_receives_the_reply(watched: bool) -> None:
     async def answers_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         said = await read_all(reader)
