@@ -141,7 +141,7 @@ class Lane:
         self._on_effects = on_effects
         self._remote = remote
         self._waits = FaultWaits(faults)
-        self._outgoing = OutgoingReplies(faults, store, self._waits, self._reply_is_ready)
+        self._outgoing = OutgoingReplies(faults, store, self._waits, lambda: self._on_effects(self._leave([])))
         self._pending = PendingRequests()
         self._has_ended = False
         self._numbers_are_wrong = False
@@ -520,10 +520,6 @@ class Lane:
         if data:
             effects.append(Send(data, seen))
         return effects
-
-    def _reply_is_ready(self) -> None:
-        """The wait of a reply has ended."""
-        self._on_effects(self._leave([]))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

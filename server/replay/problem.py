@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.server.replay.script import AnyStep, Step, key_of, type_of
@@ -191,10 +191,10 @@ def _alike(mine: Any, its: Any) -> float:
     return 0.0
 
 
-def _common(mine: Any, its: Any, most: int = _MOST_ALIKE) -> int:
+def _common(mine: Any, its: Any) -> int:
     """The length of the common start of two texts."""
-    pairs = enumerate(zip(mine[:most], its[:most], strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(mine), len(its), most))
+    pairs = zip(mine[:_MOST_ALIKE], its[:_MOST_ALIKE], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 # --- appends --------------------------------------------------------------------------------------------------------

@@ -534,12 +534,14 @@ class _Conversation(asyncio.Protocol):
     def _pass(self) -> _Passing:
         if self._passing is None:
             assert self._server.upstream is not None
-            self._passing = _Passing(self._server.upstream, self._write, self._close, self._writable, self._refused)
+            self._passing = _Passing(
+                self._server.upstream,
+                self._write,
+                self._close,
+                self._writable,
+                lambda item, why: self._server.add(problem(self.number, item)._replace(refusal=why)),
+            )
         return self._passing
-
-    def _refused(self, item: Command | Append, why: str) -> None:
-        """The other store has refused a request."""
-        self._server.add(problem(self.number, item)._replace(refusal=why))
 
 
 class _Passing:

@@ -228,7 +228,9 @@ class Inspection:
         if link.client.ended:
             self._forward_end()
         if lane.is_drained:
-            self._drained()
+            deferred, self._when_drained = self._when_drained, []
+            for each in deferred:
+                each()
 
     @staticmethod
     def _hold(side: Side, is_held: bool) -> None:
@@ -297,12 +299,6 @@ class Inspection:
             link.client.reset()
         else:
             self._when_drained.append(link.client.close)
-
-    def _drained(self) -> None:
-        """Runs the actions deferred until all replies were sent."""
-        actions, self._when_drained = self._when_drained, []
-        for each in actions:
-            each()
 
     # --- end of the link --------------------------------------------------------------------------------------------
 

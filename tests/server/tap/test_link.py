@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from segstore.server.tap import TapSettings
 from segstore.server.tap.link import Door, Link
 from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkState
@@ -19,7 +20,7 @@ class FakeTap:
     """What a link asks of its tap."""
 
     upstream_context = recorder = rules = None
-    connect_timeout_s = 1.0
+    settings = TapSettings(store=("there", 1))
     closing = False
     queue: Any = None
 

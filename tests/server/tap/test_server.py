@@ -294,23 +294,6 @@ async def test_a_tap_that_stops_ends_what_is_in_flight_and_leaves_nothing(watche
             await peer.close()
 
 
-async def test_a_recorder_gets_all_bytes_and_which_side_ended(watched: bool) -> None:
-    notes = Notes()
-    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as idle:
-        assert idle.recorder is None
-        tap = TapServer(idle.settings, recorder=notes, faults=watched_faults() if watched else None)
-        async with tap:
-            peer = await connected(tap)
-            host, number = peer.writer.get_extra_info("sockname")[:2]
-            peer.send_bytes(HELLO_BYTES + encode(create()) + b"\0\0")
-            answers = b"".join(encode(each) for each in await peer.receive(2))
-            await peer.close()
-            await until(lambda: notes.ended)
-        assert notes.begun == [{"peer": f"{host}:{number}", "store": f"{mock.host}:{mock.port}"}]
-    assert notes.bytes == {(1, "in"): HELLO_BYTES + encode(create()) + b"\0\0", (1, "out"): answers}
-    assert notes.ended == {1: (Direction.REQUEST, {})}
-
-
 async def test_a_recorder_is_notified_of_a_store_that_closes_and_of_one_that_is_not_there() -> None:
     notes = Notes()
 
