@@ -524,7 +524,7 @@ class Lane:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def end(self, why: str, *, reset: bool = False) -> list[Effect]:
-        """All requests executed before `Finish` are answered, or an action ends the connection."""
+        """Ends the connection. The host calls it once all requests executed before `Finish` are answered."""
         if self._has_ended:
             return []
         self.is_deaf = self._has_ended = True

@@ -141,6 +141,8 @@ def read_script(records: Iterable[Record], left_out: list[str] | None = None) ->
     open_connections: dict[int, _Reading] = {}
     serials = count(1)
     for record in records:
+        # There are four cases: 1. a call, which is read elsewhere; 2. a connection opens or closes; 3. a reply;
+        # 4. a request, or bytes that are none.
         if record.kind is RecordKind.CALL:
             continue
         if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):

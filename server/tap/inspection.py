@@ -198,6 +198,7 @@ class Inspection:
         """Passes queued requests to the lane, in order, until it holds a request; then pauses or resumes reading."""
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
+            # There are three cases: 1. undecoded bytes; 2. runs of appends; 3. a request.
             raw, item = self._backlog.popleft()
             if isinstance(item, bool):
                 if item:

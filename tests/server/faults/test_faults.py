@@ -24,7 +24,6 @@ from segstore.wire import (
     SegmentIsSealed,
     SegmentRead,
     StreamSegmentInfo,
-    WireError,
     WrongHost,
     encode,
 )
@@ -114,13 +113,6 @@ async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_
         assert acknowledged(await peer.receive(1)) == [6]
 
 
-async def test_an_error_after_the_store_has_applied_it_hides_that_it_has(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"error": "WrongHost", "at": "after"})
-        answers = await peer.ask(HELLO, create(), create(request_id=9))
-        assert [each.type_name for each in answers] == ["HELLO", "WRONG_HOST", "SEGMENT_ALREADY_EXISTS"]
-
-
 @pytest.mark.parametrize(("do", "applied"), [("drop", 0), ("drop reply", 1)])
 async def test_a_dropped_request_is_not_executed_and_one_whose_reply_is_dropped_was(
     kind: HostName, do: str, applied: int
@@ -152,18 +144,6 @@ async def test_a_byte_of_a_reply_can_be_changed(kind: HostName) -> None:
         assert answers[0] == Hello(17, 5), "a reply that has no such byte is as it was"
         assert answers[1] == SegmentCreated(4 ^ 3, SEGMENT)
         assert answers[2] == SegmentCreated(1, "scope/stream/1.#epoch.1")
-
-
-async def test_a_truncated_reply_corrupts_the_replies_behind_it(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = CREATE_SEGMENT", do={"truncate": 10})
-        await peer.ask(HELLO)
-        peer.send(create(), *[PONG] * 8)
-        expected = encode(SegmentCreated(1, SEGMENT))[:10] + encode(PONG) * 8
-        async with asyncio.timeout(60):
-            assert await peer.reader.readexactly(len(expected)) == expected
-        with pytest.raises(WireError):
-            peer._decoder.feed(expected + b"\xff" * 64)
 
 
 async def test_a_delayed_request_keeps_back_what_is_behind_it_by_the_clock_of_the_store(kind: HostName) -> None:
