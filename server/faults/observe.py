@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _STEP: Final = 256
 """Requests that are examined in a loop iteration."""
+_LOG_BYTES: Final = 16 * 1024 * 1024
 _REQUEST_BYTES: Final = 700
 _LOOK_S: Final = 0.05
 _ENTRY_BYTES: Final = 200
@@ -321,8 +322,8 @@ class Observed:
 class Observer(Observed):
     """Keeps the most recent requests that pass lanes one by one, and notifies waiters.
 
-    max_bytes: approximate memory limit; the oldest requests are discarded. Their payloads, which are dropped before,
-    have a limit of the same size.
+    The oldest requests are discarded when all take more than `_LOG_BYTES`, approximately. Their payloads, which are
+    dropped before, have a limit of the same size.
 
     Attributes:
         history: the requests of the kept traffic, from which all are read when they are asked for; None if the log has
@@ -330,13 +331,8 @@ class Observer(Observed):
         kept_from: only requests with a greater number are waited for and verified over HTTP; None: none.
     """
 
-    def __init__(
-        self, max_bytes: int = 16 * 1024 * 1024, *, history: History | None = None, kept_from: int | None = 0
-    ) -> None:
-        if max_bytes < _REQUEST_BYTES:
-            raise ValueError(f"max_bytes must be at least {_REQUEST_BYTES}, not {max_bytes}")
+    def __init__(self, *, history: History | None = None, kept_from: int | None = 0) -> None:
         self.observer = self
-        self.max_bytes = max_bytes
         self.history = history
         self.kept_from = kept_from
         self._last = self._forgotten = 0
@@ -380,13 +376,13 @@ class Observer(Observed):
         if seen.payload.size:
             self._with_payload.append(seen)
             self._payload_bytes += seen.payload.size
-        while self._bytes > self.max_bytes and len(self._seen) > 1:
+        while self._bytes > _LOG_BYTES and len(self._seen) > 1:
             oldest = self._seen.popleft()
             self._bytes -= _cost(oldest)
             self._forgotten += 1
             if self._with_payload and self._with_payload[0] is oldest:
                 self._drop_payload()
-        while self._payload_bytes > self.max_bytes:
+        while self._payload_bytes > _LOG_BYTES:
             self._drop_payload()
         self._notify(seen, Stage.RECEIVED)
 

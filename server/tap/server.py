@@ -17,7 +17,6 @@ import errno
 import logging
 import ssl
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -321,9 +320,7 @@ class TapServer(WithFaults):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop(drain_s=1.0)
 
     # --- what a link asks -------------------------------------------------------------------------------------------
