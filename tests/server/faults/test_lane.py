@@ -320,6 +320,7 @@ def test_unknown_bytes_from_the_store_are_sent_in_order_until_the_end(play: Play
     assert play.lane.forward(b"behind it") == []
     play.faults.release("held")
     assert sent(play.take_later()) == ANSWER + b"behind it"
+    assert play.lane.replies_bytes == 0
     play.lane.end("it was asked to")
     assert play.lane.forward(b"too late") == []
 
