@@ -282,8 +282,8 @@ class Lane:
         """Executes a request, or applies its plan's action instead."""
         item, seen, plan = request.item, request.seen, request.plan
         action = plan.action
-        # There are four cases: the action replaces the execution; the writer was refused; a function decides; the
-        # request is executed.
+        # There are four cases: 1. the action replaces the execution; 2. the writer was refused; 3. a function decides;
+        # 4. the request is executed.
         match action:
             case Error(at="before"):
                 return self._refuse(request, action, ask_rules=False)
@@ -465,7 +465,7 @@ class Lane:
             self._close(frames, plan, action, plan.after, effects)
             return
         if action is not None:
-            frames = changed(frames, action)
+            frames = _changed(frames, action)
         if not ask_rules or not self._faults.looks_at_replies:
             self._outgoing.add(frames, seen, plan.after)
             return
@@ -503,7 +503,7 @@ class Lane:
         elif isinstance(action, Error):
             self._outgoing.add([self._error(about, action, effects)], seen, wait)
         else:
-            self._outgoing.add(changed([frame], action, on_reply=True), seen, wait)
+            self._outgoing.add(_changed([frame], action, on_reply=True), seen, wait)
 
     def _note(self, seen: Seen, frames: list[bytes]) -> None:
         """Reports the reply to a request to the observer."""
@@ -551,7 +551,7 @@ class Lane:
         effects += self.end(_reason(plan, action), reset=action.reset)
 
 
-def changed(frames: list[bytes], action: Action | None, *, on_reply: bool = False) -> list[bytes]:
+def _changed(frames: list[bytes], action: Action | None, *, on_reply: bool = False) -> list[bytes]:
     """Returns the frames of a reply after an action; unchanged by an action that is not about replies.
 
     on_reply: the rule matched the reply itself, so that `duplicate` is about the reply.

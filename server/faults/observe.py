@@ -322,8 +322,8 @@ class Observed:
 class Observer(Observed):
     """Keeps the most recent requests that pass lanes one by one, and notifies waiters.
 
-    The oldest requests are discarded when all take more than `_LOG_BYTES`, approximately. Their payloads, which are
-    dropped before, have a limit of the same size.
+    Discards the oldest requests when all take more than about `_LOG_BYTES`. Their payloads, which are dropped before,
+    have a limit of the same size.
 
     Attributes:
         history: the requests of the kept traffic, from which all are read when they are asked for; None if the log has

@@ -290,6 +290,7 @@ def test_an_acknowledgement_may_be_overtaken_if_one_of_its_appends_may(play: Pla
     assert play.take_later() == [], "it leaves behind the replies that are queued"
     play.faults.release("held")
     assert sent(play.take_later()) == ANSWER + acknowledgement(2, 0)
+    assert play.lane.is_drained
 
 
 def test_a_request_that_others_may_overtake_blocks_none_and_counts_while_it_waits(play: Playbook) -> None:
