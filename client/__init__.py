@@ -11,7 +11,6 @@ For work on the protocol below streams there are `ConnectionPool` and its flows,
 `SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by the caller's next step.
 """
 
-from segstore.client.batch import EventRange, EventRangeReader
 from segstore.client.client import Client, connect
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
@@ -61,6 +60,8 @@ from segstore.client.stream import (
     ByteReader,
     ByteWriter,
     Entry,
+    EventRange,
+    EventRangeReader,
     EventReader,
     EventWriter,
     HashedKey,

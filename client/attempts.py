@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
-from types import TracebackType
 
 from segstore.client.config import ClientSettings
 from segstore.client.errors import (
@@ -72,22 +71,23 @@ class Attempts:
         self.failures = 0
         self._since_s = self._began_s = self._refused_s = self._last = None
 
-    def one(self) -> AbstractAsyncContextManager[None]:
-        """Returns a context manager for one attempt; it times out when the total time is used up, at the latest."""
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Runs one attempt; raises RetriesExhausted when the total time is used up, at the latest."""
         self._began_s = now_s = self.now_s()
         if self._since_s is None:
             self._since_s = now_s
-        return _Attempt(self, asyncio.timeout(max(self._since_s + self._limit_ms / 1000 - now_s, 0)))
-
-    def ran_out(self, cause: BaseException) -> RetriesExhausted:
-        """The error for an attempt that used up the total time."""
-        self.failures += 1
-        none = RequestTimedOut(f"there was no answer within {self._limit_ms:.0f} ms", limit=self._limit_ms)
-        none.__cause__ = cause
-        last = self._last or none
-        error = self._exhausted(self._time_setting, last)
-        error.__cause__ = last
-        return error
+        scope = asyncio.timeout(max(self._since_s + self._limit_ms / 1000 - now_s, 0))
+        try:
+            async with scope:
+                yield
+        except TimeoutError as cause:
+            if not scope.expired():
+                raise
+            self.failures += 1
+            none = RequestTimedOut(f"there was no answer within {self._limit_ms:.0f} ms", limit=self._limit_ms)
+            last = self._last or none.caused_by(cause)
+            raise self._exhausted(self._time_setting, last) from last
 
     def failed(self, error: ClientError | None) -> float:
         """Records a failed attempt; returns the delay before the next in seconds, or raises RetriesExhausted.
@@ -157,25 +157,3 @@ class Attempts:
             elapsed_ms=round(elapsed_s * 1000),
             bounded_by=bound,
         )
-
-
-class _Attempt(AbstractAsyncContextManager[None]):
-    """Bounds one attempt. Kept small, because thousands of writers may be set up at once."""
-
-    __slots__ = ("_attempts", "_scope")
-
-    def __init__(self, attempts: Attempts, scope: asyncio.Timeout) -> None:
-        self._attempts = attempts
-        self._scope = scope
-
-    async def __aenter__(self) -> None:
-        await self._scope.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._scope.__aexit__(kind, error, trace)
-        except TimeoutError as cause:
-            exhausted = self._attempts.ran_out(cause)
-            raise exhausted from exhausted.__cause__

@@ -15,24 +15,25 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from segstore.client.batch import EventRange, EventRangeReader, event_ranges
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
 from segstore.client.controller import Access, Controller, ControllerLocations
 from segstore.client.groups import GroupEnd, GroupForm, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
-from segstore.client.metrics import Source
 from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.client.stream import (
     ByteReader,
     ByteWriter,
+    EventRange,
+    EventRangeReader,
     EventReader,
     EventWriter,
     From,
     RevisionedStream,
     Router,
     TransactionWriter,
+    event_ranges,
 )
 from segstore.client.tables import KeyValueTable
 from segstore.client.telemetry import ObservedEventWriter, Telemetry, telemetry_of
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from segstore.client.controller import ControllerChannels
 
 _DEFAULT_PORT = 9090
-_SCRAPE_S = 1.0
-"""How long a reader of metrics waits for the client's loop."""
 
 
 def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
@@ -78,7 +77,6 @@ class Client(ClosedAfter):
     def __init__(
         self, uri: str, settings: ClientSettings, random: Random | None, credentials: Credentials | None = None
     ) -> None:
-        self._uri = uri
         self._endpoints, self._tls = parse_uri(uri)
         if credentials is not None and not hasattr(credentials, "authorization"):
             given = type(credentials).__name__
@@ -91,7 +89,6 @@ class Client(ClosedAfter):
         self._controller: Controller | None = None
         self._locations: dict[Access, ControllerLocations] = {}
         self._telemetry: Telemetry | None = None
-        self._observed: Source | None = None
 
     def open(self) -> None:
         """Prepares the client; connections are opened on first use.
@@ -126,9 +123,6 @@ class Client(ClosedAfter):
             telemetry=self._telemetry,
         )
         self._controller = Controller(self._channels)
-        if self._telemetry is not None and self._telemetry.pools is not None:
-            self._observed = Source(self, timeout_s=_SCRAPE_S)
-            self._telemetry.pools.add(self._uri, self._observed)
 
     # --- shared parts -----------------------------------------------------------------------------------------------
 
@@ -187,7 +181,7 @@ class Client(ClosedAfter):
     ) -> list[EventRange]:
         """Returns the segment ranges between two positions, for `range_reader`, in any process.
 
-        from_, to: "head", "tail", or a cut. Raises as `segstore.client.batch.event_ranges`.
+        from_, to: "head", "tail", or a cut. Raises as `segstore.client.stream.event_ranges`.
         """
         return await event_ranges(self._cluster("READ"), scope, stream, from_, to)
 
@@ -222,9 +216,10 @@ class Client(ClosedAfter):
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
-        from_: where a new group starts: "head", "tail", or a mapping from each stream to "head", "tail" or a cut. to:
-        where it ends, and its readers stop: "tail", the streams' present ends, or a mapping from streams to "tail" or a
-        cut; None for no end. refresh_ms: how often readers of a new group record their positions.
+        streams: names in the group's scope, or "scope/stream". from_: where a new group starts: "head", "tail", or a
+        mapping from streams to "head", "tail" or a cut; other streams start at the head. to: where it ends, and its
+        readers stop: "tail", the streams' present ends, or a mapping from streams to "tail" or a cut; None for no end.
+        refresh_ms: how often readers of a new group record their positions.
         checkpoint_ms: how often they begin a checkpoint; 0 for never. retention: whether the streams keep data that the
         group has not read: "none", "manual" (behind the cuts that `update_retention` reports) or "automatic" (behind
         its last checkpoint). shared_with: the clients whose readers can be in a new group: "java", or "rust" for
@@ -275,8 +270,6 @@ class Client(ClosedAfter):
 
     async def aclose(self) -> None:
         """Closes all connections; pending operations fail. Can be called twice."""
-        if self._telemetry is not None and self._telemetry.pools is not None and self._observed is not None:
-            self._telemetry.pools.remove(self._observed)
         if self._pool is not None:
             await self._pool.aclose()
         if self._channels is not None:

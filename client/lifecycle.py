@@ -15,28 +15,10 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Self, TypeVar
 
 from segstore.client.errors import Closed, RequestTimedOut
 
-
-class _Opens(Protocol):
-    async def open(self) -> None: ...
-
-
-class _Closes(Protocol):
-    async def aclose(self) -> None: ...
-
-
-class _Frees(Protocol):
-    def close(self) -> None: ...
-
-
-class _Flushes(_Closes, Protocol):
-    async def abort(self) -> None: ...
-
-
-P = TypeVar("P", bound=_Opens)
 T = TypeVar("T")
 A = ParamSpec("A")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -101,46 +83,39 @@ class OpenedBefore(OfOneLoop):
 
     __slots__ = ()
 
-    async def __aenter__(self: P) -> P:
-        await self.open()
+    async def __aenter__(self) -> Self:
+        await self.open()  # type: ignore[attr-defined]  # of the derived class
         return self
 
 
-class _Entered(OfOneLoop):
+class ClosedAfter(OfOneLoop):
+    """Calls `aclose` on exit."""
+
     __slots__ = ()
 
     async def __aenter__(self) -> Self:
         return self
 
-
-class ClosedAfter(_Entered):
-    """Calls `aclose` on exit."""
-
-    __slots__ = ()
-
-    async def __aexit__(self: _Closes, *_: object) -> None:
-        await self.aclose()
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()  # type: ignore[attr-defined]
 
 
-class FreedAfter(_Entered):
+class FreedAfter(ClosedAfter):
     """Calls the synchronous `close` on exit."""
 
     __slots__ = ()
 
-    async def __aexit__(self: _Frees, *_: object) -> None:
-        self.close()
+    async def __aexit__(self, *_: object) -> None:
+        self.close()  # type: ignore[attr-defined]
 
 
-class FlushedAfter(_Entered):
+class FlushedAfter(ClosedAfter):
     """For writers: calls `aclose`, which flushes, on exit, or `abort` if the block raised."""
 
     __slots__ = ()
 
-    async def __aexit__(self: _Flushes, kind: object, *_: object) -> None:
-        if kind is None:
-            await self.aclose()
-        else:
-            await self.abort()
+    async def __aexit__(self, *raised: object) -> None:
+        await (self.aclose() if raised[0] is None else self.abort())  # type: ignore[attr-defined]
 
 
 def not_open(what: str, *, closed: bool, **facts: Any) -> Closed:

@@ -52,7 +52,7 @@ METRICS: Final[dict[str, _Described]] = {
 """Metrics by field of `PoolMetrics`."""
 
 
-class Source:
+class _Source:
     """The metrics of one client, readable from any thread. Must be created in the client's event loop."""
 
     def __init__(self, client: Client, timeout_s: float) -> None:
@@ -92,13 +92,13 @@ class Collector:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, _Source] = {}
 
     def add(self, client: Client, *, name: str) -> None:
         """Adds an open client; must be called in its event loop. Raises ValueError if the name is taken."""
         if name in self._sources:
             raise ValueError(f"client {name!r} is already registered: each needs its own name")
-        self._sources[name] = Source(client, self._timeout_s)
+        self._sources[name] = _Source(client, self._timeout_s)
 
     def remove(self, name: str) -> None:
         """Removes a client; a no-op if the name is unknown."""

@@ -4,8 +4,8 @@ They are recorded if the program has set up a provider of traces or metrics befo
 package is not used. Names follow OpenTelemetry's semantic conventions for messaging and RPC.
 
 Spans: `send` for each `write` and `flush` of an event writer, `receive` for each read that a reader hands to its user,
-and each call to a controller. Metrics: durations of these operations, numbers of events, and the numbers of the pool
-(`segstore.client.metrics`), summed over clients of one URI.
+and each call to a controller. Metrics: durations of these operations, and numbers of events. The numbers of the pool
+are in `segstore.client.metrics`.
 
 Invariants: the provider is looked up once for each client; without a provider, no operation is observed. Payloads,
 routing keys and tokens are not recorded. Events have no headers, so the context of a trace does not travel with them.
@@ -16,25 +16,21 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
-from segstore.client.cluster import Cluster
 from segstore.client.lifecycle import frequent
-from segstore.client.metrics import METRICS, Source
-from segstore.client.stream import EventWriter, Router
+from segstore.client.stream import EventWriter
 from segstore.wire.controller_api import SERVICE
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from opentelemetry.metrics import Meter
     from opentelemetry.trace import Span, Tracer
 
 _NAME: Final = "segstore.client"
 _SYSTEM: Final = {"messaging.system": "pravega"}
-_UNITS: Final = {"bytes_in_flight": "By", "bytes_in": "By", "bytes_out": "By"}
 
 
 def _provider(package: str, name: str) -> tuple[ModuleType, Any] | None:
@@ -54,10 +50,8 @@ class Telemetry:
     def __init__(self, traces: tuple[ModuleType, Any] | None, metrics: tuple[ModuleType, Any] | None) -> None:
         self._trace = None if traces is None else traces[0]
         self._tracer: Tracer | None = None if traces is None else traces[1].get_tracer(_NAME)
-        self.pools: Pools | None = None
         self._durations = self._sent = self._consumed = self._calls = None
         if metrics is not None:
-            self.pools = Pools.of(*metrics)
             meter: Meter = metrics[1].get_meter(_NAME)
             self._durations = meter.create_histogram(
                 "messaging.client.operation.duration", "s", "Duration of operations of writers and readers."
@@ -171,18 +165,9 @@ class Receiving:
 class ObservedEventWriter(EventWriter):
     """An event writer with spans and metrics. A `flush` covers the events submitted before it."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        scope: str,
-        stream: str,
-        *,
-        telemetry: Telemetry,
-        lazy_start: bool = False,
-        router: Router | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(cluster, scope, stream, lazy_start=lazy_start, router=router, name=name)
+    def __init__(self, *of_writer: Any, telemetry: Telemetry, **options: Any) -> None:
+        """of_writer, options: as for `EventWriter`."""
+        super().__init__(*of_writer, **options)
         self._telemetry = telemetry
         self._submitted = 0
 
@@ -204,43 +189,3 @@ class ObservedEventWriter(EventWriter):
             return await super().flush()
         with self._telemetry.sending(self._name, count):
             return await super().flush()
-
-
-class Pools:
-    """The numbers of the pools of open clients, as instruments of one meter provider."""
-
-    _known: Final[WeakKeyDictionary[Any, Pools]] = WeakKeyDictionary()
-
-    def __init__(self, observation: type[Observation], meter: Meter) -> None:
-        self._observation = observation
-        self._sources: list[tuple[str, Source]] = []
-        for field, described in METRICS.items():
-            create = meter.create_observable_counter if described.counts else meter.create_observable_up_down_counter
-            name = f"{_NAME}.{described.name}"
-            create(name, [self._callback(field)], unit=_UNITS.get(field, "1"), description=described.help)
-
-    @classmethod
-    def of(cls, module: ModuleType, provider: Any) -> Pools:
-        """Returns the pools of a provider, whose instruments cannot be removed and so are made once."""
-        found = cls._known.get(provider)
-        if found is None:
-            found = cls._known[provider] = cls(module.Observation, provider.get_meter(_NAME))
-        return found
-
-    def add(self, uri: str, source: Source) -> None:
-        """Adds an open client."""
-        self._sources.append((uri, source))
-
-    def remove(self, source: Source) -> None:
-        """Removes a client; a no-op if it is unknown."""
-        self._sources = [each for each in self._sources if each[1] is not source]
-
-    def _callback(self, field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            totals: dict[str, int] = {}
-            for uri, source in self._sources:
-                numbers, _age_s = source.read()
-                totals[uri] = totals.get(uri, 0) + getattr(numbers, field)
-            return [self._observation(total, {"server.address": uri}) for uri, total in totals.items()]
-
-        return observe

@@ -598,7 +598,7 @@ def segstore_explore() -> testing.Explore:
 
     The client is a function, which runs in a thread of its own, or a coroutine function. It is given a fresh store for
     each run; a function may only use the store's addresses, and must not hold the interpreter lock while it waits.
-    Options are as for `segstore.explore.explorer.explore`, which an async test awaits itself.
+    Options are as for `segstore.explore.explore`, which an async test awaits itself.
     """
     import asyncio
     import inspect
@@ -610,7 +610,7 @@ def segstore_explore() -> testing.Explore:
     def run(client: Callable[..., Any], **options: Unpack[ExploreOptions]) -> Exploration:
         __tracebackhide__ = True
         made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
-        WouldBlock.check("segstore_explore", "segstore.explore.explorer.explore(…)")
+        WouldBlock.check("segstore_explore", "segstore.explore.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:
             return pool.submit(asyncio.run, explore(made, **options)).result()

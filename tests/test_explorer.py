@@ -9,11 +9,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from segstore.explore import explore, explore_command, explore_trace, words_of
-from segstore.explore.command import names_place
-from segstore.explore.explorer import CutPoint
+from segstore.explore import CutPoint, explore, explore_command, explore_trace, names_place, words_of
 from segstore.server import MockSegmentStore
-from segstore.server.replay import read_script
 from segstore.traces import TraceClient
 from segstore.wire import (
     AppendSetup,
@@ -32,7 +29,6 @@ from segstore.wire import (
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
-from tests.server.traffic import record
 
 WRITER = UUID(int=7)
 
@@ -214,16 +210,6 @@ async def test_a_dialogue_that_is_not_good_is_refused() -> None:
 
 
 # --- traces -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_recorded_dialogue_can_be_explored(tmp_path: Path) -> None:
-    async def client(host: str, port: int) -> None:
-        await TraceClient(read_script(requests(5))).run(host, port)
-
-    async with MockSegmentStore() as mock:
-        recorded = await record(tmp_path / "good.wtrace", client, mock)
-    found = await explore_trace(recorded, match="type = APPEND_BLOCK_END")
-    assert (found.findings, found.runs) == ([], 16)
 
 
 async def test_tables_may_hold_something_else_in_each_run() -> None:

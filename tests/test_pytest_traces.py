@@ -394,7 +394,7 @@ def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest
 
         @pytest.mark.asyncio
         async def test_a_coroutine_awaits_it_itself(segstore_explore):
-            with pytest.raises(WouldBlock, match="segstore.explore.explorer.explore"):
+            with pytest.raises(WouldBlock, match="segstore.explore.explore"):
                 segstore_explore(careless_too)
     """)
     passed(suite.runpytest_inprocess(*STRICT), 3)

@@ -38,16 +38,6 @@ def edited(records: list[Record], kind: type, **changes: object) -> list[Record]
     return found
 
 
-async def test_a_store_like_the_recorded_one_answers_the_same(recorded: list[Record]) -> None:
-    async with MockSegmentStore(long_poll_s=0.05) as mock:
-        found = await drive(recorded, mock.host, mock.port)
-    assert found.differences == []
-    assert found.requests == sum(
-        each.direction is Direction.REQUEST and each.kind is RecordKind.FRAME for each in recorded
-    )
-    assert found.replies > 12
-
-
 async def test_the_requests_that_are_made_are_those_of_the_trace(recorded: list[Record], tmp_path: Path) -> None:
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         again = await record(tmp_path / "again.wtrace", lambda host, port: drive(recorded, host, port), mock)
@@ -125,19 +115,6 @@ async def test_a_token_that_is_given_is_that_of_all_requests() -> None:
         found = await drive(trace, mock.host, mock.port, access=Access(token="another"))
     sent = [decode(each.data) for each in found.records if each.direction is Direction.REQUEST and each.kind == 0]
     assert [each.delegation_token for each in sent] == ["another", "another"]  # type: ignore[attr-defined]
-
-
-async def test_an_unexpected_reply_is_a_difference() -> None:
-    trace = [
-        Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
-        Record(1, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
-    ]
-    async with MockSegmentStore() as mock:
-        mock.faults.add("type = HELLO", do="duplicate reply")
-        found = await drive(trace, mock.host, mock.port)
-    assert [str(each) for each in found.differences] == [
-        "record 2, connection 1, the reply: HELLO came, and nothing was expected"
-    ]
 
 
 async def test_two_stores_that_are_alike_do_not_differ_and_others_do(recorded: list[Record]) -> None:

@@ -77,13 +77,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         retention: GroupRetention = "none",
         shared_with: GroupForm = "java",
     ) -> None:
-        """streams: the streams of a new group, as names in its scope or as "scope/stream".
+        """state_locations: of the group's own stream or table; the cluster's locations are for stream segments.
 
-        from_: where a new group starts; streams missing from a mapping start at the head. to: where it ends; None for
-        no end. refresh_ms: how often readers of a new group record their positions. checkpoint_ms: how often they begin
-        a checkpoint; 0 for never. retention: whether the streams keep unread data. shared_with: the form of a new
-        group; "rust" has no ends, checkpoints and retention. state_locations: of the group's own stream or table; the
-        cluster's locations are for stream segments.
+        The options are as for `Client.reader_group`.
         """
         for part in (scope, name):
             if not part or "/" in part:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
@@ -39,32 +39,6 @@ GroupForm = Literal["java", "rust"]
 """The clients that share a group with this client: in Java, or in Rust and the Python package `pravega`."""
 
 
-class GroupStore(Protocol):
-    """Where a group's state is kept. Its methods raise NoSuchStream or SegmentMissing if it is not kept there."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Where the state is, for errors."""
-
-    async def fetch(self) -> GroupState | None:
-        """Returns the newest state; None if no client has written the first state."""
-
-    async def initialise(self, initial: InitialState) -> GroupState:
-        """Writes the first state, unless another client has; returns the state."""
-
-    async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
-        """Writes the updates that `decide` returns, which is called again on a conflict; returns the new state."""
-
-    async def compact_if_due(self) -> GroupState | None:
-        """Compacts the state now and then, so that new readers read less; returns the state if it did."""
-
-    async def delete(self) -> None:
-        """Deletes the group."""
-
-    async def aclose(self) -> None:
-        """Releases the flows. Can be called twice."""
-
-
 class SharedGroup:
     """The state of one group.
 
@@ -85,12 +59,12 @@ class SharedGroup:
         self.form: GroupForm | None = None
         self._log = GroupLog(cluster, locations, scope, name, recovers=recovers)
         table = GroupTable(cluster, locations, scope, name, recovers=recovers)
-        self._stores: dict[GroupForm, GroupStore] = {"java": self._log, "rust": table}
+        self._stores: dict[GroupForm, GroupLog | GroupTable] = {"java": self._log, "rust": table}
         self._close_s = cluster.pool.settings.close_timeout_ms / 1000
         self._lock = asyncio.Lock()
 
     @property
-    def _store(self) -> GroupStore:
+    def _store(self) -> GroupLog | GroupTable:
         return self._stores[self.form or "java"]
 
     @property
@@ -242,9 +216,11 @@ class SharedGroup:
 
     async def compact_if_due(self) -> None:
         """Compacts the state now and then, so that new readers read less."""
+        if self.form == "rust":
+            return  # a store compacts its tables itself
         async with self._lock:
             with self._missing_as_no_group():
-                self.state = await self._store.compact_if_due() or self.state
+                self.state = await self._log.compact_if_due() or self.state
 
     async def delete(self) -> None:
         """Deletes the group. Raises NoSuchReaderGroup."""

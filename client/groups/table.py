@@ -116,9 +116,6 @@ class GroupTable:
             if not missing.details.get("retried"):  # a retried call may itself have deleted it
                 raise
 
-    async def compact_if_due(self) -> None:
-        """Does nothing: a store compacts its tables itself."""
-
     async def aclose(self) -> None:
         """Releases the flows. Can be called twice."""
         self._requests.close()

@@ -1,6 +1,7 @@
 """Stream clients: event and byte readers and writers, transactions, revisioned streams and synchronizers."""
 
 from segstore.client.stream.byte_stream import ByteReader, ByteWriter
+from segstore.client.stream.event_ranges import EventRange, EventRangeReader, event_ranges
 from segstore.client.stream.event_reader import EventReader, From, StreamEvent, check_cut, check_cut_with, tail_of
 from segstore.client.stream.event_writer import EventWriter
 from segstore.client.stream.events import EventAssembler, EventDecoder, FramedEvent, frame_event
@@ -17,6 +18,8 @@ __all__ = [
     "Entry",
     "EventAssembler",
     "EventDecoder",
+    "EventRange",
+    "EventRangeReader",
     "EventReader",
     "EventWriter",
     "FramedEvent",
@@ -37,6 +40,7 @@ __all__ = [
     "TransactionWriter",
     "check_cut",
     "check_cut_with",
+    "event_ranges",
     "frame_event",
     "tail_of",
 ]

@@ -53,6 +53,7 @@ from segstore.wire import (
     Command,
     ConditionalAttributeUpdate,
     ConditionalBlockEnd,
+    ConditionalCheckFailed,
     CreateTransientSegment,
     DataAppended,
     DeleteSegment,
@@ -240,12 +241,11 @@ class _Sequence:
         self._target = target
         self._token = token
         self._writer_id: Final = uuid4()
-        self._loop = asyncio.get_running_loop()
         self._error: ClientError | None = None
         self._asked: int | None = None
         self._reply: Command | None = None
         self._acked = -1
-        self._wake: asyncio.Future[None] | None = None
+        self._came = asyncio.Event()
         self._transient = ""
         self._merging = False
 
@@ -359,12 +359,9 @@ class _Sequence:
     async def _wait(self, otherwise: str) -> None:
         """Waits for the next event. Raises RequestTimedOut, and the error that ended the sequence."""
         self._check()
-        self._wake = self._loop.create_future()
-        try:
-            async with self._within(otherwise):
-                await self._wake
-        finally:
-            self._wake = None
+        self._came.clear()
+        async with self._within(otherwise):
+            await self._came.wait()
         self._check()
 
     def _within(self, otherwise: str) -> AbstractAsyncContextManager[None]:
@@ -376,28 +373,24 @@ class _Sequence:
         if self.flow.closed and self._reply is None:
             raise ConnectionLost(f"the connection to {self.endpoint} is gone", endpoint=self.endpoint)
 
-    def _wake_up(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
     # --- replies ----------------------------------------------------------------------------------------------------
 
     def on_reply(self, reply: Command) -> None:
         if type(reply) is DataAppended:
             if reply.writer_id == self._writer_id:
                 self._acked = max(self._acked, reply.event_number)
-                self._wake_up()
+                self._came.set()
             else:
                 self.on_lost(ProtocolViolation(f"{self.endpoint} acknowledges another writer", endpoint=self.endpoint))
         elif self._asked is not None and reply.request_id == self._asked:  # type: ignore[attr-defined]  # replies have
             self._reply = reply
-            self._wake_up()
-        elif reply.is_failure:
+            self._came.set()
+        elif reply.is_failure or type(reply) is ConditionalCheckFailed:  # the reference does not count that as one
             self.on_lost(self.refused(reply))
 
     def on_lost(self, error: ClientError) -> None:
         self._error = self._error or error
-        self._wake_up()
+        self._came.set()
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 

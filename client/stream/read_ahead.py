@@ -13,11 +13,14 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from segstore.client.errors import ClientError, ProtocolViolation
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
+
+if TYPE_CHECKING:
+    from segstore.client.telemetry import Receiving
 
 
 class Placed(Protocol):
@@ -25,14 +28,6 @@ class Placed(Protocol):
 
     @property
     def offset(self) -> int: ...
-
-
-class ReadObserver(Protocol):
-    """Notified when the user of a buffer waits, and once per read when its events are returned."""
-
-    def waits(self) -> None: ...
-
-    def took(self, segment: Any, count: int) -> None: ...
 
 
 E = TypeVar("E", bound=Placed)
@@ -60,7 +55,7 @@ class ReadAhead(Generic[K, E, M]):
 
     __slots__ = ("_limit", "_observer", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
 
-    def __init__(self, limit_bytes: int, observer: ReadObserver | None = None) -> None:
+    def __init__(self, limit_bytes: int, observer: Receiving | None = None) -> None:
         self.current: list[E] = []
         self.held_bytes = 0
         self.error: ClientError | None = None

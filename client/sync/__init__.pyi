@@ -30,7 +30,6 @@ from segstore.client import StateSynchronizer as AsyncStateSynchronizer
 from segstore.client import TimeWindows as AsyncTimeWindows
 from segstore.client import Transaction as AsyncTransaction
 from segstore.client import TransactionWriter as AsyncTransactionWriter
-from segstore.client.batch import EventRange
 from segstore.client.config import ClientSettings
 from segstore.client.connection import Credentials, Endpoint, PoolMetrics
 from segstore.client.controller import Access, StreamConfig, StreamCut, Successor, TableConfig, TransactionStatus
@@ -48,7 +47,7 @@ from segstore.client.groups import (
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import WriterStats
 from segstore.client.serializers import Serializer
-from segstore.client.stream import Entry, FramedEvent, From, Revision, Router, StateRules, StreamEvent
+from segstore.client.stream import Entry, EventRange, FramedEvent, From, Revision, Router, StateRules, StreamEvent
 from segstore.client.sync.proxies import EnteredProxy, OpenedClient, Proxy
 from segstore.client.tables import IterationOptions, Key, TableEntry, TableKey, Version
 from segstore.client.tables import TableIterator as AsyncTableIterator
@@ -219,7 +218,7 @@ class Client(OpenedClient):
     def event_ranges(self, scope: str, stream: str, *, from_: From = "head", to: From = "tail") -> list[EventRange]:
         """Returns the segment ranges between two positions, for `range_reader`, in any process.
 
-        from_, to: "head", "tail", or a cut. Raises as `segstore.client.batch.event_ranges`.
+        from_, to: "head", "tail", or a cut. Raises as `segstore.client.stream.event_ranges`.
         """
 
     def range_reader(self, wanted: EventRange) -> EventRangeReader:
@@ -249,9 +248,10 @@ class Client(OpenedClient):
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
-        from_: where a new group starts: "head", "tail", or a mapping from each stream to "head", "tail" or a cut. to:
-        where it ends, and its readers stop: "tail", the streams' present ends, or a mapping from streams to "tail" or a
-        cut; None for no end. refresh_ms: how often readers of a new group record their positions.
+        streams: names in the group's scope, or "scope/stream". from_: where a new group starts: "head", "tail", or a
+        mapping from streams to "head", "tail" or a cut; other streams start at the head. to: where it ends, and its
+        readers stop: "tail", the streams' present ends, or a mapping from streams to "tail" or a cut; None for no end.
+        refresh_ms: how often readers of a new group record their positions.
         checkpoint_ms: how often they begin a checkpoint; 0 for never. retention: whether the streams keep data that the
         group has not read: "none", "manual" (behind the cuts that `update_retention` reports) or "automatic" (behind
         its last checkpoint). shared_with: the clients whose readers can be in a new group: "java", or "rust" for

@@ -85,7 +85,7 @@ class TableIterator(Generic[T]):
         cursor = self._cursors[number]
         segment, (first, last) = cursor.segment, cursor.bounds
         read = segment.entries if self._with_values else segment.keys
-        items, _ = await read(self._page, first=first, last=last)
+        items = await read(self._page, first, last)
         before = b""
         for item in items:
             if not first <= item.key <= last or item.key <= before:

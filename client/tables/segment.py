@@ -18,7 +18,6 @@ from segstore.wire import (
     Command,
     CreateTableSegment,
     DeleteTableSegment,
-    GetTableSegmentInfo,
     ReadTable,
     ReadTableEntries,
     ReadTableEntriesDelta,
@@ -36,7 +35,6 @@ from segstore.wire import (
     TableKeysRead,
     TableKeysRemoved,
     TableRead,
-    TableSegmentInfo,
     TableValue,
     UpdateTableEntries,
 )
@@ -88,12 +86,9 @@ class TableSegment:
         """Creates the segment. key_bytes: length of all keys, 0 for variable. Raises SegmentExists."""
         await self._ask(SegmentCreated, lambda id_, token: CreateTableSegment(id_, self.name, False, key_bytes, token))
 
-    async def delete(self, *, must_be_empty: bool = False) -> None:
-        """Deletes the segment. Raises SegmentMissing, and ConditionFailed if it must be empty and is not."""
-        await self._ask(SegmentDeleted, lambda id_, token: DeleteTableSegment(id_, self.name, must_be_empty, token))
-
-    async def info(self) -> TableSegmentInfo:
-        return await self._ask(TableSegmentInfo, lambda id_, token: GetTableSegmentInfo(id_, self.name, token))
+    async def delete(self) -> None:
+        """Deletes the segment. Raises SegmentMissing."""
+        await self._ask(SegmentDeleted, lambda id_, token: DeleteTableSegment(id_, self.name, False, token))
 
     async def update(self, items: Sequence[Item]) -> list[int]:
         """Sets entries atomically; returns their versions. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
@@ -123,23 +118,19 @@ class TableSegment:
                 raise ProtocolViolation(f"{self.name} returned a key that was not requested", segment=self.name)
         return [None if item.version == NOT_EXISTS else item for item in found]
 
-    async def keys(
-        self, count: int, *, first: bytes = b"", last: bytes = b"", token: bytes = b""
-    ) -> tuple[list[Item], bytes]:
-        """Returns a page of keys and the token of the next. first, last: bounds; fixed-length keys only."""
-        args = TableIteratorArgs(token, b"", first, last)
-        reply = await self._ask(TableKeysRead, lambda id_, access: ReadTableKeys(id_, self.name, access, count, args))
-        return [Item(bytes(each.data), each.key_version) for each in reply.keys], bytes(reply.continuation_token)
+    async def keys(self, count: int, first: bytes, last: bytes) -> list[Item]:
+        """Returns the first keys, of fixed length, between two bounds."""
+        args = TableIteratorArgs(b"", b"", first, last)
+        reply = await self._ask(TableKeysRead, lambda id_, token: ReadTableKeys(id_, self.name, token, count, args))
+        return [Item(bytes(each.data), each.key_version) for each in reply.keys]
 
-    async def entries(
-        self, count: int, *, first: bytes = b"", last: bytes = b"", token: bytes = b""
-    ) -> tuple[list[Item], bytes]:
+    async def entries(self, count: int, first: bytes, last: bytes) -> list[Item]:
         """Like `keys`, with values."""
-        args = TableIteratorArgs(token, b"", first, last)
+        args = TableIteratorArgs(b"", b"", first, last)
         reply = await self._ask(
-            TableEntriesRead, lambda id_, access: ReadTableEntries(id_, self.name, access, count, args)
+            TableEntriesRead, lambda id_, token: ReadTableEntries(id_, self.name, token, count, args)
         )
-        return _items(reply.entries), bytes(reply.continuation_token)
+        return _items(reply.entries)
 
     async def delta(self, position: int, count: int) -> Delta:
         """Returns up to `count` changes from a position."""

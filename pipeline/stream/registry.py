@@ -73,7 +73,7 @@ class Registry:
     async def _entries(self, first: bytes, last: bytes) -> AsyncIterator[Item]:
         while True:  # continue after the last key: fixed-key tables have no other token
             try:
-                page, _ = await self._table.entries(_PAGE, first=first, last=last)
+                page = await self._table.entries(_PAGE, first, last)
             except SegmentMissing:
                 return
             if page and page[-1].key < first:

@@ -34,13 +34,12 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.faults.changes import changed, refusal
 from segstore.server.faults.decisions import NO_PLAN, Plan, Wait
 from segstore.server.faults.functions import FaultRequest
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
 from segstore.server.faults.pending import PendingRequests, PlannedReply
-from segstore.server.faults.rules import Call, Close, Drop, Duplicate, Error
+from segstore.server.faults.rules import Call, Close, Corrupt, Drop, Duplicate, Error, Truncate
 from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
     COMMANDS,
@@ -142,9 +141,8 @@ class Lane:
         self._on_effects = on_effects
         self._remote = remote
         self._waits = FaultWaits(faults)
-        self._outgoing = OutgoingReplies(faults, store, self._waits, self._reply_is_ready)
+        self._outgoing = OutgoingReplies(faults, store, self._waits, lambda: self._on_effects(self._leave([])))
         self._pending = PendingRequests()
-        self._waiting = 0
         self._has_ended = False
         self._numbers_are_wrong = False
         self._refused: dict[_WriterKey, Error | None] = {}
@@ -167,7 +165,7 @@ class Lane:
     @property
     def has_waiting_requests(self) -> bool:
         """Whether a request waits, overtakable or not."""
-        return self._waiting > 0
+        return self.requests_bytes > 0
 
     @property
     def is_full(self) -> bool:
@@ -239,7 +237,6 @@ class Lane:
         kept, size = owned(item)
         cost = WAITING_BYTES + (len(raw) or size)
         self.requests_bytes += cost
-        self._waiting += 1
         self.is_blocked = self.is_blocked or not wait.overtake
         self._waits.add(wait, partial(self._go_on, Execute(seen, plan, kept, raw), cost))
         return []
@@ -268,22 +265,15 @@ class Lane:
                 task.cancel()
         elif task is not None or handle.is_held:
             self.requests_bytes += cost
-            self._waiting += 1
             self.is_blocked = True
             hold = Wait(holds=(handle.rule,))
-            resume = partial(self._function_is_over, request, handle, cost)
-            handle.waits(self._waits.add(hold, resume, task), task)
+            handle.waits(self._waits.add(hold, lambda: self._go_on(_decided(request, handle), cost), task), task)
             return []
         return self._act(_decided(request, handle))
-
-    def _function_is_over(self, request: Execute, handle: FaultRequest, cost: int) -> None:
-        """The hold by a function has ended."""
-        self._go_on(_decided(request, handle), cost)
 
     def _go_on(self, request: Execute, cost: int) -> None:
         """The wait of a request has ended."""
         self.requests_bytes -= cost
-        self._waiting -= 1
         if not request.plan.before.overtake:
             self.is_blocked = False
         self._on_effects([] if self.is_deaf else self._act(request))
@@ -292,16 +282,9 @@ class Lane:
         """Executes a request, or applies its plan's action instead."""
         item, seen, plan = request.item, request.seen, request.plan
         action = plan.action
-        if type(item) is Append and self._refused and not _replaces_request(action):
-            key = item.segment, item.writer_id.bytes
-            if key in self._refused:
-                error = self._refused[key]
-                if error is None:
-                    return self._finish(f"an append of writer {item.writer_id}, whose set-up was refused")
-                return self._refuse(request, error, ask_rules=True)
+        # There are four cases: 1. the action replaces the execution; 2. the writer was refused; 3. a function decides;
+        # 4. the request is executed.
         match action:
-            case Call():
-                return self._call(request, action)
             case Error(at="before"):
                 return self._refuse(request, action, ask_rules=False)
             case Drop(drop="request"):
@@ -309,7 +292,15 @@ class Lane:
             case Close(close="before", reset=False):
                 return self._finish(_reason(plan, action))
             case Close(close="before"):
-                return self._end(_reason(plan, action), reset=True)
+                return self.end(_reason(plan, action), reset=True)
+        if type(item) is Append and (key := (item.segment, item.writer_id.bytes)) in self._refused:
+            error = self._refused[key]
+            if error is None:
+                return self._finish(f"an append of writer {item.writer_id}, whose set-up was refused")
+            return self._refuse(request, error, ask_rules=True)
+        match action:
+            case Call():
+                return self._call(request, action)
             case Close() if seen.type_name in _OF_WRITERS:
                 self.is_deaf = True  # what is behind it would be stored, too
         if isinstance(item, SetupAppend):
@@ -322,7 +313,7 @@ class Lane:
         effects: list[Effect] = []
         frame = self._error(asked.seen, error, effects)
         self._note(asked.seen, [frame])
-        self._instead.append((self._pending.mark(), frame, asked.seen, asked.plan, ask_rules))
+        self._instead.append((self._pending.mark, frame, asked.seen, asked.plan, ask_rules))
         self.is_deaf = self.is_deaf or self._numbers_are_wrong
         self._answer_instead(effects)
         return self._leave(effects)
@@ -338,10 +329,16 @@ class Lane:
 
     def _error(self, seen: Seen, action: Error, effects: list[Effect]) -> bytes:
         """Returns the frame of an error that replaces the store's reply; the writer must be set up again."""
-        reply = refusal(action, seen)
-        writer = seen.writer_id
-        if seen.type_name in _OF_WRITERS and writer is not None and _refuses_writer(reply):
-            segment = seen.segments[0] if seen.segments else ""
+        segment, writer = next(iter(seen.segments), ""), seen.writer_id
+        reply = action.reply(
+            request_id=seen.request_id or 0,
+            segment=segment,
+            writer_id=writer,
+            number=seen.event_number if seen.event_number >= 0 else seen.offset,
+            message=seen.type_name,
+        )
+        refuses_writer = reply.is_failure and type(reply) is not ConditionalCheckFailed
+        if seen.type_name in _OF_WRITERS and writer is not None and refuses_writer:
             key, is_append = (segment, writer.bytes), seen.type_name != "SETUP_APPEND"
             effects.append(Forget(segment, writer))
             if is_append or self._remote:
@@ -468,7 +465,7 @@ class Lane:
             self._close(frames, plan, action, plan.after, effects)
             return
         if action is not None:
-            frames = changed(frames, action)
+            frames = _changed(frames, action)
         if not ask_rules or not self._faults.looks_at_replies:
             self._outgoing.add(frames, seen, plan.after)
             return
@@ -506,7 +503,7 @@ class Lane:
         elif isinstance(action, Error):
             self._outgoing.add([self._error(about, action, effects)], seen, wait)
         else:
-            self._outgoing.add(changed([frame], action, on_reply=True), seen, wait)
+            self._outgoing.add(_changed([frame], action, on_reply=True), seen, wait)
 
     def _note(self, seen: Seen, frames: list[bytes]) -> None:
         """Reports the reply to a request to the observer."""
@@ -524,15 +521,14 @@ class Lane:
             effects.append(Send(data, seen))
         return effects
 
-    def _reply_is_ready(self) -> None:
-        """The wait of a reply has ended."""
-        self._on_effects(self._leave([]))
-
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self, why: str) -> list[Effect]:
-        """All requests executed before `Finish` are answered."""
-        return self._end(why, reset=False)
+    def end(self, why: str, *, reset: bool = False) -> list[Effect]:
+        """Ends the connection. The host calls it once all requests executed before `Finish` are answered."""
+        if self._has_ended:
+            return []
+        self.is_deaf = self._has_ended = True
+        return [*self._leave([]), End(why, reset)]
 
     def drop_waiting(self) -> None:
         """The peer is gone: cancels all waits, and drops the requests and replies that wait, now or later."""
@@ -540,7 +536,7 @@ class Lane:
         self._outgoing.clear()
         self._on_effects = lambda _: None  # the host refers to this: without a cycle both are freed at once
         self.is_blocked = False
-        self.requests_bytes = self._waiting = 0
+        self.requests_bytes = 0
 
     def _finish(self, why: str) -> list[Effect]:
         if self._has_ended:
@@ -552,13 +548,33 @@ class Lane:
         """Ends the connection instead of sending a reply, or within the reply."""
         if action.reply_bytes:
             self._outgoing.add([b"".join(frames)[: action.reply_bytes]], (), wait)
-        effects += self._end(_reason(plan, action), reset=action.reset)
+        effects += self.end(_reason(plan, action), reset=action.reset)
 
-    def _end(self, why: str, *, reset: bool) -> list[Effect]:
-        if self._has_ended:
+
+def _changed(frames: list[bytes], action: Action | None, *, on_reply: bool = False) -> list[bytes]:
+    """Returns the frames of a reply after an action; unchanged by an action that is not about replies.
+
+    on_reply: the rule matched the reply itself, so that `duplicate` is about the reply.
+    """
+    match action:
+        case Drop():
             return []
-        self.is_deaf = self._has_ended = True
-        return [*self._leave([]), End(why, reset)]
+        case Duplicate(duplicate=what) if on_reply or what == "reply":
+            return [each for each in frames for _ in range(2)]
+        case Corrupt(corrupt=at, xor=xor):
+            return [_corrupted(each, at, xor) for each in frames]
+        case Truncate(truncate=length):
+            return [each[:length] for each in frames if length]
+    return frames
+
+
+def _corrupted(frame: bytes, at: int, xor: int) -> bytes:
+    """Returns the frame with one byte changed; unchanged if it is too short."""
+    if not -len(frame) <= at < len(frame):
+        return frame
+    corrupted = bytearray(frame)
+    corrupted[at] ^= xor
+    return bytes(corrupted)
 
 
 def _reason(plan: Plan, action: Close) -> str:
@@ -568,19 +584,6 @@ def _reason(plan: Plan, action: Close) -> str:
 def _writer_of(seen: Seen) -> _WriterKey:
     assert seen.writer_id is not None
     return seen.segments[0] if seen.segments else "", seen.writer_id.bytes
-
-
-def _refuses_writer(reply: Command) -> bool:
-    """Whether the store drops the writer with this reply."""
-    return reply.is_failure and type(reply) is not ConditionalCheckFailed
-
-
-def _replaces_request(action: Action | None) -> bool:
-    """Whether an action replaces the execution of a request."""
-    match action:
-        case Error(at="before") | Close(close="before") | Drop(drop="request"):
-            return True
-    return False
 
 
 def _decided(request: Execute, handle: FaultRequest) -> Execute:

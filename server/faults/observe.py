@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _STEP: Final = 256
 """Requests that are examined in a loop iteration."""
+_LOG_BYTES: Final = 16 * 1024 * 1024
 _REQUEST_BYTES: Final = 700
 _LOOK_S: Final = 0.05
 _ENTRY_BYTES: Final = 200
@@ -120,15 +121,12 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     def time_ns(self) -> int:
         return round((self.received_s - self.started_s) * 1e9)
 
+    def reached_s(self, stage: Stage) -> Any:
+        """Returns the time when it reached a stage; None if it has not."""
+        return getattr(self, f"{stage.value}_s")
+
     def reached(self, stage: Stage) -> bool:
-        match stage:
-            case Stage.APPLIED:
-                return self.applied_s is not None
-            case Stage.REFUSED:
-                return self.refused_s is not None
-            case Stage.REPLIED:
-                return self.replied_s is not None
-        return True
+        return self.reached_s(stage) is not None
 
 
 def request_seen(
@@ -309,7 +307,7 @@ class Observed:
                 while is_pending and not waiter.done.done():
                     earlier, is_pending = await log.since(since)
                     reached = (each for each in earlier if each.reached(wanted))
-                    for each in sorted(reached, key=lambda each: _when(each, wanted)):
+                    for each in sorted(reached, key=lambda each: each.reached_s(wanted)):
                         waiter.take(each)
                     if is_pending:
                         await asyncio.wait((waiter.done,), timeout=_LOOK_S)
@@ -324,7 +322,7 @@ class Observed:
 class Observer(Observed):
     """Keeps the most recent requests that pass lanes one by one, and notifies waiters.
 
-    max_bytes: approximate memory limit; the oldest requests are discarded. Their payloads, which are dropped before,
+    Discards the oldest requests when all take more than about `_LOG_BYTES`. Their payloads, which are dropped before,
     have a limit of the same size.
 
     Attributes:
@@ -333,13 +331,8 @@ class Observer(Observed):
         kept_from: only requests with a greater number are waited for and verified over HTTP; None: none.
     """
 
-    def __init__(
-        self, max_bytes: int = 16 * 1024 * 1024, *, history: History | None = None, kept_from: int | None = 0
-    ) -> None:
-        if max_bytes < _REQUEST_BYTES:
-            raise ValueError(f"max_bytes must be at least {_REQUEST_BYTES}, not {max_bytes}")
+    def __init__(self, *, history: History | None = None, kept_from: int | None = 0) -> None:
         self.observer = self
-        self.max_bytes = max_bytes
         self.history = history
         self.kept_from = kept_from
         self._last = self._forgotten = 0
@@ -383,13 +376,13 @@ class Observer(Observed):
         if seen.payload.size:
             self._with_payload.append(seen)
             self._payload_bytes += seen.payload.size
-        while self._bytes > self.max_bytes and len(self._seen) > 1:
+        while self._bytes > _LOG_BYTES and len(self._seen) > 1:
             oldest = self._seen.popleft()
             self._bytes -= _cost(oldest)
             self._forgotten += 1
             if self._with_payload and self._with_payload[0] is oldest:
                 self._drop_payload()
-        while self._payload_bytes > self.max_bytes:
+        while self._payload_bytes > _LOG_BYTES:
             self._drop_payload()
         self._notify(seen, Stage.RECEIVED)
 
@@ -463,9 +456,7 @@ class Observer(Observed):
 
         Raises FilterError; ValueError for a filter that no request can match.
         """
-        wanted = stage_of(stage)
-        parsed = _parsed(match)
-        holds = _of_requests(match if parsed is None else parsed)
+        holds, wanted = _of_requests(match), stage_of(stage)
         found: list[Seen] = []
         async with self._looking:  # one step per loop iteration, however many callers there are
             requests, _ = await self.since(since)
@@ -498,11 +489,6 @@ def _cost(seen: Seen) -> int:
         texts += 4 * (len(call.message) + len(call.details))
         texts += sum(_ENTRY_BYTES + len(key) + len(value) for key, value in call.metadata.items())
     return _REQUEST_BYTES + texts
-
-
-def _when(seen: Seen, stage: Stage) -> float:
-    found = {Stage.APPLIED: seen.applied_s, Stage.REFUSED: seen.refused_s, Stage.REPLIED: seen.replied_s}.get(stage)
-    return seen.received_s if found is None else found
 
 
 def _parsed(match: str | Filter) -> Filter | None:

@@ -38,6 +38,7 @@ class PendingRequests:
     Attributes:
         planned: for how many of them the rules have a plan.
         has_runs: whether appends were added together since the last `separate`.
+        mark: the number of requests added so far, for `all_answered`.
     """
 
     def __init__(self) -> None:
@@ -46,15 +47,15 @@ class PendingRequests:
         self._requests: Requests[tuple[int, PlannedReply]] = Requests(_MOST_PENDING)
         self._prompt: dict[int, int] = {}
         self._prompt_count = 0
-        self._count = 0
+        self.mark = 0
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def add(self, item: Command | Append, asked: PlannedReply) -> bool:
         """Remembers a request; returns False if all earlier requests were dropped."""
-        self._count += 1
-        room = self._requests.add(item, (self._count, asked))
+        self.mark += 1
+        room = self._requests.add(item, (self.mark, asked))
         if not room:
             self._prompt.clear()
             self._prompt_count = self.planned = 0
@@ -71,10 +72,10 @@ class PendingRequests:
 
         first: the first append; later appends differ in their numbers and the request id.
         """
-        self._count += 1
+        self.mark += 1
         self.has_runs = True
         self._is_prompt(len(appends))
-        self._requests.add_appends(writer, appends, (self._count, PlannedReply(first, NO_PLAN)))
+        self._requests.add_appends(writer, appends, (self.mark, PlannedReply(first, NO_PLAN)))
 
     def separate(self) -> None:
         """Splits appends that were added together, so that each append is matched with its reply."""
@@ -95,7 +96,7 @@ class PendingRequests:
         self._requests.separate(each_of)
 
     def _is_prompt(self, appends: int) -> None:
-        self._prompt[self._count] = appends
+        self._prompt[self.mark] = appends
         self._prompt_count += appends
 
     @property
@@ -117,10 +118,6 @@ class PendingRequests:
             if asked.plan is not NO_PLAN:
                 self.planned -= 1
         return [asked for _, asked in found]
-
-    def mark(self) -> int:
-        """The number of requests added so far, for `all_answered`."""
-        return self._count
 
     def all_answered(self, mark: int) -> bool:
         """Whether all requests added before `mark` are answered, reads apart."""

@@ -39,7 +39,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from segstore.server.config import PlainName
 from segstore.server.faults.near import What
-from segstore.server.toxics import Milliseconds, Toxic, check_names
+from segstore.server.toxics import Milliseconds, Toxic
 from segstore.wire import COMMANDS, WireError, encode
 from segstore.wire.controller_api import STATUSES
 from segstore.wire.names import MAX_INT64
@@ -76,13 +76,6 @@ class Ok(_Action):
     """Serves the request normally. Used in stacks."""
 
     ok: Literal[True] = True
-
-    @field_validator("ok", mode="before")
-    @classmethod
-    def _check_truth(cls, given: Any) -> Any:
-        if given is not True:  # 1 equals it
-            raise ValueError("it must be true")
-        return given
 
 
 class Error(_Action):
@@ -458,7 +451,9 @@ class Rule(BaseModel):
         return given
 
     @model_validator(mode="after")
-    def _fits(self) -> Rule:
+    def _check_consistency(self) -> Rule:
+        if self.on == "reply" and any(isinstance(each, Call) for each in self.do):
+            raise ValueError("a function takes requests: on: request")
         if self.filter is not None:
             check_possible(self.filter, self.on)
         if self.about_calls and self.store:
@@ -497,12 +492,6 @@ class Rule(BaseModel):
         except FilterError as error:
             raise ValueError(str(error)) from error
         return given
-
-    @model_validator(mode="after")
-    def _check_functions(self) -> Rule:
-        if self.on == "reply" and any(isinstance(each, Call) for each in self.do):
-            raise ValueError("a function takes requests: on: request")
-        return self
 
     @cached_property
     def filter(self) -> Filter | None:
@@ -545,17 +534,11 @@ class FaultSettings(BaseModel):
     rules: tuple[Rule, ...] = ()
     toxics: tuple[Toxic, ...] = ()
 
-    @field_validator("rules")
+    @field_validator("rules", "toxics")
     @classmethod
-    def _check_consistency(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        names = Counter(each.name for each in given if each.name)
-        twice = next((name for name, count in names.items() if count > 1), None)
+    def _check_names(cls, given: tuple[Rule | Toxic, ...], info: ValidationInfo) -> tuple[Rule | Toxic, ...]:
+        names = Counter(each.name if isinstance(each, Rule) else each.known_as for each in given)
+        twice = next((name for name, count in names.items() if name and count > 1), None)
         if twice is not None:
-            raise ValueError(f"two rules have the name {twice!r}")
-        return given
-
-    @field_validator("toxics")
-    @classmethod
-    def _check_unique_names(cls, given: tuple[Toxic, ...]) -> tuple[Toxic, ...]:
-        check_names(given)
+            raise ValueError(f"two {info.field_name} have the name {twice!r}")
         return given

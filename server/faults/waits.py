@@ -13,27 +13,26 @@ from segstore.server.faults.faults import Faults, Waiting
 
 
 class FaultWaits:
-    """The pending waits of one connection. Its owner calls `clear` when the connection is closed."""
+    """The pending waits of one connection. Its owner calls `clear` when the connection is closed.
+
+    Attributes:
+        is_cleared: whether the connection is closed.
+    """
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._pending: set[Waiting] = set()
-        self._cleared = False
-
-    @property
-    def is_cleared(self) -> bool:
-        """Whether the connection is closed."""
-        return self._cleared
+        self.is_cleared = False
 
     def add(self, wait: Wait, resume: Callable[[], object], task: asyncio.Task[None] | None = None) -> Waiting | None:
         """Calls `resume` when the wait ends, possibly at once. After `clear`, returns None and never calls it.
 
         task: the function that a hold waits for; it is cancelled with the wait.
         """
-        return None if self._cleared else Waiting(self._faults, wait, resume, self._pending, task)
+        return None if self.is_cleared else Waiting(self._faults, wait, resume, self._pending, task)
 
     def clear(self) -> None:
         """Cancels all waits; nothing is called back afterwards."""
-        self._cleared = True
+        self.is_cleared = True
         for waiting in tuple(self._pending):
             waiting.cancel()

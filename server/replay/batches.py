@@ -164,7 +164,6 @@ class Batches:
             run.steps.popleft()
         if found.left:
             run.made(found.last, item.event_number, found.left)
-        if found.left:
             run.done_bytes = len(_append(found.last).data) - found.left
             run.done_number = item.event_number
         else:

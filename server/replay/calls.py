@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import grpc
 
-from segstore.server.replay.near import NearMiss, in_words, likeness, nearest
+from segstore.server.replay.problem import NearMiss, in_words, likeness, nearest
 from segstore.server.replay.script import first_unused
 from segstore.wire.controller_api import METHODS
 from segstore.wire.printable import printable

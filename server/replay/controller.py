@@ -53,15 +53,10 @@ _MOST_SEGMENTS: Final = 20_000
 """Maximum number of segments of all streams together. It is derived from numbers in names, which may be arbitrary."""
 
 
-def named_segments(steps: Iterable[Step]) -> list[SegmentName]:
-    """Returns the segments named by the requests of a trace, without repetition, in order of appearance."""
-    found = dict.fromkeys(name for step in steps for name in segments_of(step.item))
-    return [SegmentName.parse(name) for name in found if name]
-
-
 def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller:
     """A controller that sends clients to host:port, where a `TraceServer` answers from these steps."""
-    names = named_segments(steps)
+    segments = dict.fromkeys(name for step in steps for name in segments_of(step.item))
+    names = [SegmentName.parse(each) for each in segments if each]
     transactions = list(dict.fromkeys(each.transaction_id for each in names if each.transaction_id is not None))
     state, now_ms = State(), wall_clock_ms()
     sizes: dict[tuple[str, str], int] = {}
@@ -84,8 +79,8 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
         )
     known = [each.int & (1 << 96) - 1 for each in transactions]
     others = count(1 + max((each & (1 << 64) - 1 for each in known), default=0))
-    segments = ReplayedSegments(Endpoint(host, port), _lengths(steps))
-    return Controller(segments, state=state, transaction_ids=chain(known, others))
+    admin = ReplayedSegments(Endpoint(host, port), _lengths(steps))
+    return Controller(admin, state=state, transaction_ids=chain(known, others))
 
 
 def _lengths(steps: Iterable[Step]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.replay.batches import Batches, as_acknowledged
-from segstore.server.replay.near import NearMiss, described, near_misses
+from segstore.server.replay.problem import NearMiss, described, near_misses
 from segstore.server.replay.script import ScriptedReply, Step, first_unused, key_of, read_script, type_of
 from segstore.wire import (
     AppendSetup,

@@ -7,13 +7,17 @@ the last request that it answers; a reply that answers no request, or does not d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from segstore.wire import Command, WireError
 from segstore.wire.blocks import Append, AppendBlockDecoder
 from segstore.wire.owned import owned
 from segstore.wire.protocol import Requests
 from segstore.wire.trace import Direction, Exchange, Record, RecordKind, unpack_data
+
+if TYPE_CHECKING:
+    from segstore.server.replay.calls import CallStep
 
 
 class ScriptedReply(NamedTuple):
@@ -68,14 +72,10 @@ class Step:
         return self.cut is not None and not self.cut.done and self in self.cut.lost
 
 
-class _Used(Protocol):
-    used: int
+AnyStep = TypeVar("AnyStep", Step, "CallStep")
 
 
-S = TypeVar("S", bound=_Used)
-
-
-def first_unused(steps: Iterable[S]) -> S | None:
+def first_unused(steps: Iterable[AnyStep]) -> AnyStep | None:
     """Returns the first unmatched step, else the last step; None without steps."""
     last = None
     for last in steps:
@@ -137,7 +137,42 @@ def read_script(records: Iterable[Record], left_out: list[str] | None = None) ->
     left_out: receives connection and reason for each client record without a request: partial frames, frames that do
     not decode, and appends that break the rules of blocks, such as appends of a writer that was not set up.
     """
-    return _Script([] if left_out is None else left_out).read(records)
+    steps: list[Step] = []
+    open_connections: dict[int, _Reading] = {}
+    serials = count(1)
+    for record in records:
+        # There are four cases: 1. a call, which is read elsewhere; 2. a connection opens or closes; 3. a reply;
+        # 4. a request, or bytes that are none.
+        if record.kind is RecordKind.CALL:
+            continue
+        if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
+            ended = open_connections.pop(record.connection, None)  # a reused number is another connection
+            if ended is not None and record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY:
+                ended.closed_by_store()
+            continue
+        reading = open_connections.setdefault(record.connection, _Reading())
+        exchange = Exchange(record, 0)
+        command = exchange.command
+        if record.direction is Direction.REPLY:
+            answered = [] if command is None else reading.requests.answered(command)
+            step = answered[-1] if answered else reading.last
+            if step is not None:
+                step.replies.append(ScriptedReply(record.data, record.ts_ns - step.ts_ns))
+            continue
+        try:
+            if command is None:
+                raise exchange.error or WireError(f"{len(record.data)} bytes that are not a frame")
+            item = reading.blocks.feed(command)
+        except WireError as error:  # no store answers that
+            if left_out is not None:
+                left_out.append(f"on connection {record.connection}: {error}")
+            continue
+        if item is not None:
+            reading.serial = reading.serial or next(serials)
+            reading.last = Step(len(steps) + 1, reading.serial, owned(item)[0], record.ts_ns)
+            steps.append(reading.last)
+            reading.requests.add(item, reading.last)
+    return steps
 
 
 class _Reading:
@@ -149,51 +184,12 @@ class _Reading:
         self.requests: Requests[Step] = Requests()
         self.last: Step | None = None
 
-
-class _Script:
-    def __init__(self, left_out: list[str]) -> None:
-        self.steps: list[Step] = []
-        self._left_out = left_out
-        self._open: dict[int, _Reading] = {}
-        self._serial = 0
-
-    def read(self, records: Iterable[Record]) -> list[Step]:
-        for record in records:
-            if record.kind is RecordKind.CALL:
-                continue
-            if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
-                ended = self._open.pop(record.connection, None)  # a reused number is another connection
-                by_store = record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY
-                if ended is not None and ended.last is not None and by_store:
-                    ended.last.closes = True
-                    if lost := list(ended.requests):
-                        cut = ended.last.cut = ConnectionCut(lost)
-                        for each in lost:
-                            each.cut = cut
-                continue
-            reading = self._open.setdefault(record.connection, _Reading())
-            seen = Exchange(record, 0)
-            command = seen.command
-            if record.direction is Direction.REPLY:
-                answered = [] if command is None else reading.requests.answered(command)
-                step = answered[-1] if answered else reading.last
-                if step is not None:
-                    step.replies.append(ScriptedReply(record.data, record.ts_ns - step.ts_ns))
-            else:
-                try:
-                    if command is None:
-                        raise seen.error or WireError(f"{len(record.data)} bytes that are not a frame")
-                    self._request(reading, command, record.ts_ns)
-                except WireError as error:
-                    self._left_out.append(f"on connection {record.connection}: {error}")
-        return self.steps
-
-    def _request(self, reading: _Reading, command: Command, ts_ns: int) -> None:
-        """Adds a request. Raises WireError if it breaks the rules of append blocks, as no store answers that."""
-        item = reading.blocks.feed(command)
-        if item is not None:
-            if not reading.serial:
-                self._serial = reading.serial = self._serial + 1
-            reading.last = Step(len(self.steps) + 1, reading.serial, owned(item)[0], ts_ns)
-            self.steps.append(reading.last)
-            reading.requests.add(item, reading.last)
+    def closed_by_store(self) -> None:
+        """The store has closed the connection: requests without a reply are lost."""
+        if self.last is None:
+            return
+        self.last.closes = True
+        if lost := list(self.requests):
+            cut = self.last.cut = ConnectionCut(lost)
+            for each in lost:
+                each.cut = cut

@@ -75,13 +75,12 @@ _PROBLEM_BYTES: Final = 512
 """Estimated overhead of a problem, in addition to its frames."""
 _MOST_WITH_NEAR: Final = 100
 """The first problems list the nearest requests of the trace; comparing takes time."""
-_LONGEST_MESSAGE: Final = 1_000
 _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 """Maximum size of incomplete frames and open blocks of all clients together."""
 _MOST_DELAYED: Final = 4096
 """While this many replies to a client are delayed, the client is not read."""
 _STEP: Final = 64
-"""Frames of a client that are decoded, or requests that are answered, before other clients have their turn."""
+"""Requests of a client that are answered before other clients have their turn."""
 _RECENT: Final = 20
 _NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
@@ -218,12 +217,8 @@ class TraceServer:
         """The numbers of the clients' open connections."""
         return sorted(each.number for each in self._open)
 
-    def took(self, connection: int, item: Command | Append, outcome: str) -> None:
-        """Records a request for `recent`."""
-        event = item.event_number if isinstance(item, Append) else None
-        self._took(connection, type_of(item), segments_of(item), event, outcome)
-
-    def _took(self, *facts: Any) -> None:
+    def took(self, *facts: Any) -> None:
+        """Records a request for `recent`. facts: of `Taken`, without the number."""
         self.requests += 1
         self.recent.append(Taken(self.requests, *facts))
 
@@ -240,7 +235,7 @@ class TraceServer:
         else:
             outcome = f"answered as call {found.number} of the trace" if found.number else "answered without the trace"
         named = tuple("/".join(filter(None, each)) for each in call.streams)
-        self._took(CONTROLLER, call.rpc, named, None, outcome)
+        self.took(CONTROLLER, call.rpc, named, None, outcome)
         return found or (self.failure if outcome == "refused" else unanswered.sentence)
 
     def missed(self, most: int = 10) -> list[str]:
@@ -335,8 +330,6 @@ class _Conversation(asyncio.Protocol):
         self._timers: deque[asyncio.TimerHandle] = deque()
         self._last_at = 0.0
         self._passing: _Passing | None = None
-        # Received bytes, not decoded yet from `_at` on. `_items`, decoded and not yet answered, are views of them.
-        self._data, self._at = b"", 0
         self._items: deque[Command | Append] = deque()
         self._broken: WireError | None = None
         self._has_ended = self._scheduled = False
@@ -357,7 +350,6 @@ class _Conversation(asyncio.Protocol):
         self._timers.clear()
         self._transport = None
         self._items.clear()
-        self._data = b""
         self._hold(0)
         if self._passing is not None:
             self._passing.close()
@@ -387,15 +379,23 @@ class _Conversation(asyncio.Protocol):
         await self._closed
 
     def data_received(self, data: bytes) -> None:
-        self._data, self._at = (self._data[self._at :] + data if self._is_behind() else data), 0
+        if self._broken is None:
+            commands = self._intact(self._decoder.feed, data)
+            self._items.extend(owned(each)[0] for each in self._intact(self._blocks.feed_all, commands))
+            self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
         self._advance()
+
+    def _intact(self, feed: Callable[[Any], Iterable[Any]], given: Any) -> Iterable[Any]:
+        """Returns the results of a decoder; after an error, the results before it."""
+        try:
+            return feed(given)
+        except WireError as error:
+            self._broken = error
+            return error.decoded
 
     def eof_received(self) -> bool:
         self._has_ended = True
-        return self._is_behind() or bool(self._timers)
-
-    def _is_behind(self) -> bool:
-        return bool(self._items) or self._at < len(self._data) or self._broken is not None
+        return bool(self._items or self._timers) or self._broken is not None
 
     def _advance_soon(self) -> None:
         if not self._scheduled:
@@ -412,33 +412,19 @@ class _Conversation(asyncio.Protocol):
                 transport.pause_reading()
                 return
             if self._items:
-                self._take(owned(self._items.popleft())[0])
-            elif self._broken is not None or (self._has_ended and not self._is_behind()):
+                self._take(self._items.popleft())
+            elif self._broken is not None or self._has_ended:
                 if self._timers:
                     return  # each delayed reply comes here again
                 if self._broken is not None and not self._server.failure:
                     self._server.add(broken(self.number, self._broken))
                 self._close()
-            elif self._is_behind():
-                self._decode()
             else:
-                self._data, self._at = b"", 0
-                self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
                 transport.resume_reading()
                 return
         if transport is not None:
             transport.pause_reading()
             self._advance_soon()
-
-    def _decode(self) -> None:
-        """Decodes the next `_STEP` frames."""
-        try:
-            commands = self._decoder.feed(self._data, start=self._at, most=_STEP)
-            self._at = self._decoder.position
-            items: Any = self._blocks.feed_all(commands)
-        except WireError as error:
-            items, self._broken, self._at = error.decoded, error, len(self._data)
-        self._items.extend(items)
 
     def _hold(self, size: int) -> None:
         server = self._server
@@ -448,6 +434,8 @@ class _Conversation(asyncio.Protocol):
             self._transport.abort()
 
     def _take(self, item: Command | Append) -> None:
+        # There are four cases: 1. the server has failed; 2. a Hello that the trace lacks; 3. the trace answers; 4. it
+        # does not, and `missing` says what is done.
         server = self._server
         if server.failure:
             self._tell(item, "refused")
@@ -481,10 +469,11 @@ class _Conversation(asyncio.Protocol):
         else:
             segment = getattr(item, "segment", "")
             request_id, code = getattr(item, "request_id", 0), ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
-            self._write(encode(ErrorMessage(request_id, segment, unanswered.sentence[:_LONGEST_MESSAGE], code)))
+            self._write(encode(ErrorMessage(request_id, segment, unanswered.sentence, code)))
 
     def _tell(self, item: Command | Append, outcome: str) -> None:
-        self._server.took(self.number, item, outcome)
+        event = item.event_number if isinstance(item, Append) else None
+        self._server.took(self.number, type_of(item), segments_of(item), event, outcome)
 
     def _refuse(self, item: Command | Append) -> None:
         """Answers a request of a client that is to give up: it does if an append is refused, not if a set-up is."""
@@ -547,12 +536,14 @@ class _Conversation(asyncio.Protocol):
     def _pass(self) -> _Passing:
         if self._passing is None:
             assert self._server.upstream is not None
-            self._passing = _Passing(self._server.upstream, self._write, self._close, self._writable, self._refused)
+            self._passing = _Passing(
+                self._server.upstream,
+                self._write,
+                self._close,
+                self._writable,
+                lambda item, why: self._server.add(problem(self.number, item)._replace(refusal=why)),
+            )
         return self._passing
-
-    def _refused(self, item: Command | Append, why: str) -> None:
-        """The other store has refused a request."""
-        self._server.add(problem(self.number, item)._replace(refusal=why))
 
 
 class _Passing:

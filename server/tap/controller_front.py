@@ -101,11 +101,6 @@ class ControllerFront(Handler):
         await self._in_flight.begin()
         return self
 
-    @property
-    def _own(self) -> messages.NodeUri:
-        own = Endpoint(self._published_host, self.port)
-        return messages.NodeUri(endpoint=own.named_host, port=own.port)
-
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
@@ -222,7 +217,9 @@ class ControllerFront(Handler):
             elif method == _CONTROLLERS:
                 found = messages.ServerResponse.FromString(message)
                 if found.nodeURI:
-                    message = messages.ServerResponse(nodeURI=[self._own]).SerializeToString()
+                    own = Endpoint(self._published_host, self.port)
+                    uri = messages.NodeUri(endpoint=own.named_host, port=own.port)
+                    message = messages.ServerResponse(nodeURI=[uri]).SerializeToString()
         except (DecodeError, ValueError) as error:
             log.warning("the answer to %s is forwarded unchanged: %s", method, error)
         return message

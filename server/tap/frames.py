@@ -87,6 +87,8 @@ class FrameSplitter:
             if runs:
                 pieces.append(ReceivedBytes(data[at:stop], runs))
                 at = stop
+        # There are five cases: 1. the rest of a frame of an unknown type; 2. an incomplete header; 3. an invalid
+        # length; 4. a frame of a known type, whole or not; 5. the start of a frame of an unknown type.
         while at < end:
             self.has_more = len(pieces) >= most
             if self.has_more:

@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.faults import End, Execute, Finish, Lane, Send
 from segstore.server.tap.frames import FindRuns, FrameSplitter
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from segstore.server.faults import Effect, Faults, Seen
     from segstore.server.recording import RecordedConnection
+    from segstore.server.tap.link import Link
     from segstore.server.tap.side import Side
     from segstore.wire import Command
 
@@ -54,30 +55,13 @@ _HELD: Final = "held by fault rules"
 _ENDING: Final = (LinkState.DRAINING, LinkState.CLOSING, LinkState.CLOSED)
 
 
-class Inspected(Protocol):
-    """The link whose traffic is inspected."""
-
-    state: LinkState
-    client: Side
-    store: Side
-    peer: str
-
-    def hold(self, size: int) -> None: ...
-    def pass_end(self, side: Side) -> None: ...
-    def end_by(self, side: Side, exc: Exception | None) -> None: ...
-    def cut(self, why: str) -> None: ...
-    def log_end(self, why: str) -> None: ...
-
-
 class Inspection:
     """The lane of a link, with the decoders that feed it.
 
     store: number of the store. recorded: as for `Lane`.
     """
 
-    def __init__(
-        self, link: Inspected, faults: Faults, *, store: int, recorded: RecordedConnection | None = None
-    ) -> None:
+    def __init__(self, link: Link, faults: Faults, *, store: int, recorded: RecordedConnection | None = None) -> None:
         self._link = link
         self._scheduled: asyncio.Handle | None = None
         self._toxics = faults.toxics
@@ -214,6 +198,7 @@ class Inspection:
         """Passes queued requests to the lane, in order, until it holds a request; then pauses or resumes reading."""
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
+            # There are three cases: 1. undecoded bytes; 2. runs of appends; 3. a request.
             raw, item = self._backlog.popleft()
             if isinstance(item, bool):
                 if item:
@@ -244,7 +229,9 @@ class Inspection:
         if link.client.ended:
             self._forward_end()
         if lane.is_drained:
-            self._drained()
+            deferred, self._when_drained = self._when_drained, []
+            for each in deferred:
+                each()
 
     @staticmethod
     def _hold(side: Side, is_held: bool) -> None:
@@ -313,12 +300,6 @@ class Inspection:
             link.client.reset()
         else:
             self._when_drained.append(link.client.close)
-
-    def _drained(self) -> None:
-        """Runs the actions deferred until all replies were sent."""
-        actions, self._when_drained = self._when_drained, []
-        for each in actions:
-            each()
 
     # --- end of the link --------------------------------------------------------------------------------------------
 

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.recording import RecordedConnection
 from segstore.server.tap.inspection import Inspection
@@ -29,8 +28,7 @@ from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import LASTING_BYTES, Direction
 
 if TYPE_CHECKING:
-    from segstore.server.faults import Faults
-    from segstore.server.recording import Recorder
+    from segstore.server.tap.server import TapServer
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +50,8 @@ def _received(recorded: RecordedConnection, data: bytes) -> None:
 class Door:
     """The tap's port for one store.
 
-    number: the store's number, from 0, in the order in which the tap learned of the stores.
+    upstream: the store's own address. number: the store's number, from 0, in the order in which the tap learned of the
+    stores.
 
     Attributes:
         address: the tap's address for the store's clients.
@@ -62,19 +61,14 @@ class Door:
 
     admin_address = None
 
-    def __init__(self, store: Endpoint, number: int) -> None:
-        self.store = store
+    def __init__(self, upstream: Endpoint, number: int) -> None:
+        self.upstream = upstream
         self.number = number
         self.address = Endpoint("", 0)
         self.server: asyncio.Server | None = None
         self.is_tap_until_s = -inf
         self.connections: set[Link] = set()
         self._totals = {"connections": 0, "bytes_in": 0, "bytes_out": 0}
-
-    @property
-    def upstream(self) -> Endpoint:
-        """The store's own address."""
-        return self.store
 
     @property
     def is_tap(self) -> bool:
@@ -109,22 +103,6 @@ class Door:
         return totals, {"connections_open": len(self.connections), "outstanding_bytes": held}
 
 
-class LinkContext(Protocol):
-    """Objects shared by all links of a tap; see `TapServer`."""
-
-    connect_timeout_s: float
-    upstream_context: ssl.SSLContext | None
-    recorder: Recorder | None
-    rules: Faults | None
-    links: set[Link]
-    closing: bool
-
-    def over(self, link: Link) -> None: ...
-    def made(self, door: Door, side: Side) -> bool: ...
-    def lost(self, side: Side) -> None: ...
-    def hold(self, link: Link, size: int) -> None: ...
-
-
 class Link:
     """A client's connection and its connection to the store.
 
@@ -139,12 +117,12 @@ class Link:
     admin = False
     writers = waiting_reads = None
 
-    def __init__(self, tap: LinkContext, door: Door) -> None:
+    def __init__(self, tap: TapServer, door: Door) -> None:
         self._tap = tap
         self._door = door
         self.state = LinkState.CONNECTING
         self.client = Side(self, Direction.REQUEST, "client")
-        self.store = Side(self, Direction.REPLY, f"store {door.store}")
+        self.store = Side(self, Direction.REPLY, f"store {door.upstream}")
         self.client.other, self.store.other = self.store, self.client
         self.peer = ""
         self.number: int | None = None
@@ -177,7 +155,7 @@ class Link:
         if side is self.client:
             self._begin(side)
         if not leads_out:
-            self.end(f"the store at {self._door.store} is the tap itself")
+            self.end(f"the store at {self._door.upstream} is the tap itself")
         if side is self.client:
             return
         self._move(LinkEvent.CONNECTED)
@@ -188,10 +166,10 @@ class Link:
     def _begin(self, client: Side) -> None:
         assert client.transport is not None
         self.peer = _peer(client.transport.get_extra_info("peername"))
-        log.debug("connection from %s to the store at %s opened", self.peer, self._door.store)
+        log.debug("connection from %s to the store at %s opened", self.peer, self._door.upstream)
         recorder, rules = self._tap.recorder, self._tap.rules
         if recorder is not None:
-            recorded = self._recorded = RecordedConnection(recorder, peer=self.peer, store=str(self._door.store))
+            recorded = self._recorded = RecordedConnection(recorder, peer=self.peer, store=str(self._door.upstream))
             self.number = recorded.number
             client.note = partial(_received, recorded)
             self.store.note = lambda data: recorded.sent((data,))
@@ -206,7 +184,7 @@ class Link:
         if self._tap.closing or self._door.is_tap:
             self.end("the tap shuts down" if self._tap.closing else "the store is the tap itself")
             return
-        self._connecting = asyncio.create_task(self._connect(), name=f"segstore tap connects to {self._door.store}")
+        self._connecting = asyncio.create_task(self._connect(), name=f"segstore tap connects to {self._door.upstream}")
         self._connecting.add_done_callback(self._tried)
 
     def _tried(self, _: asyncio.Task[None]) -> None:
@@ -215,20 +193,20 @@ class Link:
         self._finish_if_closed()
 
     async def _connect(self) -> None:
-        host, port = self._door.store
+        (host, port), timeout_s = self._door.upstream, self._tap.settings.connect_timeout_s
         try:
-            async with asyncio.timeout(self._tap.connect_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await asyncio.get_running_loop().create_connection(
                     lambda: self.store, host, port, ssl=self._tap.upstream_context
                 )
         except (OSError, ValueError, OverflowError) as error:  # the latter two for an invalid address from a controller
-            reason = str(error) or f"it did not answer in {self._tap.connect_timeout_s:g} s"
-            why = f"the store at {self._door.store} cannot be reached: {reason}"
+            reason = str(error) or f"it did not answer in {timeout_s:g} s"
+            why = f"the store at {self._door.upstream} cannot be reached: {reason}"
             log.warning("connection from %s closed: %s", self.peer, why)
             self.end(why)
         except Exception:
-            log.exception("connecting to %s failed with an unexpected error", self._door.store)
-            self.end(f"the store at {self._door.store} cannot be reached")
+            log.exception("connecting to %s failed with an unexpected error", self._door.upstream)
+            self.end(f"the store at {self._door.upstream} cannot be reached")
 
     # --- data -------------------------------------------------------------------------------------------------------
 

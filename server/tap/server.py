@@ -17,7 +17,6 @@ import errno
 import logging
 import ssl
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -122,7 +121,6 @@ class TapServer(WithFaults):
     ) -> None:
         super().__init__(faults)
         self.settings = settings
-        self.connect_timeout_s = settings.connect_timeout_s
         self.traffic = None if settings.http_port is None else make_traffic(settings.history_bytes)
         self.recorder: Recorder | None = self.traffic
         if recorder is not None:
@@ -322,9 +320,7 @@ class TapServer(WithFaults):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop(drain_s=1.0)
 
     # --- what a link asks -------------------------------------------------------------------------------------------
@@ -346,7 +342,7 @@ class TapServer(WithFaults):
             return True
         door = door if side.direction is Direction.REPLY else met[0]
         if not door.is_tap:
-            log.error("the store %s is the tap itself: nothing is forwarded to it for %g s", door.store, _LOOP_S)
+            log.error("the store %s is the tap itself: nothing is forwarded to it for %g s", door.upstream, _LOOP_S)
         door.is_tap_until_s = asyncio.get_running_loop().time() + _LOOP_S
         return False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from segstore.server.net import end_by_reset
 from segstore.wire import Hello
@@ -16,23 +16,14 @@ from segstore.wire.trace import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from segstore.server.tap.link import Link
+
 log = logging.getLogger(__name__)
 
 HIGH_BYTES: Final = 1024 * 1024
 """A side is not read while more bytes than this are buffered for the other side."""
 _FULL: Final = "the other side does not take it"
 _HELLO: Final = Hello.code.to_bytes(4, "big", signed=True)
-
-
-class Owner(Protocol):
-    """The link of a side. peer: the client's address."""
-
-    peer: str
-
-    def made(self, side: Side) -> None: ...
-    def received(self, side: Side, data: bytes) -> None: ...
-    def ended(self, side: Side) -> None: ...
-    def lost(self, side: Side, exc: Exception | None) -> None: ...
 
 
 class Side(asyncio.Protocol):
@@ -50,7 +41,7 @@ class Side(asyncio.Protocol):
 
     other: Side
 
-    def __init__(self, link: Owner, direction: Direction, peer: str) -> None:
+    def __init__(self, link: Link, direction: Direction, peer: str) -> None:
         """peer: how logs name the other end."""
         self._link = link
         self._peer = peer

@@ -10,9 +10,7 @@ of `latency` are additions; `rate`, `bytes`, `average_size`, and the times of `s
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, Self, TypedDict
+from typing import Annotated, Any, Final, Literal, Self, TypedDict, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
@@ -160,18 +158,10 @@ class HalfOpen(_Toxic):
 
 
 _TYPES: Final[dict[str, type[_Toxic]]] = {
-    "latency": Latency,
-    "bandwidth": Bandwidth,
-    "slow_close": SlowClose,
-    "timeout": Timeout,
-    "reset_peer": ResetPeer,
-    "slicer": Slicer,
-    "limit_data": LimitData,
-    "down": Down,
-    "half_open": HalfOpen,
+    get_args(cls.model_fields["type"].annotation)[0]: cls
+    for cls in (Latency, Bandwidth, SlowClose, Timeout, ResetPeer, Slicer, LimitData, Down, HalfOpen)
 }
-
-
+"""The models by the names of their types."""
 TOXIC_MODELS: Final[dict[str, type[BaseModel]]] = {f"<{each.__name__}>": each for each in _TYPES.values()}
 """The models by their tags in error locations; angle brackets mark tags there."""
 
@@ -229,14 +219,6 @@ class ToxicOptions(TypedDict, total=False):
     average_size: int
     size_variation: int
     bytes: int
-
-
-def check_names(toxics: Iterable[Toxic]) -> None:
-    """Raises ValueError if two toxics have the same name."""
-    names = Counter(each.known_as for each in toxics)
-    twice = next((name for name, count in names.items() if count > 1), None)
-    if twice is not None:
-        raise ValueError(f"two toxics have the name {twice!r}")
 
 
 def toxic_problem(error: ValidationError) -> str:

@@ -133,12 +133,6 @@ async def test_a_task_group_cancels_its_tasks_and_gives_its_own_error(pravega: C
     assert await pravega.controller.create_scope("after")
 
 
-async def test_a_timeout_of_anyio_is_raised_as_its_own(pravega: Client) -> None:
-    with pytest.raises(TimeoutError):
-        with anyio.fail_after(0.01):
-            await read(pravega)
-
-
 async def test_the_client_itself_closes_in_a_cancelled_scope(mock: MockCluster) -> None:
     with anyio.CancelScope() as scope:
         async with connect(f"tcp://{mock.controller_uri}", settings()) as pravega:

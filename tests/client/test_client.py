@@ -15,11 +15,9 @@ from segstore.client import ClientSettings, CutError, connect
 from segstore.client.client import Client, parse_uri
 from segstore.client.errors import (
     Closed,
-    EventTooLarge,
     NoNodeAvailable,
     NoSuchStream,
     ProtocolViolation,
-    RequestRejected,
     RetriesExhausted,
     SegmentMissing,
     StreamSealed,
@@ -29,7 +27,7 @@ from segstore.client.errors import (
 from segstore.client.retry import Backoff
 from segstore.client.routing import SegmentRange
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.api import Accounts, Authority
+from segstore.server.controller.api import Authority
 from segstore.wire.hashing import position_of
 from tests.client.support import settings, until
 from tests.looped import looped
@@ -241,16 +239,6 @@ async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so(pravega: C
         await pravega.event_writer("a", "s").open()
 
 
-async def test_an_event_above_the_limit_is_refused_with_its_size(mock: MockCluster) -> None:
-    async with client(mock, max_event_bytes=100, enable_large_events=False) as pravega:
-        await stream(pravega)
-        async with pravega.event_writer("a", "s") as writer:
-            await writer.write(b"x" * 100)
-            with pytest.raises(EventTooLarge) as caught:
-                await writer.write(b"x" * 101)
-            assert (caught.value.actual, caught.value.limit, caught.value.stream) == (101, 100, "a/s")
-
-
 async def test_a_writer_waits_while_too_much_is_in_flight_and_continues(mock: MockCluster) -> None:
     async with client(mock, max_in_flight_bytes=10_000) as pravega:
         await stream(pravega)
@@ -285,21 +273,6 @@ async def test_events_survive_a_store_that_cuts_connections() -> None:
                     await asyncio.sleep(0)
             await writer.flush()
             assert await take(events, 200) == [b"%d" % number for number in range(200)]
-
-
-async def test_what_does_not_exist_says_so(pravega: Client) -> None:
-    assert await pravega.controller.create_scope("a")
-    assert not await pravega.controller.create_scope("a")
-    with pytest.raises(NoSuchStream):
-        await pravega.event_writer("a", "none").open()
-    with pytest.raises(NoSuchStream):
-        await pravega.event_reader("a", "none").open()
-    with pytest.raises(NoSuchStream):
-        await pravega.controller.seal_stream("a", "none")
-    with pytest.raises(RequestRejected) as caught:
-        await pravega.controller.create_scope("no/scope")
-    assert caught.value.details["status"] == "INVALID_SCOPE_NAME"
-    assert [name async for name in pravega.controller.list_streams("a")] == []
 
 
 async def test_closing_ends_what_waits_and_can_be_done_twice(mock: MockCluster) -> None:
@@ -388,16 +361,6 @@ async def test_without_a_token_a_writer_and_a_reader_are_refused() -> None:
         async with pravega.event_reader("a", "s") as events:
             with pytest.raises(TokenRefused):
                 await events.read()
-
-
-async def test_a_controller_that_asks_for_a_password_gets_it_or_refuses() -> None:
-    authority = Authority(Accounts(["ann:secret"]), now_s=time.time)
-    async with MockCluster(watched=False, authority=authority) as mock:
-        async with client(mock, username="ann", password="secret") as pravega:
-            await stream(pravega)
-        async with client(mock, username="ann", password="wrong") as pravega:
-            with pytest.raises(TokenRefused):
-                await pravega.controller.create_scope("b")
 
 
 async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:

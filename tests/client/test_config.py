@@ -46,13 +46,6 @@ def test_what_is_no_setting_is_refused(environment: dict[str, str]) -> None:
         ClientSettings.from_environment(environment)
 
 
-def test_a_password_is_not_shown() -> None:
-    settings = ClientSettings(username="u", password="secret-word")
-    assert "secret-word" not in repr(settings)
-    assert settings.password is not None
-    assert settings.password.get_secret_value() == "secret-word"
-
-
 @looped(
     "environment",
     [

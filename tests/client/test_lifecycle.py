@@ -65,18 +65,6 @@ async def test_a_block_calls_what_its_class_says(
     assert broken.calls == after_an_error
 
 
-async def test_a_block_whose_opening_fails_is_not_entered() -> None:
-    class Unopened(Flushed):
-        async def open(self) -> None:
-            raise OSError("nobody is there")
-
-    unopened = Unopened()
-    with pytest.raises(OSError, match="nobody is there"):
-        async with unopened:
-            raise AssertionError
-    assert unopened.calls == []
-
-
 async def test_a_deadline_that_is_over_says_what_did_not_happen_when_it_was() -> None:
     left = 3
 
@@ -91,15 +79,6 @@ async def test_a_deadline_that_is_over_says_what_did_not_happen_when_it_was() ->
     assert caught.value.message == "2 were not stored within 10 ms"
     assert caught.value.facts() == {"segment": "s/s/0", "limit": 10}
     assert isinstance(caught.value.__cause__, TimeoutError)
-
-
-async def test_what_ends_before_its_deadline_ends_as_it_would() -> None:
-    with pytest.raises(ValueError, match="its own"):
-        async with within(60_000, "it was not stored"):
-            raise ValueError("its own")
-    async with within(60_000, "it was not stored"):
-        stored = await asyncio.sleep(0, "stored")
-    assert stored == "stored"
 
 
 async def test_work_that_is_finished_ends_before_the_cancellations_of_its_caller() -> None:

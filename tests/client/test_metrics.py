@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from segstore.client import Client, PoolMetrics, connect
-from segstore.client.errors import Closed
 from segstore.client.metrics import METRICS, collector
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings, until
@@ -91,8 +90,3 @@ async def test_without_the_library_a_sentence_says_what_to_install(monkeypatch: 
         with pytest.raises(ImportError, match="pip install 'prometheus-client>="):
             collector(pravega)
         assert pravega.metrics().connections == 0
-
-
-async def test_a_client_that_is_not_open_has_no_numbers() -> None:
-    with pytest.raises(Closed):
-        collector(connect("tcp://127.0.0.1:1", settings()))

@@ -10,24 +10,11 @@ from hypothesis import strategies as st
 
 from segstore.client.errors import ProtocolViolation
 from segstore.client.routing import RangeRouter, SegmentRange
-from segstore.wire.hashing import position_of
 from tests.looped import looped
 
 
 def segment(number: int, low: float, high: float) -> SegmentRange:
     return SegmentRange(number, f"s/{number}", low, high)
-
-
-@given(st.text(st.characters()))
-def test_a_position_lies_in_the_range_and_does_not_change(key: str) -> None:
-    assert 0 <= position_of(key) < 1
-    assert position_of(key) == position_of(key)
-
-
-def test_positions_spread_evenly() -> None:
-    positions = [position_of(f"key {number}") for number in range(4_000)]
-    for tenth in range(10):
-        assert 300 < sum(tenth / 10 <= each < (tenth + 1) / 10 for each in positions) < 500
 
 
 def test_ranges_include_their_low_end_only() -> None:

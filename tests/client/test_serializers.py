@@ -8,19 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from segstore.client import (
-    Deserialized,
-    GroupEvent,
-    JsonSerializer,
-    MsgspecSerializer,
-    Serializer,
-    StreamEvent,
-    connect,
-)
+from segstore.client import Deserialized, GroupEvent, JsonSerializer, MsgspecSerializer, Serializer, StreamEvent
 from segstore.client.errors import BadEvent
-from segstore.server.cluster import MockCluster
 from segstore.wire.names import segment_id
-from tests.client.support import settings
 from tests.looped import looped
 
 
@@ -98,15 +88,3 @@ async def test_an_event_without_a_value_is_named_and_reading_continues_after_it(
         await anext(values)
     assert found.value.facts() == {"segment": segment, "actual": 3, "offset": 17}
     assert [each async for each in values] == [(good, 5)]
-
-
-@pytest.mark.usefixtures("grpc_runs")
-async def test_values_are_written_and_read() -> None:
-    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
-        async with pravega.event_writer("a", "s") as writer:
-            await writer.write(JSON.serialize(ORDER))
-        await pravega.controller.seal_stream("a", "s")
-        async with pravega.event_reader("a", "s") as events:
-            assert [order async for _, order in Deserialized(events, JSON)] == [ORDER]

@@ -30,32 +30,32 @@ async def pravega() -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("segments", [0, -1])
-async def test_a_stream_without_segments_is_refused_before_anybody_is_asked(pravega: Client, segments: int) -> None:
-    with pytest.raises(ValueError, match=f"a stream has from 1 to 2147483647 segments, not {segments}"):
-        await pravega.controller.create_stream("a", "none", segments=segments)
+async def test_a_stream_without_segments_is_refused_before_anybody_is_asked(pravega: Client) -> None:
+    with pytest.raises(ValueError, match="a stream has from 1 to 2147483647 segments, not 0"):
+        await pravega.controller.create_stream("a", "none", segments=0)
     assert [name async for name in pravega.controller.list_streams("a")] == ["s"]
 
 
-@pytest.mark.parametrize(
-    ("event", "key", "says"),
-    [
-        ("text", None, "an event must be bytes, not str"),
-        ({}, None, "an event must be bytes, not dict"),
-        (b"x", 7, "a routing key is a str, not int"),
-        (b"x", b"key", "a routing key is a str, not bytes"),
-    ],
-)
-async def test_an_event_or_key_of_another_type_is_named_and_the_writer_goes_on(
-    pravega: Client, event: Any, key: Any, says: str
-) -> None:
-    async with pravega.event_writer("a", "s") as writer:
-        with pytest.raises(TypeError, match=says):
-            await writer.write(event, routing_key=key)
+WRONG_EVENTS: list[tuple[Any, Any, str]] = [
+    ("text", None, "an event must be bytes, not str"),
+    ({}, None, "an event must be bytes, not dict"),
+    (b"x", 7, "a routing key is a str, not int"),
+    (b"x", b"key", "a routing key is a str, not bytes"),
+]
+
+
+async def test_an_event_or_key_of_another_type_is_named_and_the_writer_goes_on(pravega: Client) -> None:
+    async with (
+        pravega.event_writer("a", "s") as writer,
+        pravega.transaction_writer("a", "s") as transactions,
+        transactions.begin() as transaction,
+    ):
+        for event, key, says in WRONG_EVENTS:
+            with pytest.raises(TypeError, match=says):
+                await writer.write(event, routing_key=key)
+            with pytest.raises(TypeError, match=says):
+                await transaction.write(event, routing_key=key)
         await writer.write(b"good", routing_key="key")
-    async with pravega.transaction_writer("a", "s") as transactions, transactions.begin() as transaction:
-        with pytest.raises(TypeError, match=says):
-            await transaction.write(event, routing_key=key)
         await transaction.write(b"also good", routing_key="key")
     async with pravega.event_reader("a", "s") as events:
         got = [await events.read(), await events.read()]
@@ -141,7 +141,7 @@ async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(t
         async def says(mock: MockCluster, scheme: str) -> str:
             where = mock.controller_address
             assert where is not None
-            async with connect(f"{scheme}://127.0.0.1:{where[1]}", settings(request_timeout_ms=15_000)) as client:
+            async with connect(f"{scheme}://127.0.0.1:{where[1]}", settings(refused_timeout_ms=1)) as client:
                 with pytest.raises(NoNodeAvailable) as caught:
                     await client.controller.create_scope("a")
             return str(caught.value).partition("or does not ")[2]

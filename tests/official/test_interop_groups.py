@@ -199,6 +199,7 @@ async def test_this_client_reads_the_successors_that_the_official_client_recorde
         assert_in_order(got, 1200)
 
 
+@pytest.mark.long
 async def test_readers_of_both_clients_share_the_segments_in_either_order_of_arrival() -> None:
     """The official client takes and gives up segments after ten seconds, not before: both orders at once."""
     await asyncio.gather(_side_by_side("ours"), _side_by_side("official"))

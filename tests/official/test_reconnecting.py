@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from segstore.server.cluster import MockCluster
-from tests.looped import looped
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, Held, cut_connections, eventually, make_stream, transient_segments, uri
 
 pytestmark = MARKS
 
-KEYS, PER_KEY = 40, 500
+KEYS, PER_KEY = 40, 250
 
 
-@looped("stores", [1, 2])
-async def test_broken_connections_lose_and_double_nothing(stores: int) -> None:
+async def test_broken_connections_lose_and_double_nothing() -> None:
     what = {"scope": "a", "stream": "s", "keys": KEYS, "per_key": PER_KEY}
     cut = 0
-    async with MockCluster(stores, watched=False) as cluster:
+    async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 3)
         async with (
             OfficialClient(uri(cluster), "events.read", **what) as reader,
@@ -70,7 +68,7 @@ async def test_killed_clients_leave_no_task_descriptor_or_transient_segment() ->
         await make_stream(cluster, "a", "s", 2)
         first = Held.now()
         seen_transient = 0
-        for number in range(5):
+        for number in range(3):
             async with OfficialClient(uri(cluster), "events.write_for_ever", scope="a", stream="s") as client:
                 await client.said("writing")
                 if number % 2:
@@ -87,4 +85,4 @@ async def test_killed_clients_leave_no_task_descriptor_or_transient_segment() ->
                 lambda: Held.now().is_within(first),  # noqa: B023 — called at once
                 "there is no more than after the first",
             )
-        assert seen_transient == 2
+        assert seen_transient == 1

@@ -55,7 +55,7 @@ async def restart(mock: MockCluster) -> None:
 
 @pytest.mark.seed("43.13")
 @pytest.mark.usefixtures("grpc_runs")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 async def test_small_and_large_events_of_a_key_are_read_once_and_in_order_whatever_happens(seed: int) -> None:
     random = Random(seed)
     more = {
@@ -110,10 +110,7 @@ async def test_a_connection_that_is_cut_at_any_frame_leaves_the_event_whole_or_a
 @pytest.mark.seed("43.13")
 @pytest.mark.usefixtures("grpc_runs")
 @pytest.mark.parametrize(
-    "fault",
-    [("CONDITIONAL_APPEND", 2, "close before"), ("CONDITIONAL_APPEND", 3, "close after")]
-    + [("MERGE_SEGMENTS", 1, when) for when in ("close before", "close after")],
-    ids=str,
+    "fault", [("CONDITIONAL_APPEND", 2, "close before"), ("MERGE_SEGMENTS", 1, "close after")], ids=str
 )
 async def test_an_event_of_24_mebibytes_is_written_once_though_it_is_cut(fault: tuple[str, int, Any]) -> None:
     event = big(24 * MIB)

@@ -7,11 +7,9 @@ import gzip
 
 import pytest
 
-from segstore.client import CutError, StreamCut, connect
+from segstore.client import CutError, StreamCut
 from segstore.client.controller.cuts import checked_cut
-from segstore.server.cluster import MockCluster
 from segstore.wire.names import segment_id
-from tests.client.support import settings
 from tests.looped import looped
 
 FROM_JAVA = "H4sIAAAAAAAA/zOwKs7IL9DPL0pJLSq2MtYx1DGwMtIx0DG3MrQwMTEzNzHRMTGwNNPRNQQAzgufFSoAAAA="
@@ -79,32 +77,3 @@ def test_a_cut_belongs_to_one_stream_and_plain_offsets_to_any() -> None:
     assert checked_cut("a", "s", StreamCut("a", "s", {0: 1})) == checked_cut("a", "s", {0: 1}) == {0: 1}
     with pytest.raises(CutError, match="this is a cut of a/s, not of a/t"):
         checked_cut("a", "t", StreamCut("a", "s", {0: 1}))
-
-
-@pytest.mark.usefixtures("grpc_runs")
-async def test_reading_continues_at_the_text_of_a_cut() -> None:
-    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
-        await pravega.controller.create_scope("a")
-        for stream in ("s", "t"):
-            await pravega.controller.create_stream("a", stream)
-        async with pravega.event_writer("a", "s") as writer:
-            for data in (b"one", b"two", b"three"):
-                await writer.write(data)
-        async with pravega.event_reader("a", "s") as events:
-            assert (await anext(events)).data == b"one"
-            text = events.cut.to_text()
-        cut = StreamCut.from_text(text)
-        async with pravega.event_reader("a", "s", from_=cut) as events:
-            assert (await anext(events)).data == b"two"
-        async with pravega.reader_group("a", "g", streams=["s"], from_={"s": cut}) as group:
-            assert (await group.cuts())["a/s"].to_text() == text
-        for refused in (
-            lambda: pravega.event_reader("a", "t", from_=cut),
-            lambda: pravega.reader_group("a", "h", streams=["t"], from_={"t": cut}),
-        ):
-            with pytest.raises(CutError, match="a cut of a/s, not of a/t"):
-                refused()
-        with pytest.raises(CutError, match="a cut of a/s, not of a/t"):
-            await pravega.controller.truncate_stream("a", "t", cut)
-        await pravega.controller.truncate_stream("a", "s", cut)
-        assert await pravega.controller.head("a", "s") == cut

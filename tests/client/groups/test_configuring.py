@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -258,61 +259,55 @@ async def test_a_group_that_has_read_sealed_streams_is_not_reset_to_its_last_che
             assert len([event async for event in reader]) == 5
 
 
-@pytest.mark.parametrize(
-    ("from_", "to", "why"),
-    [
-        ({"s": {0: 26}}, {"s": {0: 13}}, "before its start"),
-        ("head", {"s": {0: 10_000}}, "behind the end of a/s/0.#epoch.0"),
-        ("head", {"s": {7: 0}}, "no cut of a/s"),
-        ("head", {"s": StreamCut("a", "other", {0: 0})}, "a cut of a/other, not of a/s"),
-    ],
-)
-async def test_an_end_that_a_group_cannot_have_is_refused(
-    from_: GroupStart, to: GroupEnd, why: str, pravega: Client
-) -> None:
+NO_ENDS: list[tuple[GroupStart, GroupEnd, str]] = [
+    ({"s": {0: 26}}, {"s": {0: 13}}, "before its start"),
+    ("head", {"s": {0: 10_000}}, "behind the end of a/s/0.#epoch.0"),
+    ("head", {"s": {7: 0}}, "no cut of a/s"),
+    ("head", {"s": StreamCut("a", "other", {0: 0})}, "a cut of a/other, not of a/s"),
+]
+
+
+async def test_an_end_that_a_group_cannot_have_is_refused(pravega: Client) -> None:
     await fill(pravega, 10, segments=1)
-    with pytest.raises(CutError, match=why):
-        await group(pravega, from_=from_, to=to).open()
+    async with group(pravega, "there") as there:
+        for from_, to, why in NO_ENDS:
+            with pytest.raises(CutError, match=why):
+                await group(pravega, from_=from_, to=to).open()
+            with pytest.raises(CutError, match=why):
+                await there.reset(from_, to=to)
+        assert (await there.config()).generation == 0
     with pytest.raises(NoSuchReaderGroup):
         await group(pravega, streams=()).open()
-    async with group(pravega) as shared:
-        with pytest.raises(CutError, match=why):
-            await shared.reset(from_, to=to)
-        assert (await shared.config()).generation == 0
 
 
-@pytest.mark.parametrize(
-    ("cut", "why"),
-    [
-        ({0: 0}, "no segment has the keys from 0.5 to 1.0"),
-        ({0: 0, 1: 0, (1 << 32) + 2: 0}, "a/s/0.#epoch.0 and a/s/2.#epoch.1 share keys, and neither is at its end"),
-        ({1: 0, (1 << 32) + 2: 0}, "no segment has the keys from 0.25 to 0.5"),
-        ({0: 0, 7: 0}, "a/s/7.#epoch.0 was never one of its segments"),
-        ({0: 0, (7 << 32) + 1: 0}, "a/s/1.#epoch.7 was never one of its segments"),
-    ],
-)
-async def test_a_cut_that_does_not_cover_each_key_once_is_refused(
-    cut: dict[int, int], why: str, pravega: Client
-) -> None:
+UNCOVERED = [
+    ({0: 0}, "no segment has the keys from 0.5 to 1.0"),
+    ({0: 0, 1: 0, (1 << 32) + 2: 0}, "a/s/0.#epoch.0 and a/s/2.#epoch.1 share keys, and neither is at its end"),
+    ({1: 0, (1 << 32) + 2: 0}, "no segment has the keys from 0.25 to 0.5"),
+    ({0: 0, 7: 0}, "a/s/7.#epoch.0 was never one of its segments"),
+    ({0: 0, (7 << 32) + 1: 0}, "a/s/1.#epoch.7 was never one of its segments"),
+]
+
+
+async def test_a_cut_that_does_not_cover_each_key_once_is_refused(pravega: Client) -> None:
     await fill(pravega, 10, segments=2)
     await pravega.controller.scale("a", "s", [0], [(0.0, 0.25), (0.25, 0.5)], wait_ms=10_000)
-    refused = pytest.raises(CutError, match=rf"^\{{.*\}} is no cut of a/s: .*{why}")
-    for form in "java", "rust":
-        with refused:
-            await group(pravega, from_={"s": cut}, shared_with=form).open()
-    with refused:
-        await group(pravega, to={"s": cut}).open()
+    async with group(pravega, "there") as there:
+        for cut, why in UNCOVERED:
+            for use in (
+                group(pravega, from_={"s": cut}).open,
+                group(pravega, from_={"s": cut}, shared_with="rust").open,
+                group(pravega, to={"s": cut}).open,
+                partial(there.reset, {"s": cut}),
+                partial(there.reset, "head", to={"s": cut}),
+                pravega.event_reader("a", "s", from_=cut).open,
+                partial(pravega.event_ranges, "a", "s", from_=cut),
+            ):
+                with pytest.raises(CutError, match=rf"^\{{.*\}} is no cut of a/s: .*{why}"):
+                    await use()
+        assert (await there.config()).generation == 0
     with pytest.raises(NoSuchReaderGroup):
         await group(pravega, streams=()).open()
-    async with group(pravega) as shared:
-        for options in {"from_": {"s": cut}}, {"from_": "head", "to": {"s": cut}}:
-            with refused:
-                await shared.reset(**options)
-        assert (await shared.config()).generation == 0
-    with refused:
-        await pravega.event_reader("a", "s", from_=cut).open()
-    with refused:
-        await pravega.event_ranges("a", "s", from_=cut)
 
 
 async def test_an_end_in_segments_that_were_truncated_is_refused(pravega: Client) -> None:

@@ -193,13 +193,6 @@ def facts(state: GroupState) -> dict[str, object]:
     return {name: value for name, value in vars(state).items() if not name.startswith("_")}
 
 
-def test_a_draft_leaves_the_state() -> None:
-    state = group(1, first=1).state
-    before = facts(state.copy())
-    draft(state).quit("first", {})
-    assert facts(state) == before
-
-
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 

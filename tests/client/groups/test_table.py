@@ -88,7 +88,7 @@ async def test_a_key_that_another_client_removed_can_be_written_again(pravega: C
         async with shared.reader("r"), group(pravega) as another:  # `shared` is to ask first when the key is gone
             assert await another.readers() == ["r"]
         table = TableSegment(requests, TABLE)
-        items, _ = await table.entries(100)
+        items = await table.entries(100, b"", b"")
         await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])
         assert await shared.readers() == []
         async with shared.reader("r"):

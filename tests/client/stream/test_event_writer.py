@@ -7,21 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
 
-from segstore.client import (
-    Backoff,
-    Cluster,
-    EventWriter,
-    PartialRoundRobin,
-    RoundRobin,
-    Router,
-    SinglePartition,
-    connect,
-)
+from segstore.client import Backoff, EventWriter, PartialRoundRobin, RoundRobin, Router, SinglePartition, connect
 from segstore.client.client import Client
 from segstore.client.errors import Closed, ConnectFailed, EventTooLarge, PeerRefused, RetriesExhausted, StreamSealed
 from segstore.server.cluster import MockCluster
@@ -529,8 +520,3 @@ async def test_a_name_goes_on_where_it_was_left() -> None:
                     await writer.write(b"%d" % (round_ * 4 + number))
                 assert writer.last_sequence == 2 * (round_ + 1)
         assert sorted(map(int, await read_all(pravega, 12))) == list(range(12))
-
-
-def test_a_name_is_not_empty() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        EventWriter(cast("Cluster", None), "a", "s", name="")

@@ -56,16 +56,6 @@ def test_a_large_event_is_assembled_of_small_and_large_pieces(sizes: list[int], 
     assert not decoder.partial
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30))), st.integers(1, 200))
-def test_runs_of_events_of_one_length_come_out_one_by_one(runs: list[tuple[int, int]], piece: int) -> None:
-    events = [bytes([at % 256]) * length for length, count in runs for at in range(count)]
-    data = b"".join(map(frame_event, events))
-    decoder = EventDecoder("s", 0)
-    out = [each for at in range(0, len(data), piece) for each in decoder.feed(data[at : at + piece])]
-    assert [each.data for each in out] == events
-    assert [each.offset for each in out] == [sum(len(one) + 8 for one in events[:at]) for at in range(len(events))]
-
-
 def test_a_piece_that_is_held_is_not_changed() -> None:
     decoder, piece = EventDecoder("s", 0), bytearray(70_000)
     decoder.feed(frame_event(bytes(70_001))[:8])

@@ -100,25 +100,6 @@ async def test_an_exception_in_the_block_aborts_and_is_the_callers(mock: MockClu
     assert await all_events(pravega) == []
 
 
-async def test_a_cancelled_block_aborts(mock: MockCluster, pravega: Client) -> None:
-    await stream(pravega)
-    async with pravega.transaction_writer("a", "s") as writer:
-        written = asyncio.Event()
-
-        async def block() -> None:
-            async with writer.begin() as transaction:
-                await transaction.write(b"never seen")
-                written.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(block())
-        await written.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert of_transactions(mock) == []
-
-
 async def test_what_a_writer_leaves_open_it_aborts(pravega: Client) -> None:
     await stream(pravega)
     async with pravega.transaction_writer("a", "s") as writer:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from segstore.server.clock import LoopClock
 from segstore.server.faults import FaultFileError, Faults, FaultSettings, Rule, read_faults
 from segstore.server.faults.file import parse_faults
-from segstore.server.faults.rules import Close, Delay, Error, Ok, reply_class
+from segstore.server.faults.rules import Close, Delay, Error, Ok
 from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
 from tests.looped import looped
 
@@ -51,15 +51,6 @@ def test_a_json_file_with_tabs_has_the_same_content(tmp_path: Path) -> None:
     assert (settings.seed, settings.rules[0].probability) == (3, 0.1)
 
 
-def test_on_is_a_word_and_no_truth_as_yaml_once_had_it() -> None:
-    settings = parse_faults("rules:\n  - on: reply\n    do: {close: after, reset: true}\n")
-    assert (settings.rules[0].on, settings.rules[0].do) == ("reply", (Close(close="after", reset=True),))
-
-
-def test_an_empty_file_is_no_fault() -> None:
-    assert parse_faults("") == FaultSettings()
-
-
 @looped(
     ("text", "line", "path", "says"),
     [
@@ -72,7 +63,6 @@ def test_an_empty_file_is_no_fault() -> None:
             "rules[0].do[1]",
             "'WrngHost' is not a reply (WrongHost?)",
         ),
-        ("rules:\n  - do: ok\n    on: rely\n", 3, "rules[0].on", "'request' or 'reply'"),
         ("round_trip_ms:\n  a: 5\n", 2, "round_trip_ms.a", "a key is the number of a store, from 0"),
         ("rules:\n  - do: {clos: after}\n", 2, "rules[0].do", "'clos' is no action (close?)"),
         (
@@ -81,13 +71,10 @@ def test_an_empty_file_is_no_fault() -> None:
             "rules[0]",
             "use status, answer, delay_ms, hold, drop or ok",
         ),
-        ("rules:\n  - do:\n      error: WrongHost\n      fields: {host: x}\n", 2, "rules[0].do", "no such field"),
         ("rules:\n  - do: {close: before, reply_bytes: 3}\n", 2, "rules[0].do", "no reply before"),
         ("rules:\n  - match: failure\n", 2, "rules[0].do", "required"),
-        ("rules:\n  - do: ok\n    nth: 0\n", 3, "rules[0].nth", "greater than or equal to 1"),
         ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "appears twice"),
         ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),
-        ("sed: 1\n", 1, "sed", "no such key (seed?)"),
         ("rules: [\n", 2, "", "not YAML"),
         ("- do: ok\n", 1, "", "an object is needed"),
         ("seed: 1\nrules: &a []\n", 2, "", "anchors and aliases are not allowed"),
@@ -122,12 +109,9 @@ def test_a_file_that_would_grow_in_memory_is_refused(tmp_path: Path, name: str) 
     assert (caught.value.source, caught.value.path) == (str(path), "")
 
 
-def test_json_that_does_not_parse_is_named_with_its_line() -> None:
+def test_errors_in_json_are_named_with_their_lines() -> None:
     with pytest.raises(FaultFileError, match="line 2: this is not JSON"):
         parse_faults('{"seed": 1,\n}', form="json")
-
-
-def test_a_wrong_key_in_json_is_named_with_its_line() -> None:
     with pytest.raises(FaultFileError) as caught:
         parse_faults('{\n\t"rules": [\n\t\t{\n\t\t\t"doo": 1, "do": "ok"\n\t\t}\n\t]\n}', form="json")
     assert (caught.value.line, caught.value.path) == (4, "rules[0].doo")
@@ -143,13 +127,10 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 @looped(
     ("rule", "said"),
     [
-        ({"match": "rpc = createStream and status = OK"}, "status = OK: no request of a controller call"),
         ({"match": "type = APPEND_BLOCK_END and failure"}, "failure: no request can match this; with on: reply"),
-        ({"match": "latency > 1ms"}, "latency > 1ms: no request"),
-        ({"match": "kind = close"}, "kind = close: no request"),
         ({"match": "direction = request", "on": "reply"}, "direction = request: no reply can match this"),
-        ({"match": "type ~ 'HELL*' and code = 5"}, "type ~ 'HELL*' and code = 5: no request"),
         ({"match": "rpc = createStream and type = HELLO"}, "type = HELLO: no request of a controller call"),
+        ({"match": "type = EVENT"}, "no request has this type; an append is APPEND_BLOCK_END here"),
         ({"match": "rpc = createStream", "store": 1}, "store: controller calls"),
         ({"nth": [2, 3], "skip": 3}, "nth: skip 3 and every 1 leave none"),
         ({"nth": 3, "every": 2}, "nth: skip 0 and every 2 leave none"),
@@ -163,48 +144,33 @@ def test_a_rule_that_can_never_match_is_refused(rule: dict[str, Any], said: str)
 @looped(
     "given",
     [
-        *(
-            {"rules": [{"do": "ok", **each}]}
-            for each in (
-                {"nth": True},
-                {"nth": ["3"]},
-                {"skip": "3"},
-                {"probability": True},
-                {"do": {"delay_ms": "5"}},
-                {"do": {"hold": "after", "overtake": 1}},
-            )
-        ),
-        {"toxics": [{"type": "latency", "latency": "NaN"}]},
-        {"seed": "7"},
+        {"rules": [{"do": "ok", "nth": ["3"]}]},
+        {"rules": [{"do": "ok", "probability": True}]},
+        {"rules": [{"do": {"delay_ms": "5"}}]},
         {"seed": True},
-        {"round_trip_ms": {"0": "5"}},
         {"round_trip_ms": {"0": 5, "00": 6}},
         {"round_trip_ms": {True: 5}},
     ],
 )
 def test_texts_and_truth_values_are_no_numbers(given: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=r"valid (number|integer|boolean)|must be true|number of a store"):
+    with pytest.raises(ValidationError, match=r"valid (number|integer)|number of a store"):
         FaultSettings.model_validate(given)
 
 
-def test_whole_numbers_are_taken_where_others_may_be() -> None:
-    given = {"round_trip_ms": {"0": 5, 1: 6}, "rules": [{"do": {"delay_ms": 5}, "probability": 1, "nth": [1]}]}
-    settings = FaultSettings.model_validate(given)
-    assert (settings.round_trip_ms, settings.rules[0].do) == ({0: 5.0, 1: 6.0}, (Delay(delay_ms=5.0),))
-
-
-def test_numbers_of_yaml_are_those_of_its_core_schema() -> None:
+def test_scalars_of_yaml_are_those_of_its_core_schema() -> None:
     settings = parse_faults(
         "seed: 08\nround_trip_ms: {0: .5, 01: +.5e+1, 2: 5., 3: 1E1}\n"
-        "rules:\n- {do: ok, nth: 010}\n- {do: ok, nth: [1, 02], probability: .5}\n"
+        "rules:\n- {do: {delay_ms: 5}, nth: 010}\n- {do: ok, on: reply, nth: [1, 02], probability: .5}\n"
     )
     assert settings.seed == 8
     assert settings.round_trip_ms == {0: 0.5, 1: 5.0, 2: 5.0, 3: 10.0}
-    assert [each.nth for each in settings.rules] == [(10,), (1, 2)]
-    assert settings.rules[1].probability == 0.5
+    first, second = settings.rules
+    assert (first.nth, first.do) == ((10,), (Delay(delay_ms=5.0),))
+    assert (second.on, second.nth, second.probability) == ("reply", (1, 2), 0.5)
+    assert parse_faults("") == FaultSettings()
 
 
-@looped("number", [".", "+", "-.", ".e1", "1e", "0x1", "0o1", "1_000", "'5'", ".nan"])
+@looped("number", [".", "1e", "0x1", "1_000", "'5'", ".nan"])
 def test_other_plain_scalars_of_yaml_are_texts(number: str) -> None:
     with pytest.raises(FaultFileError, match=r"line 1: round_trip_ms: .*number"):
         parse_faults(f"round_trip_ms: {number}\n")
@@ -232,8 +198,6 @@ def test_an_error_takes_from_the_request_what_it_has_and_the_rest_from_the_rule(
 
 
 def test_what_is_no_reply_cannot_be_an_error() -> None:
-    with pytest.raises(ValueError, match="'READ_SEGMENT' is not a reply"):
-        reply_class("READ_SEGMENT")
     with pytest.raises(ValidationError, match=r"SEGMENT_READ\.at_tail: the field is missing"):
         Rule(match="", do={"error": "SEGMENT_READ"})
 
@@ -241,10 +205,8 @@ def test_what_is_no_reply_cannot_be_an_error() -> None:
 @looped(
     ("given", "says"),
     [
-        ({"match": "type = REED", "do": "ok"}, r"match: column 8: expected a command"),
         ({"do": "clos"}, r"do\[0\]: 'clos' is not a reply \(close\?\)"),
         ({"do": "close", "nht": 3}, r"nht: there is no such key \(nth\?\)"),
-        ({"do": {"delay_ms": -1}}, r"do\[0\]\.delay_ms: it must be greater than or equal to 0"),
         ({}, r"do: the list must not be empty"),
         ({"do": "ok", "name": b"x"}, r"name: text is needed$"),
         ({"match": Rule(match="", do="ok"), "do": "drop"}, r"do: a whole rule is given, which has its own fields$"),

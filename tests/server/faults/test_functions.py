@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from segstore.server.faults import FaultFunctionError, FaultRequest, Rule
+from segstore.server.faults import FaultFunctionError, FaultRequest, Faults, Rule, WithFaults
 from segstore.server.faults.observe import request_seen
 from segstore.wire import (
     ConditionalAppend,
@@ -28,7 +28,7 @@ from segstore.wire import (
 from segstore.wire.blocks import Append
 from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
-from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, read, set_up, until
+from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, read, set_up, until
 
 INFO = GetStreamSegmentInfo(9, SEGMENT, "")
 APPEND = Append(SEGMENT, WRITER, 1, 1, memoryview(b"data"), None, 3)
@@ -297,22 +297,29 @@ class Outcome(BaseException):
     """As pytest.fail raises."""
 
 
-@pytest.mark.parametrize("error", [AssertionError(), Outcome("not so")])
+@pytest.mark.parametrize("error", [Outcome("not so"), None], ids=["raised", "returned"])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_function_that_fails_closes_the_connection_and_its_error_is_raised_when_the_server_stops(
-    kind: HostName, is_async: bool, error: BaseException, caplog: pytest.LogCaptureFixture
+    kind: HostName, is_async: bool, error: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """error: None for a function that returns an action, which decides nothing."""
+
+    def outcome() -> str:
+        if error is not None:
+            raise error
+        return "drop"
+
     async def scenario() -> None:
         async with hosted(kind) as mock, await writer_of(mock) as peer:
 
-            async def later(request: FaultRequest) -> None:
+            async def later(request: FaultRequest) -> str:
                 request.hold()
                 await asyncio.sleep(0)
-                raise error
+                return outcome()
 
-            def now(request: FaultRequest) -> None:
+            def now(request: FaultRequest) -> str:
                 request.hold()
-                raise error
+                return outcome()
 
             mock.faults.add(APPENDS, later if is_async else now, name="broken", nth=1)
             peer.send(append(1))
@@ -324,7 +331,10 @@ async def test_a_function_that_fails_closes_the_connection_and_its_error_is_rais
 
     with caplog.at_level(logging.ERROR), pytest.raises(FaultFunctionError) as caught:
         await scenario()
-    assert caught.value.__cause__ is error
+    if error is None:
+        assert "it returned 'drop', which decides nothing" in str(caught.value)
+    else:
+        assert caught.value.__cause__ is error
     assert caught.value.seen.event_number == 1
     assert str(caught.value) in caplog.text
 
@@ -336,34 +346,6 @@ async def test_an_answer_that_is_no_reply_is_named(answer: Any, said: str) -> No
         FaultRequest("wrong", seen, HELLO).answer(answer)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_function_that_returns_an_action_has_failed(kind: HostName, is_async: bool) -> None:
-    async def later(request: FaultRequest) -> str:
-        request.hold()
-        await asyncio.sleep(0)
-        return "drop"
-
-    def now(request: FaultRequest) -> str:
-        request.hold()
-        return "drop"
-
-    async def scenario() -> None:
-        async with hosted(kind) as mock, await writer_of(mock) as peer:
-            mock.faults.add(APPENDS, later if is_async else now, name="wrong")  # type: ignore[arg-type]  # a mistake
-            peer.send(append(1))
-            assert await peer.closed() == b""
-            assert stored(mock) == 0
-
-    with pytest.raises(FaultFunctionError, match="it returned 'drop', which decides nothing"):
-        await scenario()
-
-
-@looped("function", [lambda: None, lambda request, more: None, lambda *, request: None])
-def test_a_function_that_cannot_be_called_with_a_request_is_refused(function: Any) -> None:
-    with pytest.raises(ValueError, match=r"a function is called with the request alone, and takes \("):
-        Rule(do=function)
-
-
 def yields(request: FaultRequest) -> Iterator[None]:
     yield None
 
@@ -372,38 +354,30 @@ async def yields_later(request: FaultRequest) -> AsyncIterator[None]:
     yield None
 
 
-@looped("function", [yields, yields_later, partial(yields)])
-def test_a_generator_is_refused(function: Any) -> None:
-    with pytest.raises(ValueError, match="a generator does nothing when it is called"):
+@looped(
+    ("function", "said"),
+    [
+        *((each, "a generator does nothing when it is called") for each in (yields, yields_later, partial(yields))),
+        *(
+            (each, r"a function is called with the request alone, and takes \(")
+            for each in (lambda: None, lambda request, more: None, lambda *, request: None)
+        ),
+    ],
+)
+def test_a_function_that_cannot_decide_is_refused(function: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
         Rule(do=function)
 
 
-async def test_a_decorator_that_makes_no_rule_of_the_function_is_refused() -> None:
-    def greeted(request: FaultRequest) -> None:
-        """Decides nothing."""
-
-    async with hosted("store") as mock:
-        decorator: Any = mock.fault
-        for decorate in (
-            lambda: decorator(greeted),
-            lambda: decorator("type = HELLO", do="drop"),
-            lambda: decorator("type = HELLO")("drop"),
-        ):
-            with pytest.raises(
-                ValueError, match=r"without parentheses|the function that is decorated|is decorated, not"
-            ):
-                decorate()
-        assert mock.faults.rules == []
-
-
-async def test_a_function_on_replies_and_a_name_that_is_taken_are_refused() -> None:
-    async with hosted("store") as mock:
-        with pytest.raises(ValueError, match="a function takes requests: on: request"):
-            mock.faults.add("type = HELLO", print, on="reply")
-
-        @mock.fault("type = HELLO")
-        def greeted(request: FaultRequest) -> None:
-            """Decides nothing: the request is executed."""
-
-        with pytest.raises(ValueError, match="there is a rule with the name 'greeted'"):
-            mock.fault("type = HELLO")(greeted)
+def test_a_decorator_that_makes_no_rule_of_the_function_is_refused() -> None:
+    faults = Faults(FakeClock())
+    decorator: Any = WithFaults(faults).fault
+    for decorate, said in (
+        (lambda: decorator(yields), "without parentheses"),
+        (lambda: decorator("type = HELLO", do="drop"), "the function that is decorated"),
+        (lambda: decorator("type = HELLO")("drop"), "is decorated, not"),
+        (lambda: decorator("type = HELLO", on="reply")(print), "a function takes requests: on: request"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            decorate()
+    assert faults.rules == []

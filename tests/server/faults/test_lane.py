@@ -235,7 +235,7 @@ def test_the_rules_on_replies_are_asked_about_the_refusals_that_follow_from_a_ru
     play: Playbook,
 ) -> None:
     play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
-    play.faults.add("type = SEGMENT_IS_SEALED", on="reply", do="duplicate reply")
+    play.faults.add("type = SEGMENT_IS_SEALED", on="reply", do="duplicate")
     assert sent(play.lane.request(append(1))) == refusal_of(1)
     assert sent(play.lane.request(append(2))) == refusal_of(2) * 2
 
@@ -266,14 +266,31 @@ def test_one_acknowledgement_of_several_appends_waits_for_all_that_their_rules_s
     assert sent(play.take_later()) == acknowledgement(3, 0)
 
 
+def test_the_holds_of_several_rules_follow_each_other(play: Playbook) -> None:
+    for name in ("first", "second"):
+        play.faults.add("type = KEEP_ALIVE", do="hold", name=name)
+    play.lane.request(PING)
+    assert [play.faults.held(each) for each in play.faults.rules] == [1, 0]
+    play.faults.release("second")
+    play.faults.release("first")
+    assert ([play.faults.held(each) for each in play.faults.rules], play.take_later()) == ([0, 1], [])
+    play.faults.clear("second")
+    assert kinds(play.take_later()) == ["Execute"]
+
+
 def test_an_acknowledgement_may_be_overtaken_if_one_of_its_appends_may(play: Playbook) -> None:
     play.faults.add(APPENDS, nth=2, do={"delay_ms": 50, "at": "after", "overtake": True})
     play.forward(append(1), append(2))
     assert play.lane.reply([acknowledgement(2, 0)]) == []
     assert sent(play.lane.reply([encode(PING)], play.execute(PING))) == encode(PING)
     assert not play.lane.is_drained
+    play.faults.add("type = READ_SEGMENT", do="hold after", name="held")
+    assert play.lane.reply([ANSWER], play.execute(READ)) == []
     play.clock.advance(0.05)
-    assert sent(play.take_later()) == acknowledgement(2, 0)
+    assert play.take_later() == [], "it leaves behind the replies that are queued"
+    play.faults.release("held")
+    assert sent(play.take_later()) == ANSWER + acknowledgement(2, 0)
+    assert play.lane.is_drained
 
 
 def test_a_request_that_others_may_overtake_blocks_none_and_counts_while_it_waits(play: Playbook) -> None:
@@ -304,6 +321,7 @@ def test_unknown_bytes_from_the_store_are_sent_in_order_until_the_end(play: Play
     assert play.lane.forward(b"behind it") == []
     play.faults.release("held")
     assert sent(play.take_later()) == ANSWER + b"behind it"
+    assert play.lane.replies_bytes == 0
     play.lane.end("it was asked to")
     assert play.lane.forward(b"too late") == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -70,14 +69,6 @@ async def test_a_wait_that_found_nothing_names_requests_that_match_and_have_not_
         await observer.wait_for(match, stage="received", since=7, timeout_s=0)
 
 
-async def test_a_wait_for_a_type_that_no_request_has_is_refused_at_once() -> None:
-    observer = Observer()
-    with pytest.raises(ValueError, match="type = EVENT: no request has this type; an append is APPEND_BLOCK_END here"):
-        await observer.wait_for("type = EVENT")
-    with pytest.raises(ValueError, match="type = DATA_APPENDED: it is a reply"):
-        observer.requests("type = DATA_APPENDED")
-
-
 def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_nearest_requests() -> None:
     faults = Faults(FakeClock(), observer=Observer())
     faults.add("type = HELLO and connection = 2", do="close", name="never", nth=3)
@@ -94,23 +85,3 @@ def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_neares
     ]
     assert elsewhere[1:] == ["  near: request 1: HELLO on connection 1: no reply: not store = 1"]
     assert once == ["fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth (2,)"]
-
-
-@looped(
-    ("match", "on", "said"),
-    [
-        ("type = EVENT", "request", "no request has this type; an append is APPEND_BLOCK_END here"),
-        ("failure or type = AppendBlock", "request", "type = APPEND_BLOCK: no request has this type"),
-        ("type = DataAppended", "request", "it is a reply and no request has this type; .* with on: reply"),
-        ("type = APPNED", "request", "an append is APPEND_BLOCK_END"),
-        ("type = READ", "reply", "SEGMENT_READ"),
-        ("type = APPEND_BLOCK_END", "reply", "it is a request and no reply has this type"),
-    ],
-)
-def test_a_type_that_nothing_has_is_refused_when_the_rule_is_added(match: str, on: Any, said: str) -> None:
-    faults = Faults(FakeClock())
-    with pytest.raises(ValueError, match=said):
-        faults.add(match, do="close", on=on)
-    assert faults.rules == []
-    for each in ("type = HELLO", "type = KEEP_ALIVE", "type != EVENT", "type ~ 'APPEND*'"):
-        faults.add(each, do="close", on=on)

@@ -1,4 +1,4 @@
 """Tests of `server/replay`. Modules whose tests have another name:
 
-matching, problem, script: test_server
+matching, script: test_server
 """

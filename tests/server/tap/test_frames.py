@@ -65,12 +65,6 @@ def test_behind_a_length_that_cannot_be_all_passes(length: int) -> None:
     assert frames.problem.startswith("a frame that announces ")
 
 
-def test_what_does_not_decode_passes() -> None:
-    frames, bad = FrameSplitter(), b"\0\0\0\x09\0\0\0\x02no"
-    assert [(each.data, each.command) for each in frames.feed(bad)] == [(bad, None)]
-    assert frames.problem != ""
-
-
 def test_frames_that_count_as_requests_are_marked_even_if_they_do_not_decode() -> None:
     others = [BLOCK, encode(Padding(8)), BLOCK[:4] + b"\0\0\0\x02no", b"\0\0\0\x09\xff\xff\xff\xff"]
     requests = [*FRAMES, b"\0\0\0\x09\0\0\0\x02no", UNKNOWN]

@@ -14,10 +14,8 @@ from uuid import UUID
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.clock import Clock, LoopClock
-from segstore.server.controller import Endpoint
-from segstore.server.faults import Faults, Lane, Observer
-from segstore.server.tap import TapServer, TapSettings
+from segstore.server.faults import Faults, Lane
+from segstore.server.tap import TapServer
 from segstore.server.tap.inspection import Inspection
 from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkState
@@ -54,24 +52,18 @@ from tests.server.support import (
     until,
 )
 from tests.server.tap.fake_transport import FakeTransport
-from tests.server.tap.test_server import entry, upstream
+from tests.server.tap.test_server import connected, tap_before, upstream
 
 
 @asynccontextmanager
-async def tapped(clock: Clock | None = None) -> AsyncIterator[tuple[MockSegmentStore, TapServer]]:
+async def tapped() -> AsyncIterator[tuple[MockSegmentStore, TapServer]]:
     """A store that knows nothing of faults, and a tap before it."""
-    async with MockSegmentStore(watched=False) as mock:
-        faults = Faults(clock or LoopClock(), observer=Observer())
-        async with TapServer(TapSettings(store=Endpoint(mock.host, mock.port)), faults=faults) as tap:
-            yield mock, tap
-
-
-async def peer_of(tap: TapServer) -> Peer:
-    return await Peer.connect(entry(tap))  # type: ignore[arg-type]  # it asks for host and port alone
+    async with MockSegmentStore(watched=False) as mock, tap_before(mock.host, mock.port, watched=True) as tap:
+        yield mock, tap
 
 
 async def writer_of(tap: TapServer) -> Peer:
-    peer = await peer_of(tap)
+    peer = await connected(tap)
     assert len(await peer.ask(HELLO, create(), set_up())) == 3
     return peer
 
@@ -87,14 +79,12 @@ async def test_a_store_that_does_not_hear_the_end_is_not_waited_for_long(monkeyp
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr("segstore.server.tap.inspection._LINGER_S", 0.02)
-    async with upstream(stays) as (host, port):
-        faults = Faults(LoopClock(), observer=Observer())
-        faults.add("type = CREATE_SEGMENT", do="close before")
-        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
-            peer.send(HELLO, PONG, create())
-            assert (await peer.receive(1)) == [HELLO]
-            assert set(await peer.receive(1_000)) <= {PONG}
-            await until(lambda: not tap.links)
+    async with upstream(stays) as store, tap_before(*store, watched=True) as tap, await connected(tap) as peer:
+        tap.faults.add("type = CREATE_SEGMENT", do="close before")
+        peer.send(HELLO, PONG, create())
+        assert (await peer.receive(1)) == [HELLO]
+        assert set(await peer.receive(1_000)) <= {PONG}
+        await until(lambda: not tap.links)
     assert left == [encode(PONG)]
 
 
@@ -103,15 +93,12 @@ async def test_a_client_that_does_not_wait_for_the_end_that_a_rule_makes_leaves_
         writer.write(await reader.readexactly(len(encode(HELLO))))
         await reader.read()
 
-    async with upstream(says_nothing) as (host, port):
-        faults = Faults(LoopClock(), observer=Observer())
-        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap:
-            faults.add(APPENDS, do="close after")
-            async with await peer_of(tap) as peer:
-                peer.send(HELLO, set_up(), append(1), append(2))
-                await tap.wait_for(APPENDS, stage="received")
-                peer.writer.write_eof()
-                await until(lambda: not tap.links)
+    async with upstream(says_nothing) as store, tap_before(*store, watched=True) as tap, await connected(tap) as peer:
+        tap.faults.add(APPENDS, do="close after")
+        peer.send(HELLO, set_up(), append(1), append(2))
+        await tap.wait_for(APPENDS, stage="received")
+        peer.writer.write_eof()
+        await until(lambda: not tap.links)
 
 
 async def test_an_answer_in_place_of_a_store_that_has_ended_is_not_sent_behind_its_end_and_a_rule_closes_at_once(
@@ -123,22 +110,20 @@ async def test_an_answer_in_place_of_a_store_that_has_ended_is_not_sent_behind_i
         await reader.read()
 
     monkeypatch.setattr("segstore.server.tap.inspection._LINGER_S", 10 * PATIENCE_S)
-    async with upstream(says_little) as (host, port):
-        faults = Faults(LoopClock(), observer=Observer())
-        faults.add("type = READ_SEGMENT", do="NoSuchSegment")
-        faults.add("type = KEEP_ALIVE", do="close before")
-        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap:
-            for closed_by_rule in (False, True):
-                async with await peer_of(tap) as peer:
-                    peer.send(HELLO)
-                    assert await peer.closed() == encode(HELLO)
-                    peer.send(read())
-                    await tap.wait_for("type = READ_SEGMENT", count=1 + closed_by_rule, stage="refused")
-                    if closed_by_rule:
-                        peer.send(PONG)
-                    else:
-                        peer.writer.write_eof()
-                    await until(lambda: not tap.links)
+    async with upstream(says_little) as store, tap_before(*store, watched=True) as tap:
+        tap.faults.add("type = READ_SEGMENT", do="NoSuchSegment")
+        tap.faults.add("type = KEEP_ALIVE", do="close before")
+        for closed_by_rule in (False, True):
+            async with await connected(tap) as peer:
+                peer.send(HELLO)
+                assert await peer.closed() == encode(HELLO)
+                peer.send(read())
+                await tap.wait_for("type = READ_SEGMENT", count=1 + closed_by_rule, stage="refused")
+                if closed_by_rule:
+                    peer.send(PONG)
+                else:
+                    peer.writer.write_eof()
+                await until(lambda: not tap.links)
     assert [each.getMessage() for each in caplog.records if each.name == "asyncio" and each.exc_info] == []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from segstore.server.tap import TapSettings
 from segstore.server.tap.link import Door, Link
 from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkState
@@ -19,7 +20,7 @@ class FakeTap:
     """What a link asks of its tap."""
 
     upstream_context = recorder = rules = None
-    connect_timeout_s = 1.0
+    settings = TapSettings(store=("there", 1))
     closing = False
     queue: Any = None
 
@@ -91,24 +92,6 @@ async def test_a_link_is_connected_passes_both_ways_and_is_closed_when_both_side
     assert caplog.messages[-1].endswith(" ended: 4 bytes in, 4 bytes out")
 
 
-@pytest.mark.parametrize("client_first", [True, False])
-async def test_the_end_of_one_side_is_forwarded_and_that_of_both_closes(play: Play, client_first: bool) -> None:
-    await play.connect()
-    play.client.take()
-    link = play.link
-    first, second = (link.client, link.store) if client_first else (link.store, link.client)
-    heard = play.store if client_first else play.client
-    first.eof_received()
-    assert heard.take() == ["eof"]
-    assert link.state is (LinkState.CLIENT_ENDED if client_first else LinkState.STORE_ENDED)
-    second.data_received(b"\xff\xff\xff\xff")
-    second.eof_received()
-    assert link.state is LinkState.CLOSING
-    assert heard.take() == ["close"]
-    play.lose()
-    assert link.state is LinkState.CLOSED
-
-
 async def test_data_of_a_client_that_ends_before_its_store_is_connected_is_forwarded(play: Play) -> None:
     play.link.client.data_received(b"\xff\xff\xff\xff")
     play.link.client.eof_received()
@@ -116,14 +99,6 @@ async def test_data_of_a_client_that_ends_before_its_store_is_connected_is_forwa
     await play.connect()
     assert play.link.state is LinkState.CLIENT_ENDED
     assert play.store.take() == [b"\xff" * 4, "eof"]
-
-
-async def test_a_reset_is_forwarded_as_one(play: Play) -> None:
-    await play.connect()
-    play.client.take()
-    play.link.store.connection_lost(ConnectionResetError())
-    assert play.client.take() == ["abort"]
-    assert play.link.state is LinkState.CLOSING
 
 
 async def test_a_store_that_is_connected_too_late_is_closed(play: Play) -> None:

@@ -15,7 +15,6 @@ from segstore.server import MockSegmentStore
 from segstore.server.clock import LoopClock
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
-from segstore.server.net import AddressInUse
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import Link
 from segstore.server.tap.side import HIGH_BYTES
@@ -175,28 +174,6 @@ async def test_what_a_slow_client_does_not_read_is_left_with_the_store() -> None
         assert await count_bytes(peer.reader) == PIECES * len(PIECE)
 
 
-async def test_what_a_slow_store_does_not_read_is_left_with_the_client() -> None:
-    read_on = asyncio.Event()
-    counted: list[int] = []
-
-    async def reads(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await read_on.wait()
-        counted.append(await count_bytes(reader))
-
-    async with upstream(reads) as store, tap_before(*store) as tap, await connected(tap) as peer:
-        sending = asyncio.create_task(send_pieces(peer.writer))
-        await until(lambda: held(tap) > HIGH_BYTES)
-        for _ in range(20):
-            await asyncio.sleep(0.002)
-            assert held(tap) < 2 * HIGH_BYTES
-        assert not sending.done()
-        read_on.set()
-        await sending
-        peer.writer.write_eof()
-        assert await read_all(peer.reader) == b""
-    assert counted == [PIECES * len(PIECE)]
-
-
 async def test_a_client_that_has_half_closed_still_receives_the_reply(watched: bool) -> None:
     async def answers_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         said = await read_all(reader)
@@ -317,23 +294,6 @@ async def test_a_tap_that_stops_ends_what_is_in_flight_and_leaves_nothing(watche
             await peer.close()
 
 
-async def test_a_recorder_gets_all_bytes_and_which_side_ended(watched: bool) -> None:
-    notes = Notes()
-    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as idle:
-        assert idle.recorder is None
-        tap = TapServer(idle.settings, recorder=notes, faults=watched_faults() if watched else None)
-        async with tap:
-            peer = await connected(tap)
-            host, number = peer.writer.get_extra_info("sockname")[:2]
-            peer.send_bytes(HELLO_BYTES + encode(create()) + b"\0\0")
-            answers = b"".join(encode(each) for each in await peer.receive(2))
-            await peer.close()
-            await until(lambda: notes.ended)
-        assert notes.begun == [{"peer": f"{host}:{number}", "store": f"{mock.host}:{mock.port}"}]
-    assert notes.bytes == {(1, "in"): HELLO_BYTES + encode(create()) + b"\0\0", (1, "out"): answers}
-    assert notes.ended == {1: (Direction.REQUEST, {})}
-
-
 async def test_a_recorder_is_notified_of_a_store_that_closes_and_of_one_that_is_not_there() -> None:
     notes = Notes()
 
@@ -388,19 +348,6 @@ async def test_a_store_without_a_trusted_certificate_gets_no_data(
 
 
 @looped(
-    ("given", "said"),
-    [
-        ({}, "needs a controller or a store"),
-        ({"store": ("a", 1), "ca": Path("ca.pem")}, "ca goes with TLS"),
-        ({"store": ("a", 1), "tls_cert": Path("cert.pem")}, "tls_cert and tls_key go together"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        TapSettings(**given)
-
-
-@looped(
     ("given", "host"),
     [
         ({}, "127.0.0.1"),
@@ -411,11 +358,6 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, object], said: st
 )
 def test_clients_are_sent_to_a_name_that_they_can_use(given: dict[str, object], host: str) -> None:
     assert TapSettings(store=("a", 1), **given).public_host == host
-
-
-async def test_a_port_that_is_taken_is_refused_and_nothing_is_left() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(AddressInUse):
-        await tap_before("127.0.0.1", 1, port=taken.getsockname()[1]).start()
 
 
 async def test_each_store_has_a_port_of_its_own_that_stays() -> None:

@@ -39,17 +39,6 @@ def owner() -> Hears:
     return Hears()
 
 
-def test_what_is_sent_before_the_connection_is_made_goes_first_and_nothing_follows_the_end(owner: Hears) -> None:
-    side, transport = owner.store, FakeTransport()
-    side.write(b"a")
-    side.end_writing()
-    side.write(b"never")
-    side.connection_made(transport)
-    side.write(b"never")
-    assert transport.take() == [b"a", "eof"]
-    assert owner.heard == ["made"]
-
-
 def test_a_transport_without_half_close_is_closed_at_the_end(owner: Hears) -> None:
     transport = FakeTransport(eof=False)
     owner.store.connection_made(transport)
@@ -94,14 +83,6 @@ def test_data_after_the_loss_is_dropped(owner: Hears) -> None:
     transport = FakeTransport()
     owner.store.connection_made(transport)
     assert transport.take() == []
-
-
-def test_what_is_forwarded_is_written_to_the_other_side_and_recorded(owner: Hears) -> None:
-    transport, noted = FakeTransport(), list[bytes]()
-    owner.store.connection_made(transport)
-    owner.client.note = noted.append
-    owner.client.forward(b"data")
-    assert (transport.take(), noted) == ([b"data"], [b"data"])
 
 
 def test_first_bytes_that_are_no_hello_are_logged_once(owner: Hears, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,15 +48,6 @@ def put(pipe: Pipe, now_s: float, data: bytes | ToxicMark) -> None:
     pipe.put(now_s, data if isinstance(data, ToxicMark) else memoryview(data))
 
 
-def test_without_toxics_everything_leaves_as_it_comes() -> None:
-    pipe = pipe_of()
-    for now_s, data in enumerate((b"one", b"two", ToxicMark.END)):
-        put(pipe, now_s, data)
-    assert pipe.size == 6
-    assert drained(pipe) == [(0, b"one"), (1, b"two"), (2, ToxicMark.END)]
-    assert pipe.size == 0
-
-
 def test_latency_delays_each_piece_from_when_it_came_and_the_end_by_nothing_but_those_before() -> None:
     pipe = pipe_of(stage("latency", latency=100))
     put(pipe, 0.0, b"a")
@@ -144,14 +135,6 @@ def test_the_limit_passes_so_many_bytes_and_then_closes(limit: int) -> None:
     passed = left[: left.index(ToxicMark.CLOSE)]
     assert b"".join(each for each in passed if isinstance(each, bytes)) == b"abcdefghi"[:limit]
     assert set(left[len(passed) :]) == {ToxicMark.CLOSE}
-    assert pipe.size == 0
-
-
-def test_a_half_open_connection_passes_neither_data_nor_the_end() -> None:
-    pipe = pipe_of(stage("half_open"))
-    put(pipe, 0.0, b"data")
-    put(pipe, 0.0, ToxicMark.END)
-    assert drained(pipe) == []
     assert pipe.size == 0
 
 

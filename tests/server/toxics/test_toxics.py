@@ -87,16 +87,6 @@ async def test_a_reset_is_felt_as_one_at_the_first_reply(kind: HostName) -> None
 
 async def test_a_connection_from_which_a_removed_toxic_has_dropped_bytes_ends(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as hit, await Peer.connect(mock) as spared:
-        assert len(await spared.ask(HELLO, set_up())) == 2
-        mock.faults.toxics.add("timeout", timeout=0, name="silence")
-        mock.faults.toxics.add("reset_peer", timeout=60_000)
-        hit.send(append(1))
-        await until(lambda: stored(mock) == 4)
-        mock.faults.toxics.clear("silence")
-        mock.faults.toxics.clear()
-        assert await hit.closed() == await spared.closed() == b""
-        await until(lambda: not connections(mock))
-    async with hosted(kind) as mock, await writer_of(mock) as hit, await Peer.connect(mock) as spared:
         mock.faults.toxics.add("reset_peer", timeout=60_000)
         hit.send(append(1))
         await until(lambda: stored(mock) == 4)

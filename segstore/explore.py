@@ -10,25 +10,32 @@ has hung. If the client raises, its user knows about the failure, so lost events
 
 A finding holds the records of its run or, for requests from a trace, of the shortest trace that fails in the same way.
 
+In the command of a client, `{host}`, `{port}` and `{controller}` are filled in; `{{name}}` becomes `{name}`, and
+`${name}` is left for a shell.
+
 Invariants: every run has a fresh store; the fault-free run must succeed; a client that hangs is cancelled, and its run
-counts.
+counts; unknown placeholders, a line that cannot be split and a missing program are refused with one sentence, before or
+instead of a run; words with an address filled in are not split again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import os
+import re
+import shlex
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 from uuid import UUID
 
-from segstore.explore.command import names_place, start, words_of
 from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.recording import TraceRecorder
 from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
-from segstore.wire.blocks import Append
+from segstore.wire.blocks import Append, split_events
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.printable import printable
 from segstore.wire.trace import Metadata, Record, TraceWriter, check_possible, make_mark, parse_filter, read_records
@@ -41,7 +48,9 @@ Client = Callable[[Mock], Awaitable[Any]]
 
 _EVERYWHERE: Final[tuple[Where, ...]] = ("before", "after", "within")
 _WITHIN_BYTES: Final = 11
-_EVENT_HEADER_BYTES: Final = 8
+PLACES: Final = ("host", "port", "controller")
+"""The placeholders of a command."""
+_PLACE: Final = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
 _MEANINGS: Final = {
     "before": "before the store has it",
     "after": "after the store has applied it, before the reply",
@@ -243,15 +252,8 @@ async def explore_trace(
 
         await shortened(steps, breaks)
         findings.append(smallest)
-    return Exploration(runs, _distinct(findings), found.unreached)
-
-
-def _distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """Removes findings that were shortened to the same finding."""
-    kept: dict[Any, Finding] = {}
-    for each in findings:
-        kept.setdefault((each.cut, each.broken), each)
-    return list(kept.values())
+    distinct = {(each.cut, each.broken): each for each in findings}  # several may have been shortened to the same
+    return Exploration(runs, list(distinct.values()), found.unreached)
 
 
 async def explore_command(
@@ -360,14 +362,10 @@ def _contents(mock: Mock) -> dict[str, list[bytes]]:
 
 
 def _events(data: bytes) -> list[bytes]:
-    events, at = [], 0
-    while at < len(data):
-        end = at + _EVENT_HEADER_BYTES + int.from_bytes(data[at + 4 : at + 8], "big")
-        if int.from_bytes(data[at : at + 4], "big") or end > len(data):
-            return [data]
-        events.append(data[at:end])
-        at = end
-    return events
+    """Returns the events without their headers; all bytes as one if they are not events."""
+    events: list[bytes] = []
+    end = split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
+    return events if end == len(data) else [data]
 
 
 def compared(good: Outcome, other: Outcome, *, keep_order: bool, timeout_s: float) -> list[str]:
@@ -422,7 +420,7 @@ def _same_order(wanted: list[bytes], found: list[bytes]) -> bool:
 def _said(events: Counter[bytes]) -> str:
     first = next(iter(events))
     more = events.total() - 1
-    return f"the event {first[_EVENT_HEADER_BYTES:][:40]!r}" + (f" and {more} more" if more else "")
+    return f"the event {first[:40]!r}" + (f" and {more} more" if more else "")
 
 
 class _Recorder(TraceRecorder):
@@ -439,3 +437,48 @@ class _Recorder(TraceRecorder):
         """Ends the recording and returns its records."""
         self._blocks.append(self._writer.finish(self._clock()))
         return [each for each in read_records(b"".join(self._blocks)) if isinstance(each, Record)]
+
+
+# --- the client's command ---------------------------------------------------------------------------------------------
+
+
+class CommandError(ValueError):
+    """A command that cannot be run. Attribute: command."""
+
+    def __init__(self, command: str, why: str) -> None:
+        super().__init__(why)
+        self.command = command
+
+
+def words_of(command: str) -> list[str]:
+    """Splits a command into words, with placeholders. Raises CommandError."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise CommandError(command, f"the command cannot be split into words: {error}") from error
+    if not words:
+        raise CommandError(command, "the command is empty")
+    for word in words:
+        for found in _PLACE.finditer(word):
+            name = found[2]
+            if name is not None and name not in PLACES:
+                near = difflib.get_close_matches(name, PLACES, 1)
+                hint = f" ({{{near[0]}}}?)" if near else ""
+                there = ", ".join(f"{{{each}}}" for each in PLACES)
+                why = f"unknown placeholder {{{name}}}{hint}, only {there}; write {{{{{name}}}}} for the literal text"
+                raise CommandError(command, why)
+    return words
+
+
+def names_place(words: list[str], place: str) -> bool:
+    """Whether the words contain a placeholder."""
+    return any(found[2] == place for word in words for found in _PLACE.finditer(word))
+
+
+async def start(words: list[str], places: dict[str, str]) -> Process:
+    """Starts a command with its placeholders filled in; its standard error is a pipe. Raises CommandError."""
+    filled = [_PLACE.sub(lambda found: places[found[2]] if found[2] else f"{{{found[1]}}}", word) for word in words]
+    try:
+        return await asyncio.create_subprocess_exec(*filled, stdout=DEVNULL, stderr=PIPE)
+    except OSError as error:
+        raise CommandError(shlex.join(words), f"{filled[0]!r} cannot be started: {error.strerror}") from error

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from segstore.client import Client, CutError, EventRange, ScalingPolicy, StreamConfig, StreamCut, StreamEvent, connect
-from segstore.client.batch import event_ranges
 from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentTruncated
+from segstore.client.stream import event_ranges
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 

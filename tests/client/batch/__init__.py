@@ -1,4 +1,0 @@
-"""Tests of batch reads.
-
-ranges, reader: test_batch
-"""
