@@ -149,13 +149,10 @@ class SegmentAdmin(ABC):
 
     async def segment_length(self, segment: str) -> int:
         """The offset at which the next byte would be written."""
-        return (await self._info(segment, "measure")).write_offset
+        return (await self.segment_info(segment)).write_offset
 
-    async def segment_info(self, segment: str) -> StreamSegmentInfo:
-        """Its length, start offset, and whether it is sealed."""
-        return await self._info(segment, "measure")
-
-    async def _info(self, segment: str, did: str) -> StreamSegmentInfo:
+    async def segment_info(self, segment: str, did: str = "measure") -> StreamSegmentInfo:
+        """Its length, start offset, and whether it is sealed. did: the verb for an error."""
         info: StreamSegmentInfo = await self._done(segment, did, GetStreamSegmentInfo(0, segment, ""))
         return info
 
@@ -200,7 +197,7 @@ class SegmentAdmin(ABC):
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """Discards the bytes before `offset`; a no-op if they are gone already."""
-        if offset > (await self._info(segment, "truncate")).start_offset:
+        if offset > (await self.segment_info(segment, "truncate")).start_offset:
             await self._done(segment, "truncate", TruncateSegment(0, segment, offset, ""))
 
     async def delete_segment(self, segment: str) -> None:
@@ -211,7 +208,7 @@ class SegmentAdmin(ABC):
 
         A missing source counts as merged before.
         """
-        if (await self._info(target, "merge into")).is_sealed:
+        if (await self.segment_info(target, "merge into")).is_sealed:
             raise SegmentStoreFailed(target, "merge into")
         request = MergeSegmentsBatch(0, target, tuple(sources), "")
         await self._done(target, "merge into", request)
@@ -260,15 +257,12 @@ class SegmentAdmin(ABC):
         value = int((await self._done(segment, "read an attribute of", asked)).value)
         return None if value == NULL_VALUE else value
 
-    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        """Returns the load of each segment: bytes and events ever written. Missing segments are left out."""
-        loads: dict[str, Load] = {}
-        for segment in segments:
-            try:
-                length = await self.segment_length(segment)
-                events = await self.attribute(segment, EVENT_COUNT)
-            except SegmentStoreFailed as error:
-                log.debug("no load of %s: %s", segment, error.__cause__)
-                continue
-            loads[segment] = Load(events or 0, length)
-        return loads
+    async def load(self, segment: str) -> Load | None:
+        """Returns the bytes and events ever written to a segment; None if the store does not tell."""
+        try:
+            length = await self.segment_length(segment)
+            events = await self.attribute(segment, EVENT_COUNT)
+        except SegmentStoreFailed as error:
+            log.debug("no load of %s: %s", segment, error.__cause__)
+            return None
+        return Load(events or 0, length)

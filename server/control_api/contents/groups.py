@@ -39,7 +39,7 @@ async def list_groups(controlled: Here, scope: Scope, after: After = "", limit: 
     controller = controller_of(controlled)
 
     async def names(token: str) -> tuple[list[str], str]:
-        return await controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
+        return controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
 
     found: dict[str, Literal["table", "stream"]] = {}
     after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""

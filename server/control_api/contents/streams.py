@@ -61,7 +61,7 @@ async def list_streams(
     controller = controller_of(controlled)
 
     async def names(token: str) -> tuple[list[str], str]:
-        return await controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
+        return controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
 
     found, following = await named(names, after, limit)
     streams = [controller.state.find_stream(scope, name) for name in found]

@@ -23,7 +23,7 @@ async def list_tables(controlled: Here, scope: Scope, after: After = "", limit: 
     controller = controller_of(controlled)
 
     async def names(token: str) -> tuple[list[str], str]:
-        return await controller.tables.names(scope, token)
+        return controller.tables.names(scope, token)
 
     found, following = await named(names, after, limit)
     there = controller.state.scope(scope).tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -20,7 +20,6 @@ from segstore.server.controller.policies import (
     parse_group_id,
 )
 from segstore.server.controller.state import StreamSegment
-from segstore.server.controller.steps import InSteps
 from segstore.wire.controller_api import messages as m
 
 _MASK = 2**64 - 1
@@ -42,9 +41,8 @@ def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentR
     return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
 
 
-async def segment_ranges(scope: str, stream: str, segments: Sequence[StreamSegment]) -> list[m.SegmentRange]:
-    """Return the segments with their key ranges, in the given order."""
-    return [segment_range(scope, stream, segment) async for segment in InSteps(segments)]
+def segment_ranges(scope: str, stream: str, segments: Iterable[StreamSegment]) -> list[m.SegmentRange]:
+    return [segment_range(scope, stream, segment) for segment in segments]
 
 
 def page_token(token: str) -> m.ContinuationToken:

@@ -20,6 +20,7 @@ import grpc
 from segstore.server.controller.api.calls import Calls, sent_metadata
 from segstore.server.controller.api.in_flight import CallsInFlight, Handler, end_call, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
+from segstore.server.controller.api.upstream import RAW, channel_to
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
@@ -29,12 +30,6 @@ Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 
 _FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"
-_CHANNEL: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-)
 
 
 class NotForwarded(Exception):
@@ -129,8 +124,7 @@ class ForwardingServer(Handler):
             raise NotForwarded(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
         kept = [each for each in metadata if self._sends_credentials or not each[0].startswith(_CREDENTIALS)]
         channel = self._channel(leader)
-        ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
-        call = ask(request, metadata=(*kept, (_FORWARDED, "1")), timeout=timeout_s)
+        call: Any = channel.unary_unary(method, **RAW)(request, metadata=(*kept, (_FORWARDED, "1")), timeout=timeout_s)
         self._forwarded[call] = leader
         try:
             answer: bytes = await call
@@ -155,15 +149,9 @@ class ForwardingServer(Handler):
                 call.cancel()
 
     def _channel(self, leader: Endpoint) -> grpc.aio.Channel:
-        channel = self._channels.get(leader)
-        if channel is None:
-            if self._tls is None:
-                channel = grpc.aio.insecure_channel(str(leader), options=_CHANNEL)
-            else:
-                trusted = grpc.ssl_channel_credentials(self._tls.own_certificate())
-                channel = grpc.aio.secure_channel(str(leader), trusted, options=_CHANNEL)
-            self._channels[leader] = channel
-        return channel
+        if leader not in self._channels:
+            self._channels[leader] = channel_to(leader, None if self._tls is None else self._tls.own_certificate())
+        return self._channels[leader]
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""

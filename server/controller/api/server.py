@@ -2,8 +2,7 @@
 
 Invariants: while it is open, one task runs the due timers; after `aclose`, which can be called twice, no task and no
 socket is left. Port 0 picks a free port; a port in use is refused, not shared. Every method of the API is answered;
-unsupported ones with UNIMPLEMENTED and a sentence. Messages are parsed and serialised here, not by gRPC, so that `Pace`
-covers this work, too.
+unsupported ones with UNIMPLEMENTED and a sentence.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ call. It refuses further calls, and more than 1,000 at once."""
 _GRPC_CONNECTIONS: Final = (1 << 31) - 2
 """gRPC aborts the process above this."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
-_ENTRY_BYTES: Final = 64
-"""Upper bound on the size of an entry of a stream cut."""
+_SEGMENT_BYTES: Final = 128
+"""Room in a request for each segment of a stream. A cut that spans several epochs names more than that."""
 
 
 def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
     """Server options that bound the size of a request and the calls in flight of a connection."""
     return (
-        ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
+        ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _SEGMENT_BYTES * config.max_segments)),
         ("grpc.max_concurrent_streams", _STREAMS_MAX),
     )
 

@@ -40,10 +40,6 @@ class ReaderGroups:
         self._streams = streams
         self._decoding = asyncio.Lock()
 
-    def check_entries(self, count: int) -> None:
-        """Raises `TooMany` for a configuration whose stream cuts name more segments than one request may."""
-        self._core.check_cut(count)
-
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
         """Creates a group with its stream, unless it exists; returns the group's configuration."""
         if not is_user_stream_name(name):
@@ -78,7 +74,6 @@ class ReaderGroups:
         Raises `IllegalState` for a state that no group has written.
         """
         require(scope=scope, reader_group=name)
-        self._core.check_name(scope, name)
         found = await shared_state(self._core.segments, self._core.state.scope(scope), name, self._decoding)
         if found is None:
             raise errors.NotFound("reader group", f"{scope}/{name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
 from segstore.wire import Command
@@ -81,9 +81,9 @@ class FakeStore(SegmentAdmin):
         self._called("delete table", segment)
         self.tables.pop(segment, None)
 
-    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        self._called("loads", *segments)
-        return {name: Load(self.events.get(name, 0), self.lengths[name]) for name in segments if name in self.lengths}
+    async def load(self, segment: str) -> Load | None:
+        self._called("load", segment)
+        return Load(self.events.get(segment, 0), self.lengths[segment]) if segment in self.lengths else None
 
 
 class Clock:

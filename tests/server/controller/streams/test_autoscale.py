@@ -151,6 +151,6 @@ async def test_a_fixed_stream_does_not_follow_its_load(world: World) -> None:
 
 async def test_a_store_that_fails_to_tell_loads_is_asked_again(world: World) -> None:
     await world.stream(scaling=POLICY)
-    world.store.broken = {"loads"}
+    world.store.broken = {"load"}
     await world.pass_time(20_000)
-    assert sum(call[0] == "loads" for call in world.store.calls) == 4
+    assert sum(call[0] == "load" for call in world.store.calls) == 4
