@@ -35,7 +35,6 @@ class Members:
         self,
         servers: MutableSequence[SegmentStoreServer],
         settings: OwnershipSettings,
-        public_host: str,
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
     ) -> None:
@@ -45,7 +44,6 @@ class Members:
         """
         self._servers = servers
         self._settings = settings
-        self._public_host = public_host
         self.coordinator: Coordinator = coordinator or InProcessCoordinator(
             session_timeout_ms=settings.session_timeout_ms
         )
@@ -61,7 +59,7 @@ class Members:
             f"store-{number}",
             self.coordinator,
             self._storage,
-            HostedStore(server, self._public_host),
+            HostedStore(server),
             server.settings.containers,
             self._settings,
             on_shutdown=lambda reason: self._shut_down(number, reason),

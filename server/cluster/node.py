@@ -164,10 +164,9 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         ask: Callable[[RestRequest, str | None, str], Awaitable[RestResponse]],
         health: Callable[[], Mapping[str, HealthStatus]],
     ) -> None:
-        """Serves the REST API if it has a port. ask, health: as in `Answering`. Raises CannotListen."""
+        """Serves the REST API. ask, health: as in `Answering`. Raises CannotListen."""
         settings = self.settings
-        if settings.rest_port is None:
-            return
+        assert settings.rest_port is not None
         from segstore.server.rest import Answering, RestApi  # a web library
 
         self._rest_api = RestApi(

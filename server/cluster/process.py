@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
+from random import Random
 
 from segstore.server.clock import Clock
 from segstore.server.cluster.hosted import HostedStore
@@ -27,23 +29,20 @@ from segstore.server.coordination import (
     CoordinationError,
     CoordinationSession,
     Coordinator,
-    Disconnected,
-    SessionExpired,
     SessionState,
+    follow,
 )
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
-from segstore.server.durable import DataError, Durability
+from segstore.server.durable import DataError
 from segstore.server.faults import Faults
 from segstore.server.node import SegmentStoreServer
 from segstore.server.shared_folder import Candidate, FolderStorage, Owners, Present, SharedFolder, confirm, identify
-from segstore.server.store import Container
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0
 _CONNECT_MS = 3_000
-_AGAIN_S = 0.5
 
 
 class ClusterProcess(ClusterNode):
@@ -151,10 +150,12 @@ class ClusterProcess(ClusterNode):
             folder = self._folder = await identify(session, self._where, self._path, settings.store.containers)
         finally:
             await session.aclose()
-        await self._start_configuration(folder)
+        configuration = await self.configuration.start()
+        if self._configured_where != self._where:  # another service, which must not be another cluster's
+            await confirm(configuration, self._configured_where, folder)
         storage = self._storage = FolderStorage(
             folder,
-            self._make_container,
+            lambda number, opened: server.store.new_container(number, opened.pool, opened.journal(number)),
             settings.memory_bytes,
             on_failure=self._cannot_write,
             before_loss=server.hub.flush,
@@ -163,15 +164,14 @@ class ClusterProcess(ClusterNode):
         server.hub.gate = storage.gate
         server.hub.fence = storage.fence
         await server.start()
-        host, port = settings.public_host, server.address[1] if server.address else 0
-        name = f"{host}:{port}"
+        assert server.address is not None
         if settings.controller_port is not None:
-            await self._start_controller(name, host, settings.controller_port)
+            await self._start_controller(settings.controller_port)
         ownership = self._ownership = ContainerOwnership(
-            name,
+            str(Endpoint(settings.public_host, server.address.port)),
             self._coordinator,
             storage,
-            HostedStore(server, host),
+            HostedStore(server),
             settings.store.containers,
             settings.ownership,
             on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
@@ -194,8 +194,7 @@ class ClusterProcess(ClusterNode):
         await self._start_control_api()
         await self._settle()
 
-    async def _start_controller(self, name: str, host: str, port: int) -> None:
-        """Starts the controller's port. name: the store's. host: the address that is published."""
+    async def _start_controller(self, port: int) -> None:
         settings = self.settings
         self._front = await ForwardingServer.start(
             settings.store.host,
@@ -206,17 +205,11 @@ class ClusterProcess(ClusterNode):
             trust_network=self._zookeeper.trust_network,
             calls=Calls(lambda: self.server.hub.recorder, lambda: self.rules),
         )
-        self.controller_address = where = Endpoint(host, self._front.port)
+        self.controller_address = where = Endpoint(settings.public_host, self._front.port)
         self._candidate = Candidate(
-            name, where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node
+            where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node
         )
         self._present = Present(where)
-
-    async def _start_configuration(self, folder: SharedFolder) -> None:
-        """Opens the session with the service for the configuration, which must not be another cluster's."""
-        session = await self.configuration.start()
-        if self._configured_where != self._where:
-            await confirm(session, self._configured_where, folder)
 
     async def _settle(self) -> None:
         """Waits until there is a controller, all containers have an owner, and this store's containers are open.
@@ -251,12 +244,9 @@ class ClusterProcess(ClusterNode):
 
     def _opening(self) -> list[int]:
         """Containers that this store owns by its ZooKeeper node and does not serve yet."""
-        here, ownership = (self.settings.public_host, self.address[1] if self.address else 0), self.ownership
-        owned = [each for each in range(self.settings.store.containers) if self._owners.of(each) == here]
+        ownership, here = self.ownership, self.ownership.name
+        owned = [each for each in range(self.settings.store.containers) if str(self._owners.of(each)) == here]
         return [each for each in owned if not ownership.owns(each) and each not in ownership.refused]
-
-    def _make_container(self, number: int, durability: Durability) -> Container:
-        return self.server.store.new_container(number, durability.pool, durability.journal(number))
 
     async def _stop_controller(self, grace_s: float) -> None:
         front, self._front = self._front, None
@@ -318,7 +308,7 @@ class ClusterProcess(ClusterNode):
     async def _follow_one(self, session: CoordinationSession) -> None:
         ownership = self.ownership
         parts = {
-            "identity": self._identify(session),
+            "identity": follow(partial(self._identify, session), "the cluster of ZooKeeper is unknown", Random()),
             "owners": self._owners.run(session),
             "patience": self._exit_if_unreachable(session),
         }
@@ -344,16 +334,11 @@ class ClusterProcess(ClusterNode):
                 each.cancel()
             await asyncio.gather(over, *tasks, return_exceptions=True)
 
-    async def _identify(self, session: CoordinationSession) -> None:
+    async def _identify(self, session: CoordinationSession, _: asyncio.Event) -> bool:
         """Records the cluster in ZooKeeper, again after data loss there. Raises DataError for another cluster."""
         assert self._folder is not None
-        with suppress(SessionExpired):
-            while True:
-                try:
-                    return await confirm(session, self._where, self._folder)
-                except Disconnected as error:
-                    log.info("cannot check whether ZooKeeper knows this cluster: %s; trying again", error)
-                await asyncio.sleep(_AGAIN_S)
+        await confirm(session, self._where, self._folder)
+        return True
 
     async def _exit_if_unreachable(self, session: CoordinationSession) -> None:
         """Ends the process when ZooKeeper has been unreachable for too long; returns when the session has ended."""

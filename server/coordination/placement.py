@@ -15,12 +15,10 @@ import msgspec
 class LoadReport(msgspec.Struct, frozen=True):
     """The load of a store.
 
-    host, port: its address for clients. containers: number of owned containers. bytes_per_s: appended and read since
-    the last report. connections: number of open connections.
+    containers: number of owned containers. bytes_per_s: appended and read since the last report. connections: number of
+    open connections.
     """
 
-    host: str = ""
-    port: int = 0
     containers: int = 0
     bytes_per_s: float = 0.0
     connections: int = 0

@@ -16,8 +16,6 @@ from functools import partial
 from random import Random
 from typing import Final
 
-import msgspec
-
 from segstore.server.coordination import BadVersion, CoordinationSession, NodeExists, NoNode, follow
 from segstore.wire.endpoint import Endpoint
 
@@ -27,22 +25,11 @@ CONTROLLER: Final = "/segstore/controller"
 _PRESENT: Final = "/segstore/controllers"
 
 
-class _Leader(msgspec.Struct, frozen=True):
-    name: str
-    host: str
-    port: int
-
-
-_ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(_Leader)
-
-
 class Candidate:
     """One process in the election. leads: whether it is the leader. leader: the address of another leader, if known."""
 
     def __init__(
         self,
-        name: str,
         where: Endpoint,
         lead: Callable[[], Awaitable[None]],
         resign: Callable[[], Awaitable[None]],
@@ -50,13 +37,13 @@ class Candidate:
         *,
         stale_node: str,
     ) -> None:
-        """name: of the store. where: how others find this process. on_change: called when the leader is another.
-        stale_node: as in `OwnershipSettings`.
+        """where: how others find this process. on_change: called when the leader is another. stale_node: as in
+        `OwnershipSettings`.
         """
         self.leads = False
         self.leader: Endpoint | None = None
         self._on_change = on_change
-        self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
+        self._data = str(where).encode()
         self._lead = lead
         self._resign = resign
         self._replace = stale_node == "replace"
@@ -113,12 +100,10 @@ class Candidate:
                 return False
             return True
         try:
-            leader = _DECODER.decode(node.data)
-        except msgspec.DecodeError as error:
+            self._know(Endpoint.parse(node.data.decode()))
+        except ValueError as error:
             log.warning("node %s does not name a leader: %s", CONTROLLER, error)
             self._know(None)
-        else:
-            self._know(Endpoint(leader.host, leader.port))
         return True
 
     async def _stop(self) -> None:
@@ -143,7 +128,7 @@ class Present:
         await follow(partial(self._look, session), "the other controllers are unknown", self._random)
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
-        own = f"{self._where.host}:{self._where.port}"
+        own = str(self._where)
         names = await session.children(_PRESENT, changed.set)
         if own not in names:  # otherwise it is ours, of this or an older session
             with suppress(NodeExists):

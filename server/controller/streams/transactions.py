@@ -36,7 +36,7 @@ from segstore.server.controller.state import (
     transaction_epoch,
 )
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.streams.writers import note
+from segstore.server.controller.streams.writers import Writers
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +58,9 @@ def _opening(transaction: UUID) -> int:
 
 
 class Transactions:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, writers: Writers) -> None:
         self._core = core
+        self._writers = writers
 
     async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[StreamSegment]]:
         """Opens a transaction and creates its segments; returns its id and the segments of its epoch."""
@@ -251,7 +252,7 @@ class Transactions:
         # A timestamp before the writer's last one, or beyond the limit of writers, is ignored; the transaction is
         # committed.
         with suppress(errors.TooMany):
-            note(self._core, stream, transaction.writer, transaction.timestamp, position)
+            self._writers.note(stream.scope, stream.name, transaction.writer, transaction.timestamp, position)
 
     def _ended(self, stream: Stream, identifier: UUID, *, committed: bool) -> None:
         core = self._core

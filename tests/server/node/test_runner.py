@@ -9,24 +9,9 @@ import pytest
 
 from segstore.server import AddressInUse, LimitSettings, MockSegmentStore, SegmentStoreServer, StoreSettings
 from segstore.server.net import CannotListen
-from segstore.server.node import runner
-from segstore.server.store import NULL_VALUE
 from segstore.wire import CreateTransientSegment, DataAppended, Hello, KeepAlive, SegmentCreated, SegmentRead
-from segstore.wire.names import is_transient
 from tests.server.certificates import trusting, write_certificate
-from tests.server.support import (
-    HELLO,
-    PATIENCE_S,
-    SEGMENT,
-    WRITER,
-    Peer,
-    append,
-    append_to,
-    create,
-    read,
-    set_up,
-    until,
-)
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MIB = 1024 * 1024
 
@@ -225,35 +210,10 @@ async def test_unused_transient_segments_are_deleted_and_their_connection_stays(
         (created,) = await peer.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
         assert isinstance(created, SegmentCreated)
         now_ms = store.server.service.now_ms()
-        assert await store.server.clean_transients(now_ms + 9_000) == 0
-        assert await store.server.clean_transients(now_ms + 11_000) == 1
+        assert store.server.clean_transients(now_ms + 9_000) == 0
+        assert store.server.clean_transients(now_ms + 11_000) == 1
         assert created.segment not in store.segments
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
-
-
-async def test_housekeeping_handles_some_of_many_segments_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_AT_ONCE", 10)
-    async with MockSegmentStore(containers=1) as store:
-        names = [f"scope/stream/{number}.#epoch.0" for number in range(100)]
-        for name in names:
-            store.store.create_segment(name, now_ms=1)
-            store.store.setup_append(name, WRITER, now_ms=1)
-            append_to(store.store, name, WRITER, 1, 1, b"event", last_event_number=NULL_VALUE, now_ms=1)
-            store.store.container_for(name).create_transient_segment(name, WRITER, f"{len(name):032}", now_ms=1)
-
-        def left() -> tuple[int, int]:
-            transients = sum(is_transient(name) for name in store.segments)
-            return transients, sum(store.segments[f"{name}#index"].length == 0 for name in names)
-
-        cleaning = asyncio.create_task(store.server.clean_transients(1 << 50))
-        before, most = left(), 0
-        while any(before):
-            await asyncio.sleep(0)
-            now = left()
-            most = max(most, *(then - each for then, each in zip(before, now, strict=True)))
-            before = now
-        assert most == 10
-        assert await cleaning == 100
 
 
 async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle_for_long() -> None:
