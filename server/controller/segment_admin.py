@@ -234,16 +234,16 @@ class SegmentAdmin(ABC):
 
     async def read_table(self, segment: str, count: int, first: bytes = b"", last: bytes = b"") -> list[TableEntry]:
         """Reads about `count` entries of a table segment by key, from key `first` to `last`; b"" for any."""
-        args = TableIteratorArgs(b"", b"", first, last)
-        reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
-        return list(reply.entries.entries)
+        return (await self.read_entries(segment, count, first=first, last=last))[0]
 
-    async def read_entries(self, segment: str, count: int, token: bytes = b"") -> tuple[list[TableEntry], bytes]:
+    async def read_entries(
+        self, segment: str, count: int, token: bytes = b"", *, first: bytes = b"", last: bytes = b""
+    ) -> tuple[list[TableEntry], bytes]:
         """Reads about `count` entries of a table segment of any kind. Returns them with the token for the next call.
 
         The token is b"" at the start and at the end.
         """
-        args = TableIteratorArgs(token, b"", b"", b"")
+        args = TableIteratorArgs(token, b"", first, last)
         reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
         return list(reply.entries.entries), bytes(reply.continuation_token)
 

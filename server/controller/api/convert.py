@@ -164,12 +164,12 @@ def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.Rea
         retentionType=config.retention,
         generation=config.generation,
         readerGroupId=config.group_id,
-        startingStreamCuts=_stream_cuts(config.starting_cuts),
-        endingStreamCuts=_stream_cuts(config.ending_cuts),
+        startingStreamCuts=[_stream_cut(stream, cut) for stream, cut in config.starting_cuts.items()],
+        endingStreamCuts=[_stream_cut(stream, cut) for stream, cut in config.ending_cuts.items()],
     )
 
 
-def stream_cut(full_name: str, cut: Mapping[int, int]) -> m.StreamCut:
+def _stream_cut(full_name: str, cut: Mapping[int, int]) -> m.StreamCut:
     scope, _, stream = full_name.partition("/")
     return m.StreamCut(streamInfo=stream_info(scope, stream), cut=cut)
 
@@ -195,10 +195,6 @@ def _check_order(stream: str, start: Cut, end: Cut) -> None:
     )
     if behind or min(start) > min(end) or max(start) > max(end):
         raise Malformed(f"the stream cut from which {stream} is read lies behind the one up to which it is")
-
-
-def _stream_cuts(cuts: Mapping[str, Cut]) -> list[m.StreamCut]:
-    return [stream_cut(full_name, cut) for full_name, cut in cuts.items()]
 
 
 # Key-value tables ------------------------------------------------------------------------------------------------

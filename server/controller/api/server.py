@@ -65,7 +65,7 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """Create a server that does not listen yet. It closes connections beyond its limit at once."""
+    """Creates a server that does not listen yet. It closes connections beyond its limit at once."""
     most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
     return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
@@ -134,22 +134,20 @@ class ControllerServer:
         authority: Authority | None = None,
         tls: TlsFiles | None = None,
         published_host: str | None = None,
-        servers: Callable[[], Sequence[Endpoint]] | None = None,
         settled: Callable[[], Awaitable[None]] | None = None,
         calls: Calls | None = None,
     ) -> Self:
         """Starts to serve a controller, which is not closed with the server; port 0 picks a free port.
 
         authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
-        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. servers:
-        returns the addresses of all controllers of the cluster for clients; None: only this server. settled: returns
-        when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None:
-        no durability. calls: observes all calls.
+        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. settled:
+        returns when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises
+        `JournalFailed`. None: no durability. calls: observes all calls.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
         server = new_server(*bounds(controller.config))
-        self = cls(controller, authority or Authority(now_s=time.time), servers, settled)
+        self = cls(controller, authority or Authority(now_s=time.time), None, settled)
         self._in_flight = CallsInFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
@@ -165,7 +163,9 @@ class ControllerServer:
         servers: Callable[[], Sequence[Endpoint]],
         settled: Callable[[], Awaitable[None]],
     ) -> Self:
-        """Serve calls passed to `handlers`, without a socket; arguments as for `start`."""
+        """Serves calls passed to `handlers`, without a socket. servers: returns the addresses of all controllers of the
+        cluster for clients. Other arguments as for `start`.
+        """
         self = cls(controller, authority, servers, settled)
         self._keeper = asyncio.create_task(self._keep(), name="controller")
         return self
@@ -190,11 +190,11 @@ class ControllerServer:
         await self.executor.aclose()
 
     async def settled(self) -> None:
-        """Return when all changes are durable. Raises JournalFailed."""
+        """Returns when all changes are durable. Raises JournalFailed."""
         await self.executor.settled()
 
     async def interrupt(self) -> None:
-        """Cancel the work of calls in flight and of timers; these callers get UNAVAILABLE, as when the server stops."""
+        """Cancels the work of calls in flight and of timers; callers get UNAVAILABLE, as when the server stops."""
         keeper = self._keeper
         if keeper is None:
             return

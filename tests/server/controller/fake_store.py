@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
@@ -35,6 +36,7 @@ class FakeStore(SegmentAdmin):
 
     async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
         self._called("create", segment)
+        await asyncio.sleep(0)
         self.lengths.setdefault(segment, 0)
         self.policies[segment] = scaling
 

@@ -25,13 +25,6 @@ async def test_port_0_picks_a_free_port_which_is_in_the_address() -> None:
         assert 0 < store.port != store.admin_port > 0
 
 
-async def test_the_mock_store_shows_its_state(store: MockSegmentStore, peer: Peer) -> None:
-    await peer.ask(create(), set_up(), append(0, b"12345678"))
-    assert store.store.segment_info(SEGMENT).length == 8
-    assert set(store.segments) == {SEGMENT, f"{SEGMENT}#index"}
-    assert store.segments[SEGMENT].read_bytes(0, 8) == b"12345678"
-
-
 def test_a_store_that_was_not_started_has_no_address() -> None:
     with pytest.raises(RuntimeError, match="not started"):
         _ = MockSegmentStore().port
@@ -51,14 +44,6 @@ async def test_an_address_that_is_not_ours_is_named() -> None:
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1") as caught:
         await SegmentStoreServer(StoreSettings(host="192.0.2.1", port=0)).start()
     assert caught.value.host == "192.0.2.1"
-
-
-async def test_a_store_can_be_started_again_on_its_port() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
-        port = store.port
-        await peer.ask(HELLO)
-    async with MockSegmentStore(port=port) as store, await Peer.connect(store) as peer:
-        assert await peer.ask(HELLO) == [Hello(17, 5)]
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------
@@ -135,10 +120,6 @@ async def test_stopping_twice_and_at_once_is_stopping() -> None:
     assert not store.server.hub.connections
 
 
-async def test_stopping_a_store_that_never_started_is_nothing() -> None:
-    await MockSegmentStore().server.stop()
-
-
 async def test_replies_that_were_written_arrive_before_the_store_stops() -> None:
     store = MockSegmentStore()
     await store.server.start()
@@ -193,27 +174,7 @@ async def test_a_stop_that_is_cancelled_cuts_what_is_left() -> None:
         await store.server.stop()
 
 
-async def test_a_store_that_stops_takes_no_new_peers() -> None:
-    store = MockSegmentStore()
-    await store.server.start()
-    port = store.port
-    await store.server.stop()
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", port)
-
-
 # --- keeping house ----------------------------------------------------------------------------------------------
-
-
-async def test_unused_transient_segments_are_deleted_and_their_connection_stays() -> None:
-    async with MockSegmentStore(transient_idle_s=10) as store, await Peer.connect(store) as peer:
-        (created,) = await peer.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
-        assert isinstance(created, SegmentCreated)
-        now_ms = store.server.service.now_ms()
-        assert store.server.clean_transients(now_ms + 9_000) == 0
-        assert store.server.clean_transients(now_ms + 11_000) == 1
-        assert created.segment not in store.segments
-        assert await peer.ask(KeepAlive()) == [KeepAlive()]
 
 
 async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle_for_long() -> None:

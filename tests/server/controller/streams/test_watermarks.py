@@ -157,13 +157,6 @@ async def test_the_lowest_time_of_all_writers_is_published_with_the_farthest_pos
     assert event[:8] == (0).to_bytes(4, "big") + (len(event) - 8).to_bytes(4, "big"), "an event as readers expect it"
 
 
-async def test_without_timestamps_of_writers_no_watermark_is_written(world: World) -> None:
-    await world.stream()
-    await world.pass_time(10 * EVERY_MS)
-    assert written(world) == []
-    assert world.controller.next_due_ms() is None
-
-
 async def two_writers(world: World) -> None:
     """A watermark at 100 of both of them, and then one goes on."""
     writers = world.controller.writers
