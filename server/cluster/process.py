@@ -15,7 +15,6 @@ import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
-from random import Random
 from typing import Any
 
 from segstore.server.clock import Clock
@@ -306,7 +305,7 @@ class ClusterProcess(ClusterNode):
     async def _follow_one(self, session: CoordinationSession) -> None:
         ownership = self.ownership
         parts = [
-            follow(partial(self._identify, session), "the cluster of ZooKeeper is unknown", Random()),
+            follow(partial(self._identify, session), "the cluster of ZooKeeper is unknown"),
             self._owners.run(session),
             self._exit_if_unreachable(session),
         ]

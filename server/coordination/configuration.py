@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from random import Random
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -65,7 +64,6 @@ class Configuration:
         self.session: CoordinationSession | None = None
         self.published = 0
         self._coordinator = coordinator
-        self._random = Random()
         self._cache: dict[str, Node | list[str] | None] = {}
         self._source: Callable[[], Configured | None] = _nothing
         self._work = asyncio.Event()
@@ -102,7 +100,7 @@ class Configuration:
                     break
                 except errors.Unreachable as error:
                     log.warning("no session with the configuration service: %s", error)
-                    await asyncio.sleep(backoff_s(failed, self._random))
+                    await asyncio.sleep(backoff_s(failed))
 
     async def _live(self, session: CoordinationSession) -> None:
         """Works with one session until it ends."""
@@ -134,7 +132,7 @@ class Configuration:
                 log.warning("the configuration was not published: %s; trying again", error)
                 known = None
                 self._work.set()
-                await asyncio.sleep(backoff_s(failed, self._random))
+                await asyncio.sleep(backoff_s(failed))
                 failed += 1
             else:
                 failed = 0

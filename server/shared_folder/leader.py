@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from random import Random
 from typing import Final
 
 from segstore.server.coordination import BadVersion, CoordinationSession, NodeExists, NoNode, follow
@@ -47,7 +46,6 @@ class Candidate:
         self._lead = lead
         self._resign = resign
         self._replace = stale_node == "replace"
-        self._random = Random()
         self._wake_up = asyncio.Event()
         self._lost = False
 
@@ -59,7 +57,7 @@ class Candidate:
     async def run(self, session: CoordinationSession) -> None:
         """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable errors."""
         try:
-            await follow(partial(self._look, session), "the leader is unknown", self._random)
+            await follow(partial(self._look, session), "the leader is unknown")
         finally:
             self._know(None)
             await self._stop()
@@ -121,11 +119,10 @@ class Present:
     def __init__(self, where: Endpoint) -> None:
         self.all: list[Endpoint] = [where]
         self._where = where
-        self._random = Random()
 
     async def run(self, session: CoordinationSession) -> None:
         """Registers this process and watches the other processes, until the session ends."""
-        await follow(partial(self._look, session), "the other controllers are unknown", self._random)
+        await follow(partial(self._look, session), "the other controllers are unknown")
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
         own = str(self._where)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from random import Random
 
 from segstore.server.coordination import CONTAINERS, CoordinationSession, container_path, follow
 from segstore.wire.endpoint import Endpoint
@@ -20,7 +19,6 @@ from segstore.wire.endpoint import Endpoint
 class Owners:
     def __init__(self, containers: int) -> None:
         self._count = containers
-        self._random = Random()
         self._owners: dict[int, Endpoint] = {}
 
     def of(self, container_id: int) -> Endpoint | None:
@@ -30,7 +28,7 @@ class Owners:
     async def run(self, session: CoordinationSession) -> None:
         """Watches the nodes until the session ends."""
         try:
-            await follow(partial(self._look, session), "the owners of containers are unknown", self._random)
+            await follow(partial(self._look, session), "the owners of containers are unknown")
         finally:
             self._owners = {}
 

@@ -1,8 +1,7 @@
 """The controller's gRPC server on asyncio, with optional TLS and basic authentication.
 
 Invariants: while it is open, one task runs the due timers; after `aclose`, which can be called twice, no task and no
-socket is left. Port 0 picks a free port; a port in use is refused, not shared. Every method of the API is answered;
-unsupported ones with UNIMPLEMENTED and a sentence.
+socket is left. Port 0 picks a free port; a port in use is refused, not shared.
 """
 
 from __future__ import annotations
@@ -226,17 +225,7 @@ class ControllerServer:
                 await controller.run_due()
 
     def _handler(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        serve_one = self.executor.served.get(name)
-
-        async def unimplemented(asked: bytes, context: Any) -> bytes:
-            await end_call(
-                context,
-                grpc.StatusCode.UNIMPLEMENTED,
-                f"{name} is not supported: no client that segstore is made for calls it",
-            )
-
-        if serve_one is None:
-            return unimplemented
+        serve_one = self.executor.served[name]
 
         async def perform(request: Message, caller: Caller) -> bytes:
             response: Message | None = await serve_one(request, caller)

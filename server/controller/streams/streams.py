@@ -47,7 +47,7 @@ def page(
     """
     rest = sorted(filter(listed, names), key=order)
     first = bisect_right(rest, order(token), key=order) if token else 0
-    accepted = list(islice(filter(accepts, islice(rest, first, None)), size))
+    accepted = list(islice(filter(accepts, rest[first:]), size))
     return accepted, accepted[-1] if accepted else token
 
 

@@ -124,17 +124,11 @@ class UpperBound:
         self._segments: list[StreamSegment] = []
         """Sorted by key; no two overlap."""
         self._offsets: dict[int, int] = {}
-        self._unknown = 0
-        self._example = 0
 
     def add(self, position: Mapping[int, int]) -> None:
         """Adds a position. Segments that the stream never had are ignored."""
         for identifier, offset in position.items():
-            segment = history.find_segment(self._stream.epochs, identifier)
-            if segment is None:
-                self._unknown += 1
-                self._example = identifier
-            else:
+            if (segment := history.find_segment(self._stream.epochs, identifier)) is not None:
                 self._raise_to(segment, offset)
 
     def cut(self, last: Mapping[int, int]) -> Cut:
@@ -143,13 +137,6 @@ class UpperBound:
         As in Pravega, keys that the positions do not cover are covered by segments of the newest epoch in the positions
         or the last cut, even if the last cut covers them.
         """
-        if self._unknown:
-            _log.warning(
-                "writers of stream %s reported %d positions in segments that it never had, such as %d",
-                self._stream.full_name,
-                self._unknown,
-                self._example,
-            )
         if not self._segments:
             return {}
         missing = history.uncovered(self._segments)
