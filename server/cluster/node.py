@@ -7,7 +7,6 @@ for one store that shares them with other processes.
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
@@ -170,7 +169,7 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         from segstore.server.rest import Answering, RestApi  # a web library
 
         self._rest_api = RestApi(
-            Answering(ask, health, authority or Authority(now_s=time.time)),
+            Answering(ask, health, authority or Authority()),
             settings.store.host,
             settings.rest_port,
             names=[settings.public_host],

@@ -22,7 +22,7 @@ from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader, Leading
 from segstore.server.cluster.node import ClusterNode, Ownership
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
-from segstore.server.controller import Controller, ControllerServer, wall_clock_ms
+from segstore.server.controller import Controller, ControllerServer
 from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
@@ -88,7 +88,7 @@ class ClusterProcess(ClusterNode):
         self._path = settings.data
         self._where = where
         self._zookeeper = zookeeper
-        self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
+        self._authority = authority or Authority()
         self._coordinator = self._service(where)
         self._configured_where = zookeeper.configuration_zookeeper or where
         self.configuration = Configuration(self._service(self._configured_where))
@@ -199,15 +199,14 @@ class ClusterProcess(ClusterNode):
 
     async def _start_controller(self, port: int) -> None:
         settings = self.settings
-        self._front = await ForwardingServer.start(
-            settings.store.host,
-            port,
-            leader=self._leader,
-            config=settings.controller,
+        front = ForwardingServer(
+            self._leader,
+            settings.controller,
             tls=settings.tls,
             trust_network=self._zookeeper.trust_network,
             calls=Calls(lambda: self.server.hub.recorder, lambda: self.rules),
         )
+        self._front = await front.start(settings.store.host, port)
         self.controller_address = where = Endpoint(settings.public_host, self._front.port)
         self._candidate = Candidate(
             where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node

@@ -23,6 +23,7 @@ import binascii
 import hashlib
 import hmac
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -141,7 +142,7 @@ class Authority:
         key: SecretStr | str | None = None,
         *,
         ttl_s: int = 600,
-        now_s: Callable[[], float],
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         """ttl_s: lifetime of issued tokens (600, as in Pravega's `Config`); -1 for no expiry. now_s: since 1970.
 

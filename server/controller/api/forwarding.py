@@ -43,7 +43,7 @@ class NotForwarded(Exception):
 
 
 class ForwardingServer(Handler):
-    """The controller's port in one process. Created by `start`.
+    """The controller's port in one process.
 
     `local` has the controller's handlers while this process leads; `leader` returns the leader's address otherwise.
     `calls` sees all calls that arrive here.
@@ -51,17 +51,19 @@ class ForwardingServer(Handler):
 
     def __init__(
         self,
-        server: grpc.aio.Server,
         leader: Callable[[], Endpoint | None],
-        tls: TlsFiles | None,
-        trust_network: bool,
+        config: ControllerConfig,
+        *,
+        tls: TlsFiles | None = None,
+        trust_network: bool = False,
         calls: Calls | None = None,
     ) -> None:
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader
         self.port = 0
         self.calls = calls
-        self._in_flight = CallsInFlight(server, self, calls)
+        self._server = new_server(*bounds(config))
+        self._in_flight = CallsInFlight(self._server, self, calls)
         self._tls = tls
         self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
@@ -69,22 +71,9 @@ class ForwardingServer(Handler):
         self._offered: dict[str, Behaviour] = {}
         self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
 
-    @classmethod
-    async def start(
-        cls,
-        host: str,
-        port: int,
-        *,
-        leader: Callable[[], Endpoint | None],
-        config: ControllerConfig,
-        tls: TlsFiles | None = None,
-        trust_network: bool = False,
-        calls: Calls | None = None,
-    ) -> Self:
-        """Starts listening. calls: sees all calls that arrive here. Raises OSError if it cannot listen there."""
-        server = new_server(*bounds(config))
-        self = cls(server, leader, tls, trust_network, calls)
-        self.port = await listen(server, host, port, tls)
+    async def start(self, host: str, port: int) -> Self:
+        """Starts listening. Raises OSError if it cannot listen there."""
+        self.port = await listen(self._server, host, port, self._tls)
         await self._in_flight.begin()
         return self
 

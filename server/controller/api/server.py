@@ -10,7 +10,6 @@ import asyncio
 import errno
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -146,7 +145,7 @@ class ControllerServer:
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
         server = new_server(*bounds(controller.config))
-        self = cls(controller, authority or Authority(now_s=time.time), None, settled)
+        self = cls(controller, authority or Authority(), None, settled)
         self._in_flight = CallsInFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)

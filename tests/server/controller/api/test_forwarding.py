@@ -59,7 +59,7 @@ async def forwarding() -> AsyncIterator[tuple[Leader, Follower]]:
     """A leader that has answered a call, and a follower."""
     leader = Leader()
     await leader.server.start()
-    front = await ForwardingServer.start("127.0.0.1", 0, leader=lambda: leader.endpoint, config=ControllerConfig())
+    front = await ForwardingServer(lambda: leader.endpoint, ControllerConfig()).start("127.0.0.1", 0)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
             follower = Follower(front, channel)
