@@ -22,7 +22,6 @@ from tests.server.support import until
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 MOST = 3_000
-TOO_MANY_SEGMENTS = [MOST + 1, 2**31 - 1]
 LENGTH = "grpc.max_receive_message_length"
 
 
@@ -49,8 +48,8 @@ def cut(entries: int, offset: int = 0) -> m.StreamCut:
 
 
 @pytest.mark.usefixtures("stream")
-@pytest.mark.parametrize("count", TOO_MANY_SEGMENTS)
-@pytest.mark.parametrize(
+@looped("count", [MOST + 1, 2**31 - 1])
+@looped(
     ("name", "request_of"),
     [
         ("createStream", lambda count: stream_config("x", count)),
