@@ -230,14 +230,9 @@ class Cluster(ClusterNode):
             again["port"] = before.address.port
         if before.admin_address is not None:
             again["admin_port"] = before.admin_address.port
-        settings = before.settings.model_copy(update=again)
-
-        def make(number: int) -> SegmentStoreServer:
-            made = self._make_store(number, settings)
-            made.hub.recorder = before.hub.recorder  # the caller may have replaced it, as for a file
-            return made
-
-        await self._members.start_one(number, make)
+        server = self._make_store(number, before.settings.model_copy(update=again))
+        server.hub.recorder = before.hub.recorder  # the caller may have replaced it, as for a file
+        await self._members.start_one(number, server)
         if self._control_api is not None:
             self._control_api.controlled.count_writers()
 
@@ -309,7 +304,7 @@ class MockCluster(Cluster, WithContents):
             {"port": 0, "containers": max(4, stores), **store},
             ("stores", *(MockCluster.__init__.__kwdefaults__ or ())),
         )
-        given = {
+        cluster = {
             "store": store_settings,
             "stores": stores,
             "controller_port": 0,
@@ -322,10 +317,9 @@ class MockCluster(Cluster, WithContents):
             "memory_bytes": memory_bytes,
             "ownership": ownership or _PROMPT,
         }
-        settings = settings_of(ClusterSettings, given)
         clock = clock or LoopClock()
         super().__init__(
-            settings,
+            settings_of(ClusterSettings, cluster),
             authority=authority,
             faults=Faults.of_mock(clock, faults, watched=watched),
             clock=clock,

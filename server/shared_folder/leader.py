@@ -131,12 +131,9 @@ class Present:
             with suppress(NodeExists):
                 await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
             return False
-        self.all = [found for each in names if (found := _endpoint(each)) is not None]
+        endpoints = []
+        for name in names:
+            with suppress(ValueError):  # another program may have created the node
+                endpoints.append(Endpoint.parse(name))
+        self.all = endpoints
         return True
-
-
-def _endpoint(name: str) -> Endpoint | None:
-    try:
-        return Endpoint.parse(name)
-    except ValueError:
-        return None
