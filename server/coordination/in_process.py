@@ -39,23 +39,19 @@ class InProcessCoordinator:
         self._watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._child_watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._next_id = 1
-        self._paused = False
+        self.paused = False
         self._unnotified: list[InProcessSession] = []
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
-    @property
-    def paused(self) -> bool:
-        return self._paused
-
     def pause(self) -> None:
         """Stops answering, and lets no session expire, until `resume`."""
-        self._paused = True
+        self.paused = True
         for session in tuple(self.sessions.values()):
             session.silence()
 
     def resume(self) -> None:
-        self._paused = False
+        self.paused = False
         for session in tuple(self.sessions.values()):
             if session.cut:
                 session.silence(restart=True)
@@ -86,7 +82,7 @@ class InProcessCoordinator:
             session.reached()
         else:
             session.silence()
-            if self._paused:
+            if self.paused:
                 self._unnotified.append(session)
 
     def close(self) -> None:
@@ -98,7 +94,7 @@ class InProcessCoordinator:
     async def connect(self) -> InProcessSession:
         """Opens a new session. Raises Unreachable while the service is paused."""
         await self.travel()
-        if self._paused:
+        if self.paused:
             raise errors.Unreachable("the coordination service does not answer")
         session = InProcessSession(self, self._next_id)
         self._next_id += 1

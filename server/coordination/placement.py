@@ -7,7 +7,6 @@ many other stores come before it for the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import msgspec
 
@@ -22,18 +21,6 @@ class LoadReport(msgspec.Struct, frozen=True):
     containers: int = 0
     bytes_per_s: float = 0.0
     connections: int = 0
-
-    def encode(self) -> bytes:
-        return _ENCODER.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> LoadReport:
-        """Decodes a report. Raises msgspec.MsgspecError for invalid bytes."""
-        return _DECODER.decode(data)
-
-
-_ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(LoadReport)
 
 
 def turn(store: str, container: int, unowned: Iterable[int], reports: Mapping[str, LoadReport]) -> int:

@@ -89,7 +89,7 @@ class LoadReports:
 
     async def _publish(self, session: CoordinationSession) -> Node | None:
         """Publishes a report and returns None; if another session holds the node, returns that node."""
-        path, data = store_path(self._name), self._load().encode()
+        path, data = store_path(self._name), msgspec.json.encode(self._load())
         node = await session.get(path)
         if node is None:
             await session.create(path, data, ephemeral=True)
@@ -110,7 +110,7 @@ class LoadReports:
             if node is None:
                 continue
             try:
-                reports[name] = LoadReport.decode(node.data)
+                reports[name] = msgspec.json.decode(node.data, type=LoadReport)
             except msgspec.MsgspecError as error:
                 if path not in self._logged:
                     self._logged.add(path)

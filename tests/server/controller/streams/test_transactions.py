@@ -36,23 +36,17 @@ async def test_a_transaction_gets_a_segment_beside_each_of_its_epoch(world: Worl
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
 
 
-async def test_a_commit_without_delay_is_done_when_it_answers(world: World) -> None:
+async def test_a_commit_without_delay_is_done_when_it_answers_and_done_once(world: World) -> None:
     await world.stream()
     transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
     (part,) = parts(transaction, "a/s/0.#epoch.0")
     world.store.lengths[part] = 30
-    await world.controller.transactions.commit("a", "s", transaction)
+    for _ in range(2):
+        await world.controller.transactions.commit("a", "s", transaction)
     assert world.store.lengths == {"a/s/0.#epoch.0": 30}
+    assert sum(call[0] == "merge" for call in world.store.calls) == 1
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
     assert world.controller.transactions.completed("a", "s") == {transaction: TransactionStatus.COMMITTED}
-
-
-async def test_committing_twice_merges_once(world: World) -> None:
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
-    await world.controller.transactions.commit("a", "s", transaction)
-    await world.controller.transactions.commit("a", "s", transaction)
-    assert sum(call[0] == "merge" for call in world.store.calls) == 1
 
 
 async def test_an_abort_deletes_the_transactions_segments(world: World) -> None:
