@@ -36,9 +36,6 @@ _Ask = Callable[[CoordinationSession, Callable[[], None]], Awaitable[Node | list
 Configured = Mapping[str, Mapping[str, StreamConfig]]
 """Scope → stream → configuration."""
 
-_ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(StreamConfig)
-
 _CONFIGURING: Final = (op.ScopeCreated, op.ScopeDeleted, op.StreamCreated, op.StreamUpdated, op.StreamDeleted)
 
 
@@ -207,7 +204,7 @@ class Configuration:
         if node is None or isinstance(node, list):
             return None
         try:
-            return _DECODER.decode(node.data)
+            return msgspec.json.decode(node.data, type=StreamConfig)
         except msgspec.MsgspecError as error:
             raise NoConfiguration(
                 f"node {path} is not a stream's configuration: {error}: {node.data[:200]!r}", path
@@ -250,5 +247,5 @@ def _nodes(configured: Configured) -> dict[str, bytes]:
     for scope, streams in configured.items():
         nodes[_path(scope)] = b""
         for stream, config in streams.items():
-            nodes[_path(scope, stream)] = _ENCODER.encode(config)
+            nodes[_path(scope, stream)] = msgspec.json.encode(config)
     return nodes
