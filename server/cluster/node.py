@@ -155,7 +155,7 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     async def _settled(self) -> None:
         if self._calls is not None:
-            await self._calls.settled()
+            await self._calls.executor.settled()
 
     async def _start_rest_api(
         self,

@@ -62,7 +62,7 @@ class Configuration:
         self.published = 0
         self._coordinator = coordinator
         self._cache: dict[str, Node | list[str] | None] = {}
-        self._source: Callable[[], Configured | None] = _nothing
+        self._source: Callable[[], Configured | None] = lambda: None
         self._work = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
 
@@ -144,7 +144,7 @@ class Configuration:
 
     def withdraw(self) -> None:
         """Stops publishing; the nodes stay."""
-        self.publish(_nothing)
+        self.publish(lambda: None)
 
     def changed(self) -> None:
         """Reports that the configuration to publish has changed or is about to change."""
@@ -236,10 +236,6 @@ def _path(*names: str) -> str:
     """Returns the node of a scope or a stream. Names that consist of dots are escaped: nodes cannot have them."""
     quoted = (quote(name, safe="") for name in names)
     return "/".join((CONFIGURATION, *(each if each.strip(".") else each.replace(".", "%2E") for each in quoted)))
-
-
-def _nothing() -> None:
-    """Default source, which publishes nothing."""
 
 
 def _nodes(configured: Configured) -> dict[str, bytes]:

@@ -187,10 +187,6 @@ class ControllerServer:
             await self._in_flight.stop(grace_s)
         await self.executor.aclose()
 
-    async def settled(self) -> None:
-        """Returns when all changes are durable. Raises JournalFailed."""
-        await self.executor.settled()
-
     async def interrupt(self) -> None:
         """Cancels the work of calls in flight and of timers; callers get UNAVAILABLE, as when the server stops."""
         keeper = self._keeper
