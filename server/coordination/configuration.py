@@ -36,6 +36,9 @@ _Ask = Callable[[CoordinationSession, Callable[[], None]], Awaitable[Node | list
 Configured = Mapping[str, Mapping[str, StreamConfig]]
 """Scope → stream → configuration."""
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(StreamConfig)
+
 _CONFIGURING: Final = (op.ScopeCreated, op.ScopeDeleted, op.StreamCreated, op.StreamUpdated, op.StreamDeleted)
 
 
@@ -204,7 +207,7 @@ class Configuration:
         if node is None or isinstance(node, list):
             return None
         try:
-            return msgspec.json.decode(node.data, type=StreamConfig)
+            return _DECODER.decode(node.data)
         except msgspec.MsgspecError as error:
             raise NoConfiguration(
                 f"node {path} is not a stream's configuration: {error}: {node.data[:200]!r}", path
@@ -243,5 +246,5 @@ def _nodes(configured: Configured) -> dict[str, bytes]:
     for scope, streams in configured.items():
         nodes[_path(scope)] = b""
         for stream, config in streams.items():
-            nodes[_path(scope, stream)] = msgspec.json.encode(config)
+            nodes[_path(scope, stream)] = _ENCODER.encode(config)
     return nodes

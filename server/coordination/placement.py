@@ -46,6 +46,10 @@ class LoadReport(msgspec.Struct, frozen=True):
     connections: int = 0
 
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(LoadReport)
+
+
 def turn(store: str, container: int, unowned: Iterable[int], reports: Mapping[str, LoadReport]) -> int:
     """Returns how many stores come before `store` in the order for `container`; 0 for the store that should take it.
 
@@ -129,7 +133,7 @@ class LoadReports:
 
     async def _publish(self, session: CoordinationSession) -> Node | None:
         """Publishes a report and returns None; if another session holds the node, returns that node."""
-        path, data = store_path(self._name), msgspec.json.encode(self._load())
+        path, data = store_path(self._name), _ENCODER.encode(self._load())
         node = await session.get(path)
         if node is None:
             await session.create(path, data, ephemeral=True)
@@ -150,7 +154,7 @@ class LoadReports:
             if node is None:
                 continue
             try:
-                reports[name] = msgspec.json.decode(node.data, type=LoadReport)
+                reports[name] = _DECODER.decode(node.data)
             except msgspec.MsgspecError as error:
                 if path not in self._logged:
                     self._logged.add(path)

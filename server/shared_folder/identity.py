@@ -49,6 +49,10 @@ class _Identity(msgspec.Struct, frozen=True):
     containers: int
 
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(_Identity)
+
+
 async def identify(session: CoordinationSession, where: str, path: Path, containers: int) -> SharedFolder:
     """Returns the folder at `path`, once folder and coordination service agree on the cluster.
 
@@ -82,7 +86,7 @@ async def confirm(session: CoordinationSession, where: str, folder: SharedFolder
     ours, known = _Identity(folder.cluster, folder.containers), await _known(session, where)
     if known is None:
         with suppress(NodeExists):  # created by a concurrent process; whether it has the same folder is checked below
-            await session.create(CLUSTER, msgspec.json.encode(ours))
+            await session.create(CLUSTER, _ENCODER.encode(ours))
         known = await _known(session, where)
     if known != ours:
         there = "no cluster any more" if known is None else f"cluster {known.cluster}"
@@ -98,7 +102,7 @@ async def _known(session: CoordinationSession, where: str) -> _Identity | None:
     if node is None:
         return None
     try:
-        return msgspec.json.decode(node.data, type=_Identity)
+        return _DECODER.decode(node.data)
     except msgspec.DecodeError as error:
         raise CoordinationError(
             f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
@@ -149,7 +153,7 @@ def read_identity(path: Path) -> SharedFolder | None:
     if int(first[1]) != FORMAT:
         raise UnknownFormat(path, int(first[1]))
     try:
-        identity = msgspec.json.decode(data[first.end() :], type=_Identity)
+        identity = _DECODER.decode(data[first.end() :])
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(path, file, str(error)) from error
     return SharedFolder(path, identity.cluster, identity.containers)
@@ -166,7 +170,7 @@ def _make(folder: SharedFolder) -> SharedFolder:
     """Writes the folder's identity, or reads it if another process was first."""
     folder.make()
     version = str(FORMAT).encode()
-    body = msgspec.json.encode(_Identity(folder.cluster, folder.containers)) + b"\n"
+    body = _ENCODER.encode(_Identity(folder.cluster, folder.containers)) + b"\n"
     new, file = folder.path / f"{CLUSTER_FILE}.{folder.cluster}", folder.path / CLUSTER_FILE
     try:
         Files().write_new(new, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
