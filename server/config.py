@@ -36,8 +36,6 @@ M = TypeVar("M", bound=BaseModel)
 
 _MIB = 1024 * 1024
 _NAMES_SHOWN: Final = 10
-_COMPARED_CHARACTERS: Final = 32
-"""The longest names that are compared: a thousand long ones would take seconds."""
 _SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
@@ -107,9 +105,8 @@ def settings_of(model: type[M], given: Mapping[str, Any], also: Collection[str] 
 def names_there(name: str, known: Collection[str], what: str) -> str:
     """Returns the existing names for an error about an unknown name: all names, or the closest of many."""
     near = list(islice(known, _NAMES_SHOWN))
-    if len(known) > _NAMES_SHOWN and len(name) <= _COMPARED_CHARACTERS:
-        short = [each for each in known if len(each) <= _COMPARED_CHARACTERS]
-        near = difflib.get_close_matches(name, short, _NAMES_SHOWN) or near
+    if len(known) > _NAMES_SHOWN:
+        near = difflib.get_close_matches(name, known, _NAMES_SHOWN) or near
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
     return f"there are {', '.join(map(repr, near))}{more}" if known else f"there are no {what}"
 

@@ -305,25 +305,6 @@ async def test_a_tree_that_anyone_can_change_is_refused_with_credentials(place: 
         await session.aclose()
 
 
-async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_trusted(
-    tmp_path: Path, place: str
-) -> None:
-    (tmp_path / "key").write_text("k" * 64)
-    (tmp_path / "users").write_text("admin:secret:prn::*,READ_UPDATE\n")
-    options = ("--auth-key-file", str(tmp_path / "key"), "--password-file", str(tmp_path / "users"))
-    for path in ("key", "users"):
-        (tmp_path / path).chmod(0o600)
-    assert refused(tmp_path / "data", place, *options).endswith("or trust_network if this is intended")
-    assert not (tmp_path / "data").exists()
-    settings = IMPATIENT.model_copy(update={"username": "admin", "password": SecretStr("secret")})
-    async with Processes(tmp_path, place, 2, *SMALL, *PATIENT, *options, "--trust-network") as processes:
-        work = Workload(processes.uri, 1, settings)
-        await work.make(4)
-        async with work.running():
-            await asyncio.sleep(0)
-        assert await work.check() > 0
-
-
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
@@ -331,16 +312,6 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path:
     said = refused(tmp_path / "data", "127.0.0.1:1")
     assert said.startswith("segstore: ZooKeeper at 127.0.0.1:1 does not answer: ")
     assert not (tmp_path / "data").exists()
-
-
-def test_a_folder_of_another_cluster_is_refused_and_stays_as_it_is(shared: Processes) -> None:
-    data, place = shared.folder / "data", shared.zookeeper
-    identity = (data / "CLUSTER").read_bytes()
-    assert refused(data, place, "--containers", "3") == (
-        f"segstore: {data} belongs to a cluster of 2 containers, and this one has 3; "
-        "start it with --containers 2, or choose another directory"
-    )
-    assert (data / "CLUSTER").read_bytes() == identity
 
 
 # --- a ZooKeeper that is lost -------------------------------------------------------------------------------------

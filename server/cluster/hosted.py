@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 class HostedStore:
-    """`Hosted` for a `SegmentStoreServer`. public_host: the host name that clients are given."""
+    """`Hosted` for a `SegmentStoreServer`."""
 
-    def __init__(self, server: SegmentStoreServer, public_host: str) -> None:
+    def __init__(self, server: SegmentStoreServer) -> None:
         self._server = server
-        self._public_host = public_host
         self._bytes = 0
         self._at_s = time.monotonic()
 
@@ -45,10 +44,7 @@ class HostedStore:
         moved = counters.bytes_in + counters.bytes_out
         rate = (moved - self._bytes) / max(now_s - self._at_s, 1e-3)
         self._bytes, self._at_s = moved, now_s
-        host, port = self._server.address or ("", 0)
         return LoadReport(
-            host=self._public_host or host,
-            port=port,
             containers=len(self._server.store.containers) + len(self._server.store.unopened),
             bytes_per_s=rate,
             connections=counters.connections_open,

@@ -18,10 +18,10 @@ from segstore.server.cluster.node import ClusterNode, Ownership, controller_stat
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.controller import Controller, ControllerConfig
-from segstore.server.controller.api import Authority, Calls, ControllerServer, Executor
+from segstore.server.controller.api import Authority, Calls, ControllerServer
 from segstore.server.controller.state import State
 from segstore.server.controller.state import operations as op
-from segstore.server.coordination import Coordinator, InProcessCoordinator, OwnershipSettings, configured
+from segstore.server.coordination import Coordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings
 from segstore.server.node import SegmentStoreServer, Snapshots
@@ -69,7 +69,7 @@ class Cluster(ClusterNode):
         self.stores = [self._make_store(number, each) for number, each in enumerate(settings.of_stores())]
         self.members: Members | None = None
         if settings.stores > 1:
-            self.members = Members(self.stores, settings.ownership, settings.public_host, coordinator, configuration)
+            self.members = Members(self.stores, settings.ownership, coordinator, configuration)
         elif coordinator is not None or configuration is not None:
             raise ValueError("a coordinator is for several stores that share containers: give stores=2")
         self._authority = authority
@@ -83,7 +83,7 @@ class Cluster(ClusterNode):
                 self.rules,
                 controller=lambda: self.controller,
                 served=lambda: self._served,
-                changed=self._republish,
+                changed=lambda: None if self.members is None else self.members.configuration.changed(),
             )
 
     @property
@@ -116,13 +116,6 @@ class Cluster(ClusterNode):
             memory=self._memory,
         )
 
-    async def _recover(self, durability: Durability) -> None:
-        """Opens the data directory and restores the stores and the controller from it."""
-        durability.open()
-        durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
-        self._controller_state = controller_state(durability)
-        await durability.start(self._cannot_write)
-
     async def start(self, *, with_controller: bool = True) -> None:
         """Listens on all ports, or on no port if it raises.
 
@@ -135,8 +128,11 @@ class Cluster(ClusterNode):
         await super().start()
 
     async def _start(self) -> None:
-        if self.durability is not None:
-            await self._recover(self.durability)
+        if (durability := self.durability) is not None:
+            durability.open()
+            durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
+            self._controller_state = controller_state(durability)
+            await durability.start(self._cannot_write)
         if self.members is not None:
             self.members.take()
         for store in self.stores:
@@ -178,27 +174,20 @@ class Cluster(ClusterNode):
             calls=calls,
         )
         self.controller_address = Endpoint(settings.public_host, self._served.port)
-        await self._serve_rest_api(self._served.executor, calls)
+        if settings.rest_port is not None:
+            from segstore.server.rest import HealthStatus, answered  # a web library
 
-    async def _serve_rest_api(self, executor: Executor, calls: Calls) -> None:
-        if self.settings.rest_port is None:
-            return
-        from segstore.server.rest import HealthStatus, answered  # a web library
-
-        health = dict.fromkeys(
-            ("GRPCServer", "eventProcessor", "retentionService", "watermarkingService"), HealthStatus.UP
-        )
-        await self._start_rest_api(self._authority, partial(answered, executor, calls=calls), lambda: health)
+            parts = ("GRPCServer", "eventProcessor", "retentionService", "watermarkingService")
+            health = dict.fromkeys(parts, HealthStatus.UP)
+            await self._start_rest_api(
+                self._authority, partial(answered, self._served.executor, calls=calls), lambda: health
+            )
 
     def _journal(self, operation: op.Operation) -> None:
         if self.durability is not None:
             self.durability.controller_journal(op.encode(operation))
         if self.members is not None:
             self.members.configuration.changed_by(operation)
-
-    def _republish(self) -> None:
-        if self.members is not None:
-            self.members.configuration.changed()
 
     async def _stop_controller(self, grace_s: float) -> None:
         served, self._served = self._served, None
@@ -241,14 +230,9 @@ class Cluster(ClusterNode):
             again["port"] = before.address.port
         if before.admin_address is not None:
             again["admin_port"] = before.admin_address.port
-        settings = before.settings.model_copy(update=again)
-
-        def make(number: int) -> SegmentStoreServer:
-            made = self._make_store(number, settings)
-            made.hub.recorder = before.hub.recorder  # the caller may have replaced it, as for a file
-            return made
-
-        await self._members.start_one(number, make)
+        server = self._make_store(number, before.settings.model_copy(update=again))
+        server.hub.recorder = before.hub.recorder  # the caller may have replaced it, as for a file
+        await self._members.start_one(number, server)
         if self._control_api is not None:
             self._control_api.controlled.count_writers()
 
@@ -256,24 +240,18 @@ class Cluster(ClusterNode):
         """Expires a store's session with the coordination service; the store is notified at once."""
         session = self._members.session(number)
         if not session.expired:
-            self._coordinator.expire(session.session_id)
+            session.service.expire(session.session_id)
 
     def cut_session(self, number: int) -> None:
         """Disconnects a store from the coordination service; its session expires after its timeout."""
         session = self._members.session(number)
         if not session.expired:
-            self._coordinator.cut(session.session_id)
+            session.service.cut(session.session_id)
 
     def heal_session(self, number: int) -> None:
         """Reconnects the store: its session resumes, or it learns that it has expired."""
-        self._coordinator.heal(self._members.session(number))
-
-    @property
-    def _coordinator(self) -> InProcessCoordinator:
-        coordinator = self._members.coordinator
-        if not isinstance(coordinator, InProcessCoordinator):
-            raise RuntimeError("the coordination service is not in this process")
-        return coordinator
+        session = self._members.session(number)
+        session.service.heal(session)
 
 
 class MockCluster(Cluster, WithContents):
@@ -326,7 +304,7 @@ class MockCluster(Cluster, WithContents):
             {"port": 0, "containers": max(4, stores), **store},
             ("stores", *(MockCluster.__init__.__kwdefaults__ or ())),
         )
-        given = {
+        cluster = {
             "store": store_settings,
             "stores": stores,
             "controller_port": 0,
@@ -339,10 +317,9 @@ class MockCluster(Cluster, WithContents):
             "memory_bytes": memory_bytes,
             "ownership": ownership or _PROMPT,
         }
-        settings = settings_of(ClusterSettings, given)
         clock = clock or LoopClock()
         super().__init__(
-            settings,
+            settings_of(ClusterSettings, cluster),
             authority=authority,
             faults=Faults.of_mock(clock, faults, watched=watched),
             clock=clock,

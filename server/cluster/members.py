@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, MutableSequence
+from collections.abc import MutableSequence
 
 from segstore.server.cluster.hosted import HostedStore
 from segstore.server.coordination import (
@@ -35,7 +35,6 @@ class Members:
         self,
         servers: MutableSequence[SegmentStoreServer],
         settings: OwnershipSettings,
-        public_host: str,
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
     ) -> None:
@@ -45,7 +44,6 @@ class Members:
         """
         self._servers = servers
         self._settings = settings
-        self._public_host = public_host
         self.coordinator: Coordinator = coordinator or InProcessCoordinator(
             session_timeout_ms=settings.session_timeout_ms
         )
@@ -61,7 +59,7 @@ class Members:
             f"store-{number}",
             self.coordinator,
             self._storage,
-            HostedStore(server, self._public_host),
+            HostedStore(server),
             server.settings.containers,
             self._settings,
             on_shutdown=lambda reason: self._shut_down(number, reason),
@@ -143,13 +141,15 @@ class Members:
             await self._servers[number].stop(drain_s=0)
             await self.ownerships[number].stop()
 
-    async def start_one(self, number: int, make: Callable[[int], SegmentStoreServer]) -> None:
-        """Restarts a stopped store; it takes its share of the containers gradually. Raises as `start` does."""
+    async def start_one(self, number: int, server: SegmentStoreServer) -> None:
+        """Starts a server in the place of a stopped one; it takes its share of the containers gradually. Raises as
+        `start` does.
+        """
         await self.ownerships[number].stop()
         await self._servers[number].stop(drain_s=0)  # a store that is shutting down holds its port until then
         await asyncio.gather(*self._ending)
-        self._servers[number] = make(number)
-        await self._servers[number].start()
+        self._servers[number] = server
+        await server.start()
         self.ownerships[number] = self._ownership(number)
         await self.ownerships[number].start()
 

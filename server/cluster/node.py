@@ -7,7 +7,6 @@ for one store that shares them with other processes.
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
@@ -156,7 +155,7 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     async def _settled(self) -> None:
         if self._calls is not None:
-            await self._calls.settled()
+            await self._calls.executor.settled()
 
     async def _start_rest_api(
         self,
@@ -164,14 +163,13 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         ask: Callable[[RestRequest, str | None, str], Awaitable[RestResponse]],
         health: Callable[[], Mapping[str, HealthStatus]],
     ) -> None:
-        """Serves the REST API if it has a port. ask, health: as in `Answering`. Raises CannotListen."""
+        """Serves the REST API. ask, health: as in `Answering`. Raises CannotListen."""
         settings = self.settings
-        if settings.rest_port is None:
-            return
+        assert settings.rest_port is not None
         from segstore.server.rest import Answering, RestApi  # a web library
 
         self._rest_api = RestApi(
-            Answering(ask, health, authority or Authority(now_s=time.time)),
+            Answering(ask, health, authority or Authority()),
             settings.store.host,
             settings.rest_port,
             names=[settings.public_host],

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from segstore.server.clock import Clock
 from segstore.server.cluster.hosted import HostedStore
-from segstore.server.cluster.leader import ControllerLeader
+from segstore.server.cluster.leader import ControllerLeader, Leading
 from segstore.server.cluster.node import ClusterNode, Ownership
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
-from segstore.server.controller import Controller, ControllerServer, wall_clock_ms
+from segstore.server.controller import Controller, ControllerServer
 from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
@@ -27,23 +30,20 @@ from segstore.server.coordination import (
     CoordinationError,
     CoordinationSession,
     Coordinator,
-    Disconnected,
-    SessionExpired,
     SessionState,
+    follow,
 )
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
-from segstore.server.durable import DataError, Durability
+from segstore.server.durable import DataError
 from segstore.server.faults import Faults
 from segstore.server.node import SegmentStoreServer
 from segstore.server.shared_folder import Candidate, FolderStorage, Owners, Present, SharedFolder, confirm, identify
-from segstore.server.store import Container
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0
 _CONNECT_MS = 3_000
-_AGAIN_S = 0.5
 
 
 class ClusterProcess(ClusterNode):
@@ -88,7 +88,7 @@ class ClusterProcess(ClusterNode):
         self._path = settings.data
         self._where = where
         self._zookeeper = zookeeper
-        self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
+        self._authority = authority or Authority()
         self._coordinator = self._service(where)
         self._configured_where = zookeeper.configuration_zookeeper or where
         self.configuration = Configuration(self._service(self._configured_where))
@@ -108,8 +108,11 @@ class ClusterProcess(ClusterNode):
 
     @property
     def controller(self) -> Controller | None:
-        here = self._leader_here
-        return None if here is None or here.leading is None else here.leading.controller
+        return None if self._leading is None else self._leading.controller
+
+    @property
+    def _leading(self) -> Leading | None:
+        return None if self._leader_here is None else self._leader_here.leading
 
     @property
     def _owning(self) -> Ownership:
@@ -120,8 +123,7 @@ class ClusterProcess(ClusterNode):
 
     @property
     def _calls(self) -> ControllerServer | None:
-        here = self._leader_here
-        return None if here is None or here.leading is None else here.leading.calls
+        return None if self._leading is None else self._leading.calls
 
     @property
     def ownership(self) -> ContainerOwnership:
@@ -151,10 +153,12 @@ class ClusterProcess(ClusterNode):
             folder = self._folder = await identify(session, self._where, self._path, settings.store.containers)
         finally:
             await session.aclose()
-        await self._start_configuration(folder)
+        configuration = await self.configuration.start()
+        if self._configured_where != self._where:  # another service, which must not be another cluster's
+            await confirm(configuration, self._configured_where, folder)
         storage = self._storage = FolderStorage(
             folder,
-            self._make_container,
+            lambda number, opened: server.store.new_container(number, opened.pool, opened.journal(number)),
             settings.memory_bytes,
             on_failure=self._cannot_write,
             before_loss=server.hub.flush,
@@ -163,15 +167,14 @@ class ClusterProcess(ClusterNode):
         server.hub.gate = storage.gate
         server.hub.fence = storage.fence
         await server.start()
-        host, port = settings.public_host, server.address[1] if server.address else 0
-        name = f"{host}:{port}"
+        assert server.address is not None
         if settings.controller_port is not None:
-            await self._start_controller(name, host, settings.controller_port)
+            await self._start_controller(settings.controller_port)
         ownership = self._ownership = ContainerOwnership(
-            name,
+            str(Endpoint(settings.public_host, server.address.port)),
             self._coordinator,
             storage,
-            HostedStore(server, host),
+            HostedStore(server),
             settings.store.containers,
             settings.ownership,
             on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
@@ -194,29 +197,21 @@ class ClusterProcess(ClusterNode):
         await self._start_control_api()
         await self._settle()
 
-    async def _start_controller(self, name: str, host: str, port: int) -> None:
-        """Starts the controller's port. name: the store's. host: the address that is published."""
+    async def _start_controller(self, port: int) -> None:
         settings = self.settings
-        self._front = await ForwardingServer.start(
-            settings.store.host,
-            port,
-            leader=self._leader,
-            config=settings.controller,
+        front = ForwardingServer(
+            self._leader,
+            settings.controller,
             tls=settings.tls,
             trust_network=self._zookeeper.trust_network,
             calls=Calls(lambda: self.server.hub.recorder, lambda: self.rules),
         )
-        self.controller_address = where = Endpoint(host, self._front.port)
+        self._front = await front.start(settings.store.host, port)
+        self.controller_address = where = Endpoint(settings.public_host, self._front.port)
         self._candidate = Candidate(
-            name, where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node
+            where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node
         )
         self._present = Present(where)
-
-    async def _start_configuration(self, folder: SharedFolder) -> None:
-        """Opens the session with the service for the configuration, which must not be another cluster's."""
-        session = await self.configuration.start()
-        if self._configured_where != self._where:
-            await confirm(session, self._configured_where, folder)
 
     async def _settle(self) -> None:
         """Waits until there is a controller, all containers have an owner, and this store's containers are open.
@@ -225,38 +220,31 @@ class ClusterProcess(ClusterNode):
         limit.
         """
         assert self.failure is not None
-        candidate = self._candidate
         try:
             async with asyncio.timeout(_SETTLE_S):
-                while (
-                    self._ownerless()
-                    or self._opening()
-                    or not (candidate is None or candidate.leads or candidate.leader is not None)
-                ):
+                while self._missing():
                     if self.failure.done():
                         raise CoordinationError(self.failure.result())
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            missing = "no process leads the controller"
-            if names := ", ".join(map(str, self._ownerless())):
-                missing = f"no process owns container {names}"
-            elif names := ", ".join(map(str, self._opening())):
-                missing = f"container {names} is still being opened"
-            log.warning("after %g s, %s; this process serves what it has", _SETTLE_S, missing)
+            log.warning("after %g s, %s; this process serves what it has", _SETTLE_S, self._missing())
 
-    def _ownerless(self) -> list[int]:
-        """Containers that have no owner, though a store could own them."""
-        containers = range(self.settings.store.containers)
-        return [each for each in containers if not self._owners.of(each) and each not in self.ownership.refused]
-
-    def _opening(self) -> list[int]:
-        """Containers that this store owns by its ZooKeeper node and does not serve yet."""
-        here, ownership = (self.settings.public_host, self.address[1] if self.address else 0), self.ownership
-        owned = [each for each in range(self.settings.store.containers) if self._owners.of(each) == here]
-        return [each for each in owned if not ownership.owns(each) and each not in ownership.refused]
-
-    def _make_container(self, number: int, durability: Durability) -> Container:
-        return self.server.store.new_container(number, durability.pool, durability.journal(number))
+    def _missing(self) -> str:
+        """Returns what `_settle` waits for; "" for nothing."""
+        ownership, candidate = self.ownership, self._candidate
+        owners = {
+            number: self._owners.of(number)
+            for number in range(self.settings.store.containers)
+            if number not in ownership.refused
+        }
+        if ownerless := [str(number) for number, owner in owners.items() if owner is None]:
+            return f"no process owns container {', '.join(ownerless)}"
+        ours = [number for number, owner in owners.items() if str(owner) == ownership.name]
+        if opening := [str(number) for number in ours if not ownership.owns(number)]:
+            return f"container {', '.join(opening)} is still being opened"
+        if candidate is not None and not candidate.leads and candidate.leader is None:
+            return "no process leads the controller"
+        return ""
 
     async def _stop_controller(self, grace_s: float) -> None:
         front, self._front = self._front, None
@@ -280,9 +268,7 @@ class ClusterProcess(ClusterNode):
         from segstore.server.rest import HealthStatus, answered_by_leader  # a web library
 
         def executor() -> Executor | None:
-            here = self._leader_here
-            leading = None if here is None else here.leading
-            return None if leading is None or front.local is None else leading.calls.executor
+            return None if self._leading is None or front.local is None else self._leading.calls.executor
 
         def health() -> dict[str, HealthStatus]:
             led = HealthStatus.NEW if executor() is None and self._leader() is None else HealthStatus.UP
@@ -304,56 +290,49 @@ class ClusterProcess(ClusterNode):
     async def _follow(self) -> None:
         """Runs, for each session of the store, all tasks other than owning containers."""
         ownership = self.ownership
+        assert self.failure is not None
 
         def current() -> CoordinationSession | None:
             session = ownership.session
             return None if session is None or session.state.is_over else session
 
-        while ownership.shutdown_reason is None:
+        while ownership.shutdown_reason is None and not self.failure.done():
             await ownership.until(lambda: current() is not None or ownership.shutdown_reason is not None)
-            session = current()
-            if session is not None:
+            if (session := current()) is not None:
                 await self._follow_one(session)
 
     async def _follow_one(self, session: CoordinationSession) -> None:
         ownership = self.ownership
-        parts = {
-            "identity": self._identify(session),
-            "owners": self._owners.run(session),
-            "patience": self._exit_if_unreachable(session),
-        }
+        parts = [
+            follow(partial(self._identify, session), "the cluster of ZooKeeper is unknown"),
+            self._owners.run(session),
+            self._exit_if_unreachable(session),
+        ]
         if self._candidate is not None and self._present is not None:
-            parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
-        tasks = [asyncio.create_task(each, name=f"cluster process: {name}") for name, each in parts.items()]
-        over = asyncio.create_task(
-            ownership.until(lambda: ownership.session is not session or session.state.is_over), name="end of session"
-        )
+            parts += [self._candidate.run(session), self._present.run(session)]
+        tasks = [asyncio.create_task(self._essential(each), name="part of a cluster process") for each in parts]
         try:
-            done, _ = await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_EXCEPTION)
-            for each in done:
-                error = each.exception()
-                if isinstance(error, (CoordinationError, DataError)):
-                    self._fail(str(error))
-                elif error is not None:
-                    log.error("a task of the cluster process failed", exc_info=error)
-                    self._fail(f"a task of the cluster process failed: {error!r}")
-            if any(each.exception() is not None for each in done):
-                await asyncio.Event().wait()  # the process is shutting down
+            await ownership.until(lambda: ownership.session is not session or session.state.is_over)
         finally:
-            for each in (over, *tasks):
-                each.cancel()
-            await asyncio.gather(over, *tasks, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _identify(self, session: CoordinationSession) -> None:
+    async def _essential(self, part: Coroutine[Any, Any, None]) -> None:
+        """Runs a part without which the process cannot continue."""
+        try:
+            await part
+        except (CoordinationError, DataError) as error:
+            self._fail(str(error))
+        except Exception as error:
+            log.exception("a task of the cluster process failed")
+            self._fail(f"a task of the cluster process failed: {error!r}")
+
+    async def _identify(self, session: CoordinationSession, _: asyncio.Event) -> bool:
         """Records the cluster in ZooKeeper, again after data loss there. Raises DataError for another cluster."""
         assert self._folder is not None
-        with suppress(SessionExpired):
-            while True:
-                try:
-                    return await confirm(session, self._where, self._folder)
-                except Disconnected as error:
-                    log.info("cannot check whether ZooKeeper knows this cluster: %s; trying again", error)
-                await asyncio.sleep(_AGAIN_S)
+        await confirm(session, self._where, self._folder)
+        return True
 
     async def _exit_if_unreachable(self, session: CoordinationSession) -> None:
         """Ends the process when ZooKeeper has been unreachable for too long; returns when the session has ended."""

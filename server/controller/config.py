@@ -76,8 +76,7 @@ class ControllerConfig(BaseModel):
     """Maximum time for a request of the REST API at a process that does not lead the controller, which forwards it;
     then it is answered with 503. 60 s, as long as segstore's clients wait for a call."""
     max_segments: int = Field(default=4_096, ge=1, le=65_536)
-    """Maximum number of segments of a stream at a time, and of partitions of a table. The stream cuts of one request
-    may name twice as many. Pravega has no bound."""
+    """Maximum number of segments of a stream at a time, and of partitions of a table. Pravega has no bound."""
     max_transactions: int = Field(default=10_000, ge=1)
     """Maximum number of open transactions of a stream. Pravega has no bound."""
     max_writers: int = Field(default=10_000, ge=1)
@@ -88,11 +87,6 @@ class ControllerConfig(BaseModel):
     """Delay before work that the segment store failed to do is retried."""
     scaling: AutoScaling = AutoScaling()
     """When load scales a stream."""
-
-    @property
-    def max_cut_entries(self) -> int:
-        """Maximum number of segments in the stream cuts of one request. A cut may span several epochs."""
-        return 2 * self.max_segments
 
     @property
     def slack_ms(self) -> int:

@@ -21,7 +21,6 @@ from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, State, Timer, image, recovered
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams import (
     ReaderGroups,
     Scaling,
@@ -72,12 +71,12 @@ class Controller:
             memory or MemoryAccount(),
         )
         self.scaling = Scaling(core)
-        self.transactions = Transactions(core)
+        self.writers = Writers(core)
+        self.transactions = Transactions(core, self.writers)
         self.streams = Streams(core, self.scaling, self.transactions)
         self.tables = Tables(core)
         self.reader_groups = ReaderGroups(core, self.streams)
         self.scopes = Scopes(core, self.streams, self.reader_groups, self.tables)
-        self.writers = Writers(core)
         self.upkeep = Upkeep(core, self.streams, self.scaling)
         self.watermarks = Watermarks(core, self.streams)
         self._begin()
@@ -146,7 +145,7 @@ class Controller:
 
     async def run_due(self) -> None:
         """Run all due timers. Failures are logged and, where necessary, retried later."""
-        async for timer in InSteps(self._core.take_due(self._core.now_ms())):
+        for timer in self._core.take_due(self._core.now_ms()):
             try:
                 await self._run(timer)
             except ControllerError:

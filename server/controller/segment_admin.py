@@ -18,51 +18,8 @@ from uuid import UUID
 from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.store import EVENT_COUNT, NULL_VALUE
-from segstore.wire import (
-    AppendBlockEnd,
-    AppendSetup,
-    Command,
-    CreateSegment,
-    CreateTableSegment,
-    DataAppended,
-    DeleteSegment,
-    DeleteTableSegment,
-    GetSegmentAttribute,
-    GetStreamSegmentInfo,
-    GetTableSegmentInfo,
-    LocateOffset,
-    MergeSegmentsBatch,
-    NoSuchSegment,
-    OffsetLocated,
-    ReadSegment,
-    ReadTableEntries,
-    RemoveTableKeys,
-    SealSegment,
-    SegmentAlreadyExists,
-    SegmentAttribute,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentIsSealed,
-    SegmentPolicyUpdated,
-    SegmentRead,
-    SegmentsBatchMerged,
-    SegmentSealed,
-    SegmentTruncated,
-    SetupAppend,
-    StreamSegmentInfo,
-    TableEntries,
-    TableEntriesRead,
-    TableEntriesUpdated,
-    TableEntry,
-    TableIteratorArgs,
-    TableKey,
-    TableKeysRemoved,
-    TableSegmentInfo,
-    TableValue,
-    TruncateSegment,
-    UpdateSegmentPolicy,
-    UpdateTableEntries,
-)
+from segstore.wire import Command
+from segstore.wire import commands as c
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -79,24 +36,24 @@ class Load(NamedTuple):
 
 
 REPLIES: Final[Mapping[type[Command], tuple[type[Command], ...]]] = {
-    AppendBlockEnd: (DataAppended,),
-    CreateSegment: (SegmentCreated, SegmentAlreadyExists),
-    CreateTableSegment: (SegmentCreated, SegmentAlreadyExists),
-    DeleteSegment: (SegmentDeleted, NoSuchSegment),
-    DeleteTableSegment: (SegmentDeleted, NoSuchSegment),
-    GetSegmentAttribute: (SegmentAttribute,),
-    GetStreamSegmentInfo: (StreamSegmentInfo,),
-    GetTableSegmentInfo: (TableSegmentInfo,),
-    LocateOffset: (OffsetLocated,),
-    MergeSegmentsBatch: (SegmentsBatchMerged,),
-    ReadSegment: (SegmentRead,),
-    ReadTableEntries: (TableEntriesRead,),
-    RemoveTableKeys: (TableKeysRemoved,),
-    SealSegment: (SegmentSealed, SegmentIsSealed),
-    SetupAppend: (AppendSetup,),
-    TruncateSegment: (SegmentTruncated,),
-    UpdateSegmentPolicy: (SegmentPolicyUpdated, SegmentIsSealed),
-    UpdateTableEntries: (TableEntriesUpdated,),
+    c.AppendBlockEnd: (c.DataAppended,),
+    c.CreateSegment: (c.SegmentCreated, c.SegmentAlreadyExists),
+    c.CreateTableSegment: (c.SegmentCreated, c.SegmentAlreadyExists),
+    c.DeleteSegment: (c.SegmentDeleted, c.NoSuchSegment),
+    c.DeleteTableSegment: (c.SegmentDeleted, c.NoSuchSegment),
+    c.GetSegmentAttribute: (c.SegmentAttribute,),
+    c.GetStreamSegmentInfo: (c.StreamSegmentInfo,),
+    c.GetTableSegmentInfo: (c.TableSegmentInfo,),
+    c.LocateOffset: (c.OffsetLocated,),
+    c.MergeSegmentsBatch: (c.SegmentsBatchMerged,),
+    c.ReadSegment: (c.SegmentRead,),
+    c.ReadTableEntries: (c.TableEntriesRead,),
+    c.RemoveTableKeys: (c.TableKeysRemoved,),
+    c.SealSegment: (c.SegmentSealed, c.SegmentIsSealed),
+    c.SetupAppend: (c.AppendSetup,),
+    c.TruncateSegment: (c.SegmentTruncated,),
+    c.UpdateSegmentPolicy: (c.SegmentPolicyUpdated, c.SegmentIsSealed),
+    c.UpdateTableEntries: (c.TableEntriesUpdated,),
 }
 """The replies that mean success, by request: first that something was done, then that there was nothing to do."""
 
@@ -134,36 +91,33 @@ class SegmentAdmin(ABC):
 
     async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
         """Creates a segment of a stream, or of a transaction."""
-        request = CreateSegment(0, segment, scaling.kind, scaling.target_rate, "", rollover_bytes)
+        request = c.CreateSegment(0, segment, scaling.kind, scaling.target_rate, "", rollover_bytes)
         await self._done(segment, "create", request)
 
     async def update_policy(self, segment: str, scaling: ScalingPolicy) -> None:
         """Sets the segment's scaling policy; a sealed segment keeps its own."""
-        request = UpdateSegmentPolicy(0, segment, scaling.kind, scaling.target_rate, "")
+        request = c.UpdateSegmentPolicy(0, segment, scaling.kind, scaling.target_rate, "")
         await self._done(segment, "update", request)
 
     async def seal_segment(self, segment: str) -> int:
         """Seals a segment and returns its length."""
-        await self._done(segment, "seal", SealSegment(0, segment, ""))
+        await self._done(segment, "seal", c.SealSegment(0, segment, ""))
         return await self.segment_length(segment)
 
     async def segment_length(self, segment: str) -> int:
         """The offset at which the next byte would be written."""
-        return (await self._info(segment, "measure")).write_offset
+        return (await self.segment_info(segment)).write_offset
 
-    async def segment_info(self, segment: str) -> StreamSegmentInfo:
-        """Its length, start offset, and whether it is sealed."""
-        return await self._info(segment, "measure")
-
-    async def _info(self, segment: str, did: str) -> StreamSegmentInfo:
-        info: StreamSegmentInfo = await self._done(segment, did, GetStreamSegmentInfo(0, segment, ""))
+    async def segment_info(self, segment: str, did: str = "measure") -> c.StreamSegmentInfo:
+        """Its length, start offset, and whether it is sealed. did: the verb for an error."""
+        info: c.StreamSegmentInfo = await self._done(segment, did, c.GetStreamSegmentInfo(0, segment, ""))
         return info
 
     async def append_event(self, segment: str, number: int, event: bytes) -> None:
         """Appends an event, with its header, as `CONTROLLER_WRITER`; a no-op if it has appended this number."""
-        set_up = SetupAppend(0, CONTROLLER_WRITER, segment, "")
+        set_up = c.SetupAppend(0, CONTROLLER_WRITER, segment, "")
         if (await self._done(segment, "set up appends to", set_up)).last_event_number < number:
-            append = AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, 0)
+            append = c.AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, 0)
             await self._done(segment, "append to", append)
 
     async def append_events(self, segment: str, writer: UUID, events: Sequence[bytes]) -> int | None:
@@ -171,13 +125,13 @@ class SegmentAdmin(ABC):
 
         Return the offset of the first; None if the segment is sealed and nothing was written.
         """
-        last = (await self._done(segment, "set up appends to", SetupAppend(0, writer, segment, ""))).last_event_number
+        last = (await self._done(segment, "set up appends to", c.SetupAppend(0, writer, segment, ""))).last_event_number
         data = b"".join(events)
-        append = AppendBlockEnd(writer, len(data), data, len(events), max(last, 0) + len(events), 0)
+        append = c.AppendBlockEnd(writer, len(data), data, len(events), max(last, 0) + len(events), 0)
         reply = await self.ask(segment, "append to", append)
-        if isinstance(reply, SegmentIsSealed):
+        if isinstance(reply, c.SegmentIsSealed):
             return None
-        if not isinstance(reply, DataAppended):
+        if not isinstance(reply, c.DataAppended):
             raise SegmentStoreFailed(segment, "append to") from StoreRefused(reply)
         return reply.current_segment_write_offset - len(data)
 
@@ -185,7 +139,7 @@ class SegmentAdmin(ABC):
         """Reads `size` bytes from `offset`; all of them must exist."""
         parts = []
         while size > 0:
-            request = ReadSegment(segment, offset, size, "")
+            request = c.ReadSegment(segment, offset, size, "")
             data = bytes((await self._done(segment, "read", request)).data)[:size]
             if not data:
                 raise SegmentStoreFailed(segment, "read", f"it has no bytes at {offset}")
@@ -196,79 +150,76 @@ class SegmentAdmin(ABC):
 
     async def locate_offset(self, segment: str, offset: int) -> int:
         """The smallest length that the segment's index records and that is at least `offset`: the end of an append."""
-        return int((await self._done(segment, "locate an offset in", LocateOffset(0, segment, offset, ""))).offset)
+        return int((await self._done(segment, "locate an offset in", c.LocateOffset(0, segment, offset, ""))).offset)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """Discards the bytes before `offset`; a no-op if they are gone already."""
-        if offset > (await self._info(segment, "truncate")).start_offset:
-            await self._done(segment, "truncate", TruncateSegment(0, segment, offset, ""))
+        if offset > (await self.segment_info(segment, "truncate")).start_offset:
+            await self._done(segment, "truncate", c.TruncateSegment(0, segment, offset, ""))
 
     async def delete_segment(self, segment: str) -> None:
-        await self._done(segment, "delete", DeleteSegment(0, segment, ""))
+        await self._done(segment, "delete", c.DeleteSegment(0, segment, ""))
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> None:
         """Moves the sources, at most 100, in order and atomically to the end of the target.
 
         A missing source counts as merged before.
         """
-        if (await self._info(target, "merge into")).is_sealed:
+        if (await self.segment_info(target, "merge into")).is_sealed:
             raise SegmentStoreFailed(target, "merge into")
-        request = MergeSegmentsBatch(0, target, tuple(sources), "")
+        request = c.MergeSegmentsBatch(0, target, tuple(sources), "")
         await self._done(target, "merge into", request)
 
     async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
         """Creates a table segment whose keys have a fixed length; 0: any length."""
-        request = CreateTableSegment(0, segment, False, key_bytes, "", rollover_bytes)
+        request = c.CreateTableSegment(0, segment, False, key_bytes, "", rollover_bytes)
         await self._done(segment, "create", request)
 
     async def delete_table(self, segment: str) -> None:
         """Deletes a table segment with all that is in it."""
-        request = DeleteTableSegment(0, segment, False, "")
+        request = c.DeleteTableSegment(0, segment, False, "")
         await self._done(segment, "delete", request)
 
     async def update_table(self, segment: str, entries: Mapping[bytes, bytes]) -> None:
         """Writes all entries of a table segment atomically, by key and regardless of versions."""
-        made = TableEntries(tuple(TableEntry(TableKey(key), TableValue(value)) for key, value in entries.items()))
-        await self._done(segment, "write entries to", UpdateTableEntries(0, segment, "", made))
+        written = tuple(c.TableEntry(c.TableKey(key), c.TableValue(value)) for key, value in entries.items())
+        await self._done(segment, "write entries to", c.UpdateTableEntries(0, segment, "", c.TableEntries(written)))
 
     async def remove_keys(self, segment: str, keys: Sequence[bytes]) -> None:
         """Removes keys of a table segment atomically; missing keys are ignored."""
-        await self._done(segment, "remove keys from", RemoveTableKeys(0, segment, "", tuple(map(TableKey, keys))))
+        await self._done(segment, "remove keys from", c.RemoveTableKeys(0, segment, "", tuple(map(c.TableKey, keys))))
 
-    async def read_table(self, segment: str, count: int, first: bytes = b"", last: bytes = b"") -> list[TableEntry]:
+    async def read_table(self, segment: str, count: int, first: bytes = b"", last: bytes = b"") -> list[c.TableEntry]:
         """Reads about `count` entries of a table segment by key, from key `first` to `last`; b"" for any."""
-        args = TableIteratorArgs(b"", b"", first, last)
-        reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
-        return list(reply.entries.entries)
+        return (await self.read_entries(segment, count, first=first, last=last))[0]
 
-    async def read_entries(self, segment: str, count: int, token: bytes = b"") -> tuple[list[TableEntry], bytes]:
+    async def read_entries(
+        self, segment: str, count: int, token: bytes = b"", *, first: bytes = b"", last: bytes = b""
+    ) -> tuple[list[c.TableEntry], bytes]:
         """Reads about `count` entries of a table segment of any kind. Returns them with the token for the next call.
 
         The token is b"" at the start and at the end.
         """
-        args = TableIteratorArgs(token, b"", b"", b"")
-        reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
+        args = c.TableIteratorArgs(token, b"", first, last)
+        reply: c.TableEntriesRead = await self._done(segment, "read", c.ReadTableEntries(0, segment, "", count, args))
         return list(reply.entries.entries), bytes(reply.continuation_token)
 
     async def count_entries(self, segment: str) -> int:
         """The number of entries of a table segment."""
-        return int((await self._done(segment, "measure", GetTableSegmentInfo(0, segment, ""))).entry_count)
+        return int((await self._done(segment, "measure", c.GetTableSegmentInfo(0, segment, ""))).entry_count)
 
     async def attribute(self, segment: str, attribute: UUID) -> int | None:
         """Returns the value of a segment's attribute, or None."""
-        asked = GetSegmentAttribute(0, segment, attribute, "")
+        asked = c.GetSegmentAttribute(0, segment, attribute, "")
         value = int((await self._done(segment, "read an attribute of", asked)).value)
         return None if value == NULL_VALUE else value
 
-    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        """Returns the load of each segment: bytes and events ever written. Missing segments are left out."""
-        loads: dict[str, Load] = {}
-        for segment in segments:
-            try:
-                length = await self.segment_length(segment)
-                events = await self.attribute(segment, EVENT_COUNT)
-            except SegmentStoreFailed as error:
-                log.debug("no load of %s: %s", segment, error.__cause__)
-                continue
-            loads[segment] = Load(events or 0, length)
-        return loads
+    async def load(self, segment: str) -> Load | None:
+        """Returns the bytes and events ever written to a segment; None if the store does not tell."""
+        try:
+            length = await self.segment_length(segment)
+            events = await self.attribute(segment, EVENT_COUNT)
+        except SegmentStoreFailed as error:
+            log.debug("no load of %s: %s", segment, error.__cause__)
+            return None
+        return Load(events or 0, length)

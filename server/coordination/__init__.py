@@ -11,9 +11,8 @@ from segstore.server.coordination.errors import (
 )
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
 from segstore.server.coordination.ownership import CONTAINERS, ContainerOwnership, container_path
-from segstore.server.coordination.placement import LoadReport
+from segstore.server.coordination.placement import SHOWN_BYTES, LoadReport, store_path
 from segstore.server.coordination.policy import OwnershipSettings, backoff_s, follow
-from segstore.server.coordination.reports import SHOWN_BYTES, store_path
 from segstore.server.coordination.storage import ContainerRefused, ContainerStorage, Opened, SharedContainers
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
 

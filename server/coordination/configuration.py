@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from random import Random
+from itertools import count
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -35,9 +35,6 @@ _Ask = Callable[[CoordinationSession, Callable[[], None]], Awaitable[Node | list
 
 Configured = Mapping[str, Mapping[str, StreamConfig]]
 """Scope → stream → configuration."""
-
-_CACHED: Final = 10_000
-"""Maximum number of cached nodes; the cache is cleared when it is full."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(StreamConfig)
@@ -67,10 +64,8 @@ class Configuration:
         self.session: CoordinationSession | None = None
         self.published = 0
         self._coordinator = coordinator
-        self._random = Random()
         self._cache: dict[str, Node | list[str] | None] = {}
-        self._generation = 0
-        self._source: Callable[[], Configured | None] = _nothing
+        self._source: Callable[[], Configured | None] = lambda: None
         self._work = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
 
@@ -99,17 +94,13 @@ class Configuration:
             await session.aclose()
             why = session.why and f": {session.why}"
             log.warning("the session with the configuration service has ended%s; stores continue without it", why)
-            session = await self._another()
-
-    async def _another(self) -> CoordinationSession:
-        failed = 0
-        while True:
-            try:
-                return await self._coordinator.connect()
-            except errors.Unreachable as error:
-                log.warning("no session with the configuration service: %s", error)
-            await asyncio.sleep(backoff_s(failed, self._random))
-            failed += 1
+            for failed in count():
+                try:
+                    session = await self._coordinator.connect()
+                    break
+                except errors.Unreachable as error:
+                    log.warning("no session with the configuration service: %s", error)
+                    await asyncio.sleep(backoff_s(failed))
 
     async def _live(self, session: CoordinationSession) -> None:
         """Works with one session until it ends."""
@@ -141,7 +132,7 @@ class Configuration:
                 log.warning("the configuration was not published: %s; trying again", error)
                 known = None
                 self._work.set()
-                await asyncio.sleep(backoff_s(failed, self._random))
+                await asyncio.sleep(backoff_s(failed))
                 failed += 1
             else:
                 failed = 0
@@ -156,7 +147,7 @@ class Configuration:
 
     def withdraw(self) -> None:
         """Stops publishing; the nodes stay."""
-        self.publish(_nothing)
+        self.publish(lambda: None)
 
     def changed(self) -> None:
         """Reports that the configuration to publish has changed or is about to change."""
@@ -170,15 +161,14 @@ class Configuration:
     @staticmethod
     async def _found(session: CoordinationSession) -> dict[str, bytes]:
         """Returns the current content of the nodes."""
-        found = {}
+        contents = {}
         for scope in await session.children(CONFIGURATION):
-            found[f"{CONFIGURATION}/{scope}"] = b""
+            contents[f"{CONFIGURATION}/{scope}"] = b""
             for stream in await session.children(f"{CONFIGURATION}/{scope}"):
                 path = f"{CONFIGURATION}/{scope}/{stream}"
-                node = await session.get(path)
-                if node is not None:
-                    found[path] = node.data
-        return found
+                if (node := await session.get(path)) is not None:
+                    contents[path] = node.data
+        return contents
 
     @staticmethod
     async def _put(session: CoordinationSession, known: dict[str, bytes], wanted: Mapping[str, bytes]) -> None:
@@ -200,8 +190,7 @@ class Configuration:
         return len(self._cache)
 
     def drop(self) -> None:
-        self._generation += 1
-        self._cache.clear()
+        self._cache = {}  # lookups in progress keep the old cache
 
     async def scopes(self) -> list[str]:
         """Returns the names of all scopes. Raises CoordinationError, as all lookups do."""
@@ -225,8 +214,8 @@ class Configuration:
             ) from error
 
     async def _names(self, path: str) -> list[str]:
-        found = await self._looked_up(f"{path}/", lambda session, watch: session.children(path, watch))
-        return found if isinstance(found, list) else []
+        names = await self._looked_up(f"{path}/", lambda session, watch: session.children(path, watch))
+        return names if isinstance(names, list) else []
 
     async def _looked_up(self, key: str, ask: _Ask) -> Node | list[str] | None:
         if key in self._cache:
@@ -234,31 +223,22 @@ class Configuration:
         session = self.session
         if session is None:
             raise errors.Disconnected("there is no session with the configuration service", key)
-        generation = self._generation
-        changed = False
+        cache, changed = self._cache, asyncio.Event()
 
         def on_change() -> None:
-            nonlocal changed
-            changed = True
-            if generation == self._generation:
-                self._cache.pop(key, None)
+            changed.set()
+            cache.pop(key, None)
 
-        found = await ask(session, on_change)
-        if not changed and generation == self._generation:
-            if len(self._cache) >= _CACHED:
-                self._cache.clear()
-            self._cache[key] = found
-        return found
+        content = await ask(session, on_change)
+        if not changed.is_set():
+            cache[key] = content
+        return content
 
 
 def _path(*names: str) -> str:
     """Returns the node of a scope or a stream. Names that consist of dots are escaped: nodes cannot have them."""
     quoted = (quote(name, safe="") for name in names)
     return "/".join((CONFIGURATION, *(each if each.strip(".") else each.replace(".", "%2E") for each in quoted)))
-
-
-def _nothing() -> None:
-    """Default source, which publishes nothing."""
 
 
 def _nodes(configured: Configured) -> dict[str, bytes]:

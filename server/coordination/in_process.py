@@ -39,23 +39,19 @@ class InProcessCoordinator:
         self._watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._child_watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._next_id = 1
-        self._paused = False
+        self.paused = False
         self._unnotified: list[InProcessSession] = []
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
-    @property
-    def paused(self) -> bool:
-        return self._paused
-
     def pause(self) -> None:
         """Stops answering, and lets no session expire, until `resume`."""
-        self._paused = True
+        self.paused = True
         for session in tuple(self.sessions.values()):
             session.silence()
 
     def resume(self) -> None:
-        self._paused = False
+        self.paused = False
         for session in tuple(self.sessions.values()):
             if session.cut:
                 session.silence(restart=True)
@@ -86,7 +82,7 @@ class InProcessCoordinator:
             session.reached()
         else:
             session.silence()
-            if self._paused:
+            if self.paused:
                 self._unnotified.append(session)
 
     def close(self) -> None:
@@ -98,7 +94,7 @@ class InProcessCoordinator:
     async def connect(self) -> InProcessSession:
         """Opens a new session. Raises Unreachable while the service is paused."""
         await self.travel()
-        if self._paused:
+        if self.paused:
             raise errors.Unreachable("the coordination service does not answer")
         session = InProcessSession(self, self._next_id)
         self._next_id += 1
@@ -181,38 +177,38 @@ class InProcessSession(CoordinationSession):
         super().__init__(session_id, SessionState.CONNECTED)
         self.cut = False
         self.expired = False
-        self._service = service
+        self.service = service
         self._unfired: list[Watch] = []
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
     def reachable(self) -> bool:
         """Whether it is connected to the service."""
-        return not self.cut and not self._service.paused
+        return not self.cut and not self.service.paused
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await self._ask(self._service.create, path, data, self.session_id if ephemeral else 0)
+        await self._ask(self.service.create, path, data, self.session_id if ephemeral else 0)
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        return await self._ask(self._service.get, path, watch and (self, watch))
+        return await self._ask(self.service.get, path, watch and (self, watch))
 
     async def set(self, path: str, data: bytes, version: int = -1) -> None:
-        await self._ask(self._service.set, path, data, version)
+        await self._ask(self.service.set, path, data, version)
 
     async def delete(self, path: str, version: int = -1) -> None:
-        await self._ask(self._service.delete, path, version)
+        await self._ask(self.service.delete, path, version)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        return await self._ask(self._service.children, path, watch and (self, watch))
+        return await self._ask(self.service.children, path, watch and (self, watch))
 
     async def aclose(self) -> None:
         if self._state is SessionState.CLOSED:
             return
-        if self._service.sessions.get(self.session_id) is self and self.reachable:
+        if self.service.sessions.get(self.session_id) is self and self.reachable:
             self._become(SessionState.CLOSED)
-            self._service.expire(self.session_id)
+            self.service.expire(self.session_id)
         else:
             self._become(SessionState.CLOSED)  # the service ends it after its timeout
 
@@ -221,10 +217,10 @@ class InProcessSession(CoordinationSession):
     async def _ask(self, request: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Executes a request after its delay, and returns after the reply's delay."""
         self._check()
-        await self._service.travel()
+        await self.service.travel()
         self._check()
         answer = request(*args, **named)
-        await self._service.travel()
+        await self.service.travel()
         self._check()
         return answer
 
@@ -246,7 +242,7 @@ class InProcessSession(CoordinationSession):
             return
         self._cancel_timers()
         loop = asyncio.get_running_loop()
-        timeout_s = self._service.session_timeout_ms / 1000
+        timeout_s = self.service.session_timeout_ms / 1000
         self._timers = [
             loop.call_later(timeout_s * _SUSPENDED_AFTER, self._become, SessionState.SUSPENDED),
             loop.call_later(timeout_s, self._expire),
@@ -276,8 +272,8 @@ class InProcessSession(CoordinationSession):
             self._unfired.append(watch)
 
     def _expire(self) -> None:
-        if not self._service.paused and self._service.sessions.get(self.session_id) is self:
-            self._service.expire(self.session_id)
+        if not self.service.paused and self.service.sessions.get(self.session_id) is self:
+            self.service.expire(self.session_id)
 
     def _become(self, state: SessionState) -> None:
         if self._state in (state, SessionState.CLOSED):
@@ -286,7 +282,7 @@ class InProcessSession(CoordinationSession):
         if self._state.is_over:
             self._cancel_timers()
             loop = asyncio.get_running_loop()
-            for watch in self._unfired + self._service.forget_watches(self):
+            for watch in self._unfired + self.service.forget_watches(self):
                 loop.call_soon(watch)
             self._unfired = []
         for callback in self._callbacks:

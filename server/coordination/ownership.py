@@ -29,9 +29,8 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from segstore.server.coordination import errors
-from segstore.server.coordination.placement import LoadReport, surplus, turn
+from segstore.server.coordination.placement import SHOWN_BYTES, LoadReport, LoadReports, SameName, surplus, turn
 from segstore.server.coordination.policy import OwnershipSettings, cancel_and_wait, follow, new_session
-from segstore.server.coordination.reports import SHOWN_BYTES, LoadReports, SameName
 from segstore.server.coordination.storage import ContainerRefused, ContainerStorage
 from segstore.server.coordination.types import CoordinationSession, Coordinator, SessionState
 from segstore.server.durable import DataError

@@ -29,6 +29,7 @@ PolicyName = Literal["shutdown", "reconnect"]
 _FIRST_BACKOFF_MS = 100
 _MAX_BACKOFF_MS = 60_000
 _JITTER = 0.2
+_RANDOM = Random()
 
 
 class OwnershipSettings(BaseModel):
@@ -54,7 +55,7 @@ class OwnershipSettings(BaseModel):
     """Move containers to stores that own fewer."""
 
 
-def backoff_s(attempt: int, random: Random) -> float:
+def backoff_s(attempt: int, random: Random = _RANDOM) -> float:
     """Returns the wait after failed attempt 0, 1, …: 100 ms to 60 s, doubled each time, 20 % jitter (seed 57.9)."""
     wait_ms = min(_MAX_BACKOFF_MS, float(_FIRST_BACKOFF_MS << min(attempt, 16)))
     return min(_MAX_BACKOFF_MS, wait_ms * random.uniform(1 - _JITTER, 1 + _JITTER)) / 1000
@@ -88,7 +89,7 @@ async def cancel_and_wait(task: asyncio.Task[None] | None) -> None:
             raise error
 
 
-async def follow(look: Callable[[asyncio.Event], Awaitable[bool]], unknown: str, random: Random) -> None:
+async def follow(look: Callable[[asyncio.Event], Awaitable[bool]], unknown: str, random: Random = _RANDOM) -> None:
     """Reads nodes until their session ends.
 
     look: reads the nodes with the given event as their watch; if it returns True, the next call waits for the event.

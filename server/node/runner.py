@@ -37,7 +37,7 @@ _CLEAN_EVERY_S = 60.0
 _MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
 _AT_ONCE = 256
-"""Maximum number of segments that housekeeping handles in one loop iteration."""
+"""Maximum number of segments whose indexes housekeeping handles in one loop iteration."""
 
 
 class SegmentStoreServer:
@@ -123,34 +123,31 @@ class SegmentStoreServer:
         """Writes index entries of idle segments, and deletes transient segments that are no longer used."""
         clean_every_s = min(_CLEAN_EVERY_S, self.settings.transient_idle_s)
         clean_at = time.monotonic() + clean_every_s
+        more = False
         while True:
-            await asyncio.sleep(_INDEX_EVERY_S)
+            await asyncio.sleep(0 if more else _INDEX_EVERY_S)
             try:
                 now_ms = self.service.now_ms()
-                more = True
-                while more:
-                    settled = self.store.settle_index(now_ms, _AT_ONCE)
-                    dropped = self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS, _AT_ONCE)
-                    more = max(settled, dropped) >= _AT_ONCE
-                    await asyncio.sleep(0)
+                settled = self.store.settle_index(now_ms, _AT_ONCE)
+                dropped = self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS, _AT_ONCE)
+                more = max(settled, dropped) >= _AT_ONCE
                 if time.monotonic() >= clean_at:
                     clean_at = time.monotonic() + clean_every_s
-                    await self.clean_transients(now_ms)
+                    self.clean_transients(now_ms)
                 self.service.answer_waiting()
             except Exception:
+                more = False
                 self.service.counters.internal_errors += 1
                 log.exception("housekeeping failed; the next round tries again")
 
-    async def clean_transients(self, now_ms: int) -> int:
+    def clean_transients(self, now_ms: int) -> int:
         """Deletes transient segments that have been idle for too long (seed 43.6). Returns their number."""
         idle_ms, deleted = int(self.settings.transient_idle_s * 1000), 0
-        for container in tuple(self.store.containers.values()):
-            for looked_at, name in enumerate(container.transients(), 1):
+        for container in self.store.containers.values():
+            for name in container.transients():
                 if container.has_expired(name, now_ms, idle_ms):
                     self.service.drop_transient(name)
                     deleted += 1
-                if looked_at % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
         return deleted
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from segstore.server.node.runner import SegmentStoreServer
 
 NO_SNAPSHOTS: Final = "snapshots and reset are for servers in memory, and this one has a data directory"
-MOST_SNAPSHOTS: Final = 100
 _CLOSING_S: Final = 10.0
 _LOOK_S: Final = 0.001
 
@@ -67,10 +66,6 @@ class _Snapshot(NamedTuple):
     faults: FaultSettings | None
 
 
-def _nothing() -> None:
-    return None
-
-
 class Snapshots:
     """The snapshots of the stores of one process and their controller.
 
@@ -85,9 +80,9 @@ class Snapshots:
         memory: MemoryAccount,
         faults: Faults | None,
         *,
-        controller: Callable[[], Controller | None] = _nothing,
-        served: Callable[[], ControllerServer | None] = _nothing,
-        changed: Callable[[], None] = _nothing,
+        controller: Callable[[], Controller | None] = lambda: None,
+        served: Callable[[], ControllerServer | None] = lambda: None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._stores = stores
         self._memory = memory
@@ -107,8 +102,6 @@ class Snapshots:
         if not name:
             raise SnapshotRefused("the name of a snapshot is not empty")
         async with self._one_at_a_time:
-            if name not in self._snapshots and len(self._snapshots) == MOST_SNAPSHOTS:
-                raise SnapshotRefused(f"there are {MOST_SNAPSHOTS} snapshots, as many as are allowed: delete one")
             return self._take(name)
 
     def _take(self, name: str) -> SnapshotInfo:
@@ -128,9 +121,9 @@ class Snapshots:
 
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """Deletes a snapshot. Raises NoSuchSnapshot, unless `missing_ok`."""
-        found = self._snapshots.pop(name, None)
-        if found is not None:
-            self._memory.charge(-found.info.size)
+        snapshot = self._snapshots.pop(name, None)
+        if snapshot is not None:
+            self._memory.charge(-snapshot.info.size)
         elif not missing_ok:
             raise NoSuchSnapshot(name, tuple(self._snapshots))
 
@@ -139,10 +132,10 @@ class Snapshots:
 
         Raises NoSuchSnapshot; SnapshotRefused, and changes nothing but the connections.
         """
-        found = self._snapshots.get(name)
-        if found is None:
+        snapshot = self._snapshots.get(name)
+        if snapshot is None:
             raise NoSuchSnapshot(name, tuple(self._snapshots))
-        return await self._replace(found.containers, found.controller, found.faults)
+        return await self._replace(snapshot.containers, snapshot.controller, snapshot.faults)
 
     async def reset(self) -> int:
         """Restores an empty state; returns the number of connections that were cut. Raises SnapshotRefused."""
@@ -153,7 +146,8 @@ class Snapshots:
             self._containers()
             cut = self._cut()
             await self._all_closed()
-            await self._interrupt()
+            if (served := self._served()) is not None:
+                await served.interrupt()
             # Nothing waits from here on. Connections that came meanwhile have asked of the old state.
             cut += self._cut()
             for container in self._containers():
@@ -191,19 +185,13 @@ class Snapshots:
 
     async def _all_closed(self) -> None:
         """Waits until the connections that were cut have ended, with all that belongs to them."""
-        ending = [(store.hub.connections, each) for store in self._stores for each in store.hub.connections]
+        cut = [(store.hub.connections, each) for store in self._stores for each in store.hub.connections]
         try:
             async with asyncio.timeout(_CLOSING_S):
-                for connections, each in ending:
-                    while each in connections:  # noqa: ASYNC110 — connections have no event for it
-                        await asyncio.sleep(_LOOK_S)
+                while any(each in connections for connections, each in cut):  # noqa: ASYNC110 — they have no event
+                    await asyncio.sleep(_LOOK_S)
         except TimeoutError as error:
             raise SnapshotRefused(f"a connection did not end within {_CLOSING_S:g} s") from error
-
-    async def _interrupt(self) -> None:
-        served = self._served()
-        if served is not None:
-            await served.interrupt()
 
 
 class WithSnapshots:

@@ -261,7 +261,7 @@ async def _list_reader_groups(calling: Calling, asked: RestRequest) -> RestRespo
     calling.caller.needs(scope_resource(scope), Permission.READ)
     items: list[bytes] = []
     while True:
-        names, token = await calling.controller.streams.names(scope, token)
+        names, token = calling.controller.streams.names(scope, token)
         if not names:
             return RestResponse(HTTPStatus.OK, _array("readerGroups", items))
         items += [

@@ -114,10 +114,10 @@ class RemoteSegments(SegmentAdmin):
 
     def owner_of(self, segment: str) -> Endpoint:
         container_id = container_of(segment, self._containers)
-        found = self._owners.of(container_id)
-        if found is None:
+        owner = self._owners.of(container_id)
+        if owner is None:
             raise NobodyOwns(segment, "be found for", self._refused.get(container_id, ""))
-        return found
+        return owner
 
     async def aclose(self) -> None:
         """Closes all connections. May be called twice."""
@@ -132,11 +132,7 @@ class RemoteSegments(SegmentAdmin):
 
     async def _connection(self, where: Endpoint) -> StoreConnection:
         task = self._connections.get(where)
-        if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_over):
-            if not (task.cancelled() or task.exception()):
-                await task.result().aclose()
-            task = None
-        if task is None:
+        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().is_over)):
             task = self._connections[where] = asyncio.create_task(
                 StoreConnection.open(where, self._version, self._tls), name=f"connecting to {where.host}:{where.port}"
             )

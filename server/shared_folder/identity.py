@@ -11,7 +11,6 @@ node that belongs to no session.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from contextlib import suppress
@@ -62,24 +61,24 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
     try:
         known = await _known(session, where)
         await _check_nodes(session, where)
-        found = read_identity(path)
-        if found is None:
+        folder = read_identity(path)
+        if folder is None:
             if known is not None:
                 raise DirectoryForeign(
                     path,
                     f"{path} holds nothing of cluster {known.cluster}, which ZooKeeper at {where} knows; choose its "
                     "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
                 )
-            found = _make(SharedFolder(path, str(uuid.uuid4()), containers))
+            folder = _make(SharedFolder(path, str(uuid.uuid4()), containers))
         # The process that wrote the file may have been killed before its name was on disk.
         files = Files()
         files.make_folder(path)
         files.sync_folder(path)
     except OSError as error:
         raise DirectoryUnusable(path, error) from error
-    check_containers(path, found.containers, containers)
-    await confirm(session, where, found)
-    return found
+    check_containers(path, folder.containers, containers)
+    await confirm(session, where, folder)
+    return folder
 
 
 async def confirm(session: CoordinationSession, where: str, folder: SharedFolder) -> None:
@@ -154,10 +153,10 @@ def read_identity(path: Path) -> SharedFolder | None:
     if int(first[1]) != FORMAT:
         raise UnknownFormat(path, int(first[1]))
     try:
-        found = _DECODER.decode(data[first.end() :])
+        identity = _DECODER.decode(data[first.end() :])
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(path, file, str(error)) from error
-    return SharedFolder(path, found.cluster, found.containers)
+    return SharedFolder(path, identity.cluster, identity.containers)
 
 
 def _is_remnant(path: Path) -> bool:
@@ -171,7 +170,7 @@ def _make(folder: SharedFolder) -> SharedFolder:
     """Writes the folder's identity, or reads it if another process was first."""
     folder.make()
     version = str(FORMAT).encode()
-    body = json.dumps({"cluster": folder.cluster, "containers": folder.containers}).encode() + b"\n"
+    body = _ENCODER.encode(_Identity(folder.cluster, folder.containers)) + b"\n"
     new, file = folder.path / f"{CLUSTER_FILE}.{folder.cluster}", folder.path / CLUSTER_FILE
     try:
         Files().write_new(new, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)

@@ -13,10 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from random import Random
 from typing import Final
-
-import msgspec
 
 from segstore.server.coordination import BadVersion, CoordinationSession, NodeExists, NoNode, follow
 from segstore.wire.endpoint import Endpoint
@@ -27,22 +24,11 @@ CONTROLLER: Final = "/segstore/controller"
 _PRESENT: Final = "/segstore/controllers"
 
 
-class _Leader(msgspec.Struct, frozen=True):
-    name: str
-    host: str
-    port: int
-
-
-_ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(_Leader)
-
-
 class Candidate:
     """One process in the election. leads: whether it is the leader. leader: the address of another leader, if known."""
 
     def __init__(
         self,
-        name: str,
         where: Endpoint,
         lead: Callable[[], Awaitable[None]],
         resign: Callable[[], Awaitable[None]],
@@ -50,17 +36,16 @@ class Candidate:
         *,
         stale_node: str,
     ) -> None:
-        """name: of the store. where: how others find this process. on_change: called when the leader is another.
-        stale_node: as in `OwnershipSettings`.
+        """where: how others find this process. on_change: called when the leader is another. stale_node: as in
+        `OwnershipSettings`.
         """
         self.leads = False
         self.leader: Endpoint | None = None
         self._on_change = on_change
-        self._data = _ENCODER.encode(_Leader(name, where.host, where.port))
+        self._data = str(where).encode()
         self._lead = lead
         self._resign = resign
         self._replace = stale_node == "replace"
-        self._random = Random()
         self._wake_up = asyncio.Event()
         self._lost = False
 
@@ -72,7 +57,7 @@ class Candidate:
     async def run(self, session: CoordinationSession) -> None:
         """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable errors."""
         try:
-            await follow(partial(self._look, session), "the leader is unknown", self._random)
+            await follow(partial(self._look, session), "the leader is unknown")
         finally:
             self._know(None)
             await self._stop()
@@ -113,12 +98,10 @@ class Candidate:
                 return False
             return True
         try:
-            leader = _DECODER.decode(node.data)
-        except msgspec.DecodeError as error:
+            self._know(Endpoint.parse(node.data.decode()))
+        except ValueError as error:
             log.warning("node %s does not name a leader: %s", CONTROLLER, error)
             self._know(None)
-        else:
-            self._know(Endpoint(leader.host, leader.port))
         return True
 
     async def _stop(self) -> None:
@@ -136,25 +119,21 @@ class Present:
     def __init__(self, where: Endpoint) -> None:
         self.all: list[Endpoint] = [where]
         self._where = where
-        self._random = Random()
 
     async def run(self, session: CoordinationSession) -> None:
         """Registers this process and watches the other processes, until the session ends."""
-        await follow(partial(self._look, session), "the other controllers are unknown", self._random)
+        await follow(partial(self._look, session), "the other controllers are unknown")
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
-        own = f"{self._where.host}:{self._where.port}"
+        own = str(self._where)
         names = await session.children(_PRESENT, changed.set)
         if own not in names:  # otherwise it is ours, of this or an older session
             with suppress(NodeExists):
                 await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
             return False
-        self.all = [found for each in names if (found := _endpoint(each)) is not None]
+        endpoints = []
+        for name in names:
+            with suppress(ValueError):  # another program may have created the node
+                endpoints.append(Endpoint.parse(name))
+        self.all = endpoints
         return True
-
-
-def _endpoint(name: str) -> Endpoint | None:
-    try:
-        return Endpoint.parse(name)
-    except ValueError:
-        return None

@@ -200,15 +200,15 @@ async def test_the_cleaner_deletes_idle_segments_by_clock_time_and_all_that_are_
         idle, used = await written(peer, b"idle"), await written(peer, b"used", writer=UUID(int=8))
         assert store.server.settings.transient_idle_s == 600
         clock.advance(599)
-        assert await store.server.clean_transients(service.now_ms()) == 0
+        assert store.server.clean_transients(service.now_ms()) == 0
         await asked(peer, ConditionalBlockEnd(UUID(int=8), 1, 4, b"more", 12))
         await asked(peer, SetupAppend(13, UUID(int=8), used, ""))
         clock.advance(2)
-        assert await store.server.clean_transients(service.now_ms()) == 1
+        assert store.server.clean_transients(service.now_ms()) == 1
         assert (idle in store.segments, used in store.segments) == (False, True)
         for container in store.store.containers.values():
             container.recovered()
-        assert await store.server.clean_transients(service.now_ms()) == 1
+        assert store.server.clean_transients(service.now_ms()) == 1
         assert used not in store.segments
         assert await asked(peer, KeepAlive()) == KeepAlive()
 

@@ -49,7 +49,7 @@ async def restart(mock: MockCluster) -> None:
     for container in new.store.containers.values():
         container.recovered()
     await new.start()
-    await new.clean_transients(new.service.now_ms())
+    new.clean_transients(new.service.now_ms())
     mock.stores[0] = new  # it is stopped with the cluster
 
 

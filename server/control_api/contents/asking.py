@@ -23,16 +23,14 @@ After = Annotated[str, Query(max_length=255, description="`next` of the previous
 Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of entries.")]
 
 
-async def named(
-    names: Callable[[str], Awaitable[tuple[list[str], str]]], after: str, limit: int
-) -> tuple[list[str], str | None]:
+def named(names: Callable[[str], tuple[list[str], str]], after: str, limit: int) -> tuple[list[str], str | None]:
     """Returns the first `limit` names after `after`, and the last of these names if there are more.
 
     names: returns the page of names after a name, and the page's last name; an empty page at the end.
     """
     found: list[str] = []
     while len(found) <= limit:
-        page, after = await names(after)
+        page, after = names(after)
         if not page:
             break
         found += page

@@ -38,12 +38,12 @@ router = APIRouter(prefix="/v1", tags=["groups"])
 async def list_groups(controlled: Here, scope: Scope, after: After = "", limit: Limit = 100) -> m.GroupPage:
     controller = controller_of(controlled)
 
-    async def names(token: str) -> tuple[list[str], str]:
-        return await controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
+    def names(token: str) -> tuple[list[str], str]:
+        return controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
 
     found: dict[str, Literal["table", "stream"]] = {}
     after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""
-    streams, _ = await named(names, after_stream, limit + 1)
+    streams, _ = named(names, after_stream, limit + 1)
     found |= {name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams}
     found |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
     page = sorted(found)

@@ -34,7 +34,7 @@ router = APIRouter(prefix="/v1")
 
 @router.get("/scopes", tags=["scopes"], summary="Names of scopes")
 async def list_scopes(controlled: Here, after: After = "", limit: Limit = 500) -> m.ScopeList:
-    names, following = await named(controller_of(controlled).scopes.names, after, limit)
+    names, following = named(controller_of(controlled).scopes.names, after, limit)
     return m.ScopeList(scopes=names, next=following)
 
 
@@ -60,10 +60,10 @@ async def list_streams(
 ) -> m.StreamPage:
     controller = controller_of(controlled)
 
-    async def names(token: str) -> tuple[list[str], str]:
-        return await controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
+    def names(token: str) -> tuple[list[str], str]:
+        return controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
 
-    found, following = await named(names, after, limit)
+    found, following = named(names, after, limit)
     streams = [controller.state.find_stream(scope, name) for name in found]
     return m.StreamPage(streams=[_summary(each) for each in streams if each is not None], next=following)
 

@@ -22,10 +22,10 @@ router = APIRouter(prefix="/v1", tags=["tables"])
 async def list_tables(controlled: Here, scope: Scope, after: After = "", limit: Limit = 100) -> m.TablePage:
     controller = controller_of(controlled)
 
-    async def names(token: str) -> tuple[list[str], str]:
-        return await controller.tables.names(scope, token)
+    def names(token: str) -> tuple[list[str], str]:
+        return controller.tables.names(scope, token)
 
-    found, following = await named(names, after, limit)
+    found, following = named(names, after, limit)
     there = controller.state.scope(scope).tables
     return m.TablePage(tables=[_summary(there[name]) for name in found if name in there], next=following)
 

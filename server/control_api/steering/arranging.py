@@ -103,7 +103,6 @@ async def scale_stream(controlled: Here, scope: m.Scope, stream: m.Stream, to: m
         sealed, ranges = to.seal or [each.id for each in found.current.segments], to.ranges
         if ranges is None:
             ranges = history.equal_ranges(to.segments or 1)
-        controller.scaling.check_size(len(sealed), len(ranges))
         await controller.scaling.start(scope, stream, sealed, sorted(ranges))
         return _state(controller, scope, stream)
 

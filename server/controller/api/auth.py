@@ -23,22 +23,21 @@ import binascii
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from pydantic import SecretStr
 
 from segstore.server.auth import any_key_length
 from segstore.server.controller.api.access import AclEntry, Permission, permission_of, read_entries
-from segstore.server.controller.errors import ControllerClosed, PermissionDenied, Unauthenticated
+from segstore.server.controller.errors import PermissionDenied, Unauthenticated
 
 log = logging.getLogger(__name__)
 
 _EVERYTHING: Final = "prn::*,READ_UPDATE"
 _HASH_BYTES: Final = 64
 _MOST_ITERATIONS: Final = (1 << 31) - 1
-_VERIFIED_MAX: Final = 1024
-"""Maximum number of verified credentials in the cache; computing a hash takes milliseconds."""
 
 
 class _Account:
@@ -59,17 +58,6 @@ class _Account:
         return hmac.compare_digest(stored, given)
 
 
-class _Check:
-    """A check of credentials, whose task returns the user, None if they are wrong.
-
-    `wanted_by` is the number of calls that wait for it, plus one while the hash is computed; at 0 it is dropped.
-    """
-
-    def __init__(self, check: Callable[[_Check], Coroutine[Any, Any, str | None]]) -> None:
-        self.wanted_by = 0
-        self.task = asyncio.create_task(check(self), name="password check")
-
-
 class Accounts:
     """The users of a password file."""
 
@@ -83,7 +71,6 @@ class Accounts:
         self._accounts: dict[str, _Account] = {}
         self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
-        self._checks: dict[bytes, _Check] = {}
         self._hashing = asyncio.Lock()
         for number, line in enumerate(lines, 1):
             if not isinstance(line, str):
@@ -105,55 +92,19 @@ class Accounts:
         self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
 
     async def authenticate(self, credentials: str) -> str:
-        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated, ControllerClosed."""
+        """The user with these credentials, base64 of `user:password`. Raises Unauthenticated."""
         digest = hashlib.sha256(credentials.encode()).digest()
-        user = self._verified.get(digest)
-        if user is None:
-            check = self._checks.get(digest)
-            if check is None:
-                given = _parsed(credentials)
-                check = self._checks[digest] = _Check(lambda check: self._check(check, digest, *given))
-            check.wanted_by += 1
-            try:
-                user = await asyncio.shield(check.task)
-            except asyncio.CancelledError:
-                if check.task.cancelled():
-                    raise ControllerClosed from None
-                raise
-            finally:
-                self._leave(check, digest)
-        if user is None:
-            raise Unauthenticated("the user or the password is wrong")
-        return user
-
-    async def _check(self, check: _Check, digest: bytes, user: str, password: str) -> str | None:
-        """Returns the user, if the password is right. One password is hashed at a time."""
+        if digest in self._verified:
+            return self._verified[digest]
+        user, password = _parsed(credentials)
         async with self._hashing:
-            check.wanted_by += 1
-            try:
+            if digest not in self._verified:  # an earlier call may have had the same credentials
                 account = self._accounts.get(user)
                 right = await asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
-            finally:
-                self._leave(check, digest)
-        if account is None or not right:
-            return None
-        if len(self._verified) >= _VERIFIED_MAX:
-            self._verified.clear()
-        self._verified[digest] = user
+                if account is None or not right:
+                    raise Unauthenticated("the user or the password is wrong")
+                self._verified[digest] = user
         return user
-
-    def _leave(self, check: _Check, digest: bytes) -> None:
-        check.wanted_by -= 1
-        if not check.wanted_by:
-            del self._checks[digest]
-            check.task.cancel()
-
-    async def aclose(self) -> None:
-        """Cancels pending checks. New checks can follow."""
-        checks = tuple(each.task for each in self._checks.values())
-        for each in checks:
-            each.cancel()
-        await asyncio.gather(*checks, return_exceptions=True)
 
     def permission(self, user: str, resource: str) -> Permission:
         """Returns the permission of a user for a resource. Raises UnusableEntry."""
@@ -191,7 +142,7 @@ class Authority:
         key: SecretStr | str | None = None,
         *,
         ttl_s: int = 600,
-        now_s: Callable[[], float],
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         """ttl_s: lifetime of issued tokens (600, as in Pravega's `Config`); -1 for no expiry. now_s: since 1970.
 
@@ -214,7 +165,7 @@ class Authority:
     async def principal(self, header: str | None) -> str | None:
         """Returns the user in a call's `authorization`; None without a user, or if the scheme is unknown.
 
-        Raises Unauthenticated, ControllerClosed.
+        Raises Unauthenticated.
         """
         if self._accounts is None or not header:
             return None
@@ -222,11 +173,6 @@ class Authority:
         if method != "Basic" or not credentials:
             return None
         return await self._accounts.authenticate(credentials.strip())
-
-    async def aclose(self) -> None:
-        """Cancels pending password checks. New checks can follow."""
-        if self._accounts is not None:
-            await self._accounts.aclose()
 
     def allows(self, principal: str | None, resource: str, permission: Permission) -> bool:
         """Whether a caller has a permission."""

@@ -39,15 +39,11 @@ def sent_metadata(context: Any) -> list[tuple[str, str | bytes]]:
     return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_OF_TRANSPORT)]
 
 
-def _nothing() -> None:
-    return None
-
-
 class Calls:
     """Observes the calls of one server. recorder, faults: return the current recorder and rules, or None."""
 
     def __init__(
-        self, recorder: Callable[[], Recorder | None] = _nothing, faults: Callable[[], Faults | None] = _nothing
+        self, recorder: Callable[[], Recorder | None] = lambda: None, faults: Callable[[], Faults | None] = lambda: None
     ) -> None:
         self._recorder = recorder
         self._faults = faults

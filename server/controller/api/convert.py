@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -20,7 +20,6 @@ from segstore.server.controller.policies import (
     parse_group_id,
 )
 from segstore.server.controller.state import StreamSegment
-from segstore.server.controller.steps import InSteps
 from segstore.wire.controller_api import messages as m
 
 _MASK = 2**64 - 1
@@ -42,9 +41,8 @@ def segment_range(scope: str, stream: str, segment: StreamSegment) -> m.SegmentR
     return m.SegmentRange(segmentId=segment_id(scope, stream, segment.id), minKey=segment.start, maxKey=segment.end)
 
 
-async def segment_ranges(scope: str, stream: str, segments: Sequence[StreamSegment]) -> list[m.SegmentRange]:
-    """Return the segments with their key ranges, in the given order."""
-    return [segment_range(scope, stream, segment) async for segment in InSteps(segments)]
+def segment_ranges(scope: str, stream: str, segments: Iterable[StreamSegment]) -> list[m.SegmentRange]:
+    return [segment_range(scope, stream, segment) for segment in segments]
 
 
 def page_token(token: str) -> m.ContinuationToken:
@@ -166,12 +164,12 @@ def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.Rea
         retentionType=config.retention,
         generation=config.generation,
         readerGroupId=config.group_id,
-        startingStreamCuts=_stream_cuts(config.starting_cuts),
-        endingStreamCuts=_stream_cuts(config.ending_cuts),
+        startingStreamCuts=[_stream_cut(stream, cut) for stream, cut in config.starting_cuts.items()],
+        endingStreamCuts=[_stream_cut(stream, cut) for stream, cut in config.ending_cuts.items()],
     )
 
 
-def stream_cut(full_name: str, cut: Mapping[int, int]) -> m.StreamCut:
+def _stream_cut(full_name: str, cut: Mapping[int, int]) -> m.StreamCut:
     scope, _, stream = full_name.partition("/")
     return m.StreamCut(streamInfo=stream_info(scope, stream), cut=cut)
 
@@ -197,10 +195,6 @@ def _check_order(stream: str, start: Cut, end: Cut) -> None:
     )
     if behind or min(start) > min(end) or max(start) > max(end):
         raise Malformed(f"the stream cut from which {stream} is read lies behind the one up to which it is")
-
-
-def _stream_cuts(cuts: Mapping[str, Cut]) -> list[m.StreamCut]:
-    return [stream_cut(full_name, cut) for full_name, cut in cuts.items()]
 
 
 # Key-value tables ------------------------------------------------------------------------------------------------

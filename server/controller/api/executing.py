@@ -132,7 +132,6 @@ class Executor:
             for each in pending:  # they wait for their changes to become durable
                 each.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-        await self._authority.aclose()
 
 
 def _abandoned(work: asyncio.Task[Any]) -> None:

@@ -20,6 +20,7 @@ import grpc
 from segstore.server.controller.api.calls import Calls, sent_metadata
 from segstore.server.controller.api.in_flight import CallsInFlight, Handler, end_call, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
+from segstore.server.controller.api.upstream import RAW, channel_to
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
@@ -29,12 +30,6 @@ Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 
 _FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"
-_CHANNEL: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-)
 
 
 class NotForwarded(Exception):
@@ -48,7 +43,7 @@ class NotForwarded(Exception):
 
 
 class ForwardingServer(Handler):
-    """The controller's port in one process. Created by `start`.
+    """The controller's port in one process.
 
     `local` has the controller's handlers while this process leads; `leader` returns the leader's address otherwise.
     `calls` sees all calls that arrive here.
@@ -56,17 +51,19 @@ class ForwardingServer(Handler):
 
     def __init__(
         self,
-        server: grpc.aio.Server,
         leader: Callable[[], Endpoint | None],
-        tls: TlsFiles | None,
-        trust_network: bool,
+        config: ControllerConfig,
+        *,
+        tls: TlsFiles | None = None,
+        trust_network: bool = False,
         calls: Calls | None = None,
     ) -> None:
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader
         self.port = 0
         self.calls = calls
-        self._in_flight = CallsInFlight(server, self, calls)
+        self._server = new_server(*bounds(config))
+        self._in_flight = CallsInFlight(self._server, self, calls)
         self._tls = tls
         self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
@@ -74,22 +71,9 @@ class ForwardingServer(Handler):
         self._offered: dict[str, Behaviour] = {}
         self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
 
-    @classmethod
-    async def start(
-        cls,
-        host: str,
-        port: int,
-        *,
-        leader: Callable[[], Endpoint | None],
-        config: ControllerConfig,
-        tls: TlsFiles | None = None,
-        trust_network: bool = False,
-        calls: Calls | None = None,
-    ) -> Self:
-        """Starts listening. calls: sees all calls that arrive here. Raises OSError if it cannot listen there."""
-        server = new_server(*bounds(config))
-        self = cls(server, leader, tls, trust_network, calls)
-        self.port = await listen(server, host, port, tls)
+    async def start(self, host: str, port: int) -> Self:
+        """Starts listening. Raises OSError if it cannot listen there."""
+        self.port = await listen(self._server, host, port, self._tls)
         await self._in_flight.begin()
         return self
 
@@ -129,8 +113,7 @@ class ForwardingServer(Handler):
             raise NotForwarded(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
         kept = [each for each in metadata if self._sends_credentials or not each[0].startswith(_CREDENTIALS)]
         channel = self._channel(leader)
-        ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
-        call = ask(request, metadata=(*kept, (_FORWARDED, "1")), timeout=timeout_s)
+        call: Any = channel.unary_unary(method, **RAW)(request, metadata=(*kept, (_FORWARDED, "1")), timeout=timeout_s)
         self._forwarded[call] = leader
         try:
             answer: bytes = await call
@@ -155,15 +138,9 @@ class ForwardingServer(Handler):
                 call.cancel()
 
     def _channel(self, leader: Endpoint) -> grpc.aio.Channel:
-        channel = self._channels.get(leader)
-        if channel is None:
-            if self._tls is None:
-                channel = grpc.aio.insecure_channel(str(leader), options=_CHANNEL)
-            else:
-                trusted = grpc.ssl_channel_credentials(self._tls.own_certificate())
-                channel = grpc.aio.secure_channel(str(leader), trusted, options=_CHANNEL)
-            self._channels[leader] = channel
-        return channel
+        if leader not in self._channels:
+            self._channels[leader] = channel_to(leader, None if self._tls is None else self._tls.own_certificate())
+        return self._channels[leader]
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""

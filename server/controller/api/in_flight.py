@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 
 from segstore.server.controller.api.calls import Calls
+from segstore.server.controller.errors import Interrupted
 from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,7 @@ async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tup
 
 async def end_interrupted(context: Any) -> NoReturn:
     """Ends a call that was interrupted by the shutdown of its server."""
-    why = "this controller was stopped or reset before it finished the call"
-    await end_call(context, grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
+    await end_call(context, grpc.StatusCode.UNAVAILABLE, str(Interrupted()), OUTCOME_UNKNOWN)
 
 
 async def _no_such_method(_: bytes, context: Any) -> NoReturn:

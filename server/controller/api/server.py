@@ -1,9 +1,7 @@
 """The controller's gRPC server on asyncio, with optional TLS and basic authentication.
 
 Invariants: while it is open, one task runs the due timers; after `aclose`, which can be called twice, no task and no
-socket is left. Port 0 picks a free port; a port in use is refused, not shared. Every method of the API is answered;
-unsupported ones with UNIMPLEMENTED and a sentence. Messages are parsed and serialised here, not by gRPC, so that `Pace`
-covers this work, too.
+socket is left. Port 0 picks a free port; a port in use is refused, not shared.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import asyncio
 import errno
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -53,20 +50,20 @@ call. It refuses further calls, and more than 1,000 at once."""
 _GRPC_CONNECTIONS: Final = (1 << 31) - 2
 """gRPC aborts the process above this."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
-_ENTRY_BYTES: Final = 64
-"""Upper bound on the size of an entry of a stream cut."""
+_SEGMENT_BYTES: Final = 128
+"""Room in a request for each segment of a stream. A cut that spans several epochs names more than that."""
 
 
 def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
     """Server options that bound the size of a request and the calls in flight of a connection."""
     return (
-        ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _ENTRY_BYTES * config.max_cut_entries)),
+        ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _SEGMENT_BYTES * config.max_segments)),
         ("grpc.max_concurrent_streams", _STREAMS_MAX),
     )
 
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """Create a server that does not listen yet. It closes connections beyond its limit at once."""
+    """Creates a server that does not listen yet. It closes connections beyond its limit at once."""
     most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
     return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
@@ -135,22 +132,20 @@ class ControllerServer:
         authority: Authority | None = None,
         tls: TlsFiles | None = None,
         published_host: str | None = None,
-        servers: Callable[[], Sequence[Endpoint]] | None = None,
         settled: Callable[[], Awaitable[None]] | None = None,
         calls: Calls | None = None,
     ) -> Self:
         """Starts to serve a controller, which is not closed with the server; port 0 picks a free port.
 
         authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
-        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. servers:
-        returns the addresses of all controllers of the cluster for clients; None: only this server. settled: returns
-        when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None:
-        no durability. calls: observes all calls.
+        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. settled:
+        returns when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises
+        `JournalFailed`. None: no durability. calls: observes all calls.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
         server = new_server(*bounds(controller.config))
-        self = cls(controller, authority or Authority(now_s=time.time), servers, settled)
+        self = cls(controller, authority or Authority(), None, settled)
         self._in_flight = CallsInFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
@@ -166,7 +161,9 @@ class ControllerServer:
         servers: Callable[[], Sequence[Endpoint]],
         settled: Callable[[], Awaitable[None]],
     ) -> Self:
-        """Serve calls passed to `handlers`, without a socket; arguments as for `start`."""
+        """Serves calls passed to `handlers`, without a socket. servers: returns the addresses of all controllers of the
+        cluster for clients. Other arguments as for `start`.
+        """
         self = cls(controller, authority, servers, settled)
         self._keeper = asyncio.create_task(self._keep(), name="controller")
         return self
@@ -190,12 +187,8 @@ class ControllerServer:
             await self._in_flight.stop(grace_s)
         await self.executor.aclose()
 
-    async def settled(self) -> None:
-        """Return when all changes are durable. Raises JournalFailed."""
-        await self.executor.settled()
-
     async def interrupt(self) -> None:
-        """Cancel the work of calls in flight and of timers; these callers get UNAVAILABLE, as when the server stops."""
+        """Cancels the work of calls in flight and of timers; callers get UNAVAILABLE, as when the server stops."""
         keeper = self._keeper
         if keeper is None:
             return
@@ -227,17 +220,7 @@ class ControllerServer:
                 await controller.run_due()
 
     def _handler(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        serve_one = self.executor.served.get(name)
-
-        async def unimplemented(asked: bytes, context: Any) -> bytes:
-            await end_call(
-                context,
-                grpc.StatusCode.UNIMPLEMENTED,
-                f"{name} is not supported: no client that segstore is made for calls it",
-            )
-
-        if serve_one is None:
-            return unimplemented
+        serve_one = self.executor.served[name]
 
         async def perform(request: Message, caller: Caller) -> bytes:
             response: Message | None = await serve_one(request, caller)

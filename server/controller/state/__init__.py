@@ -2,8 +2,8 @@
 
 from segstore.server.controller.state import history, operations
 from segstore.server.controller.state.core import Core, Due, Timer
-from segstore.server.controller.state.durable import image, recovered
 from segstore.server.controller.state.history import Comparison, Epoch, KeyRange, StreamSegment
+from segstore.server.controller.state.operations import image, recovered
 from segstore.server.controller.state.state import (
     MARK_PREFIX,
     READER_GROUP_PREFIX,

@@ -95,19 +95,13 @@ class Core:
         if count > self.config.max_segments:
             raise TooMany(what, count, self.config.max_segments)
 
-    def check_cut(self, count: int) -> None:
-        """Raises `TooMany` for more entries than the stream cuts of a request may have."""
-        if count > self.config.max_cut_entries:
-            raise TooMany("entries of stream cuts", count, self.config.max_cut_entries)
-
-    def check_name(self, *parts: str) -> None:
-        """Raises `TooMany` if a (possibly composite) name exceeds the longest valid name."""
-        length = sum(map(len, parts))
-        if length > _NAME_MAX:
-            raise TooMany("characters of a name", length, _NAME_MAX)
+    def check_writer(self, name: str) -> None:
+        """Raises `TooMany` for a longer name of a writer than the state keeps."""
+        if len(name) > _NAME_MAX:
+            raise TooMany("characters of a name", len(name), _NAME_MAX)
 
     def record(self, operation: Operation) -> None:
-        """Journal an operation and apply it."""
+        """Journals an operation and applies it."""
         if self._journal is not None:
             self._journal(operation)
         operation.apply(self.state)
@@ -115,12 +109,8 @@ class Core:
 
     @asynccontextmanager
     async def lock(self, *names: str) -> AsyncIterator[None]:
-        """Lock the object with this name, such as a stream's scope and name; not reentrant."""
-        name = "/".join(names)
-        held = self._locks.get(name)
-        if held is None:
-            held = self._locks[name] = asyncio.Lock()
-        async with held:
+        """Locks the object with this name, such as a stream's scope and name; not reentrant."""
+        async with self._locks.setdefault("/".join(names), asyncio.Lock()):
             yield
 
     def schedule(self, due_ms: int, kind: Due, scope: str, stream: str, transaction: UUID | None = None) -> None:

@@ -36,8 +36,6 @@ Span = dict["StreamSegment", int]
 FUTURE: Final = 0
 """An offset below this marks a segment that is known but not reached."""
 
-_PIECE: Final = 1_000
-
 _START: Final = attrgetter("start")
 _END: Final = attrgetter("end")
 
@@ -286,27 +284,18 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 
     They are in order of their ids. The cuts must be valid. Raises `ValueError` if `end` is before `start`.
     """
-    return [segment for piece in pieces_between(epochs, start, end) for segment in piece]
-
-
-def pieces_between(
-    epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
-) -> Iterator[list[StreamSegment]]:
-    """Yields the segments of `between`, a few thousand at a time, because a stream may have any number."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)
     if start and end and not is_at_or_after(end, end_span, start, start_span):
         raise ValueError("the second stream cut lies before the first")
     touched = epochs[min(start_span.values()) : max(end_span.values()) + 1]
-    found: dict[int, StreamSegment] = {}
-    for epoch in touched:
-        found |= epoch.made if epoch is not touched[0] else {segment.id: segment for segment in epoch.segments}
-        if epoch is touched[-1] or len(found) > max(_PIECE, len(start_span), len(end_span)):
-            outside = {each.id for each, earlier in _overlaps(found.values(), start_span) if each.id < earlier.id}
-            outside |= {each.id for each, later in _overlaps(found.values(), end_span) if each.id > later.id}
-            yield [found[identifier] for identifier in sorted(found.keys() - outside)]
-            found = {}
+    segments = {segment.id: segment for segment in touched[0].segments}
+    for epoch in touched[1:]:
+        segments |= epoch.made
+    outside = {each.id for each, earlier in _overlaps(segments.values(), start_span) if each.id < earlier.id}
+    outside |= {each.id for each, later in _overlaps(segments.values(), end_span) if each.id > later.id}
+    return [segments[identifier] for identifier in sorted(segments.keys() - outside)]
 
 
 def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> Cut:

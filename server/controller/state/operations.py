@@ -4,12 +4,14 @@ An operation records an effect, not a request: names were checked, times read an
 applying it never fails on the state that earlier operations produced. Changes in the segment store come before the
 operation and are idempotent, so a controller that crashes in between restarts with an older but valid state.
 
-`encode` and `decode` convert an operation to and from msgpack; the tags are the journal's format.
+`encode` and `decode` convert an operation to and from msgpack; the tags are the journal's format. Invariant:
+`recovered(image(state), operations)` is the state to which the operations were applied.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from functools import reduce
 from itertools import takewhile
 from operator import or_
@@ -19,6 +21,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, SubscriberRetention, TableConfig
 from segstore.server.controller.state.history import Epoch, KeyRange, StreamSegment, first_epoch, next_epoch
 from segstore.server.controller.state.state import (
@@ -403,6 +406,7 @@ _KINDS: Final[Any] = reduce(
 )
 """Every kind of operation: the classes above that no other one extends."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
+_STATE_DECODER: Final = msgspec.msgpack.Decoder(State)
 _DECODER: Final[msgspec.msgpack.Decoder[Operation]] = msgspec.msgpack.Decoder(_KINDS)
 
 
@@ -413,3 +417,21 @@ def encode(operation: Operation) -> bytes:
 def decode(data: bytes) -> Operation:
     """Returns the operation that `encode` wrote. Raises `msgspec.ValidationError` for anything else."""
     return _DECODER.decode(data)
+
+
+def image(state: State) -> bytes:
+    return _ENCODER.encode(state)
+
+
+def recovered(image: bytes, operations: Iterable[bytes]) -> State:
+    """Returns the state of an image (b"" for an empty state) after encoded operations.
+
+    Raises `ValueError` for an invalid image, or an operation that is invalid in its state.
+    """
+    try:
+        state = _STATE_DECODER.decode(image) if image else State()
+        for each in operations:
+            decode(each).apply(state)
+    except (ControllerError, KeyError) as error:
+        raise ValueError(f"an operation is invalid in its state: {error}") from error
+    return state

@@ -1,14 +1,12 @@
 """The state shared by the readers of a group, read from the group's table or stream.
 
 Groups of Rust and Python clients have a table of entries; groups of Java clients have a stream of updates, whose mark
-shows where the last whole state is. Invariants: about `_MOST_BYTES` are read at most; they are decoded in a thread, one
-part at a time, because large ones take seconds. Refused: a state that no group has written, or that exceeds these
-limits.
+shows where the last whole state is. Invariant: about `_MOST_BYTES` are read at most. Refused: a state that no group has
+written, or that exceeds this limit.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
@@ -43,18 +41,18 @@ class SharedState(NamedTuple):
     ends: Mapping[str, int]
 
 
-async def shared_state(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState | None:
-    """Reads the state of a group; None if there is no such group. decoding: held while a part is decoded.
+async def shared_state(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState | None:
+    """Reads the state of a group; None if there is no such group.
 
     Raises `IllegalState` for a state that no group has written, and `SegmentStoreFailed`.
     """
     if READER_GROUP_PREFIX + group in scope.streams:
-        return await _from_stream(segments, scope, group, decoding)
+        return await _from_stream(segments, scope, group)
     # The first partition of a key-value table has the name of the table that a group would have.
-    return None if group in scope.tables else await _from_table(segments, scope.name, group, decoding)
+    return None if group in scope.tables else await _from_table(segments, scope.name, group)
 
 
-async def _from_table(segments: SegmentAdmin, scope: str, group: str, decoding: asyncio.Lock) -> SharedState | None:
+async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedState | None:
     segment = segment_name(scope, f"{group}{TABLE_SUFFIX}", 0, 0)
     stored, token, size = StoredGroup(), b"", 0
     while True:
@@ -65,8 +63,7 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str, decoding: 
                 return None
             raise
         pairs = [(bytes(each.key.data), bytes(each.value.data)) for each in page]
-        async with decoding:
-            await asyncio.to_thread(_take, stored, pairs, segment)
+        _take(stored, pairs, segment)
         size += sum(len(key) + len(value) for key, value in pairs)
         if not token or not page:
             break
@@ -86,16 +83,14 @@ def _take(stored: StoredGroup, pairs: Iterable[tuple[bytes, bytes]], segment: st
             raise errors.IllegalState(f"{segment} has an entry that no reader group has: {error}") from error
 
 
-async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState:
+async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState:
     stream = scope.streams[READER_GROUP_PREFIX + group]
     segment = stream.segment_name(stream.current.segments[0])
     info = await segments.segment_info(segment)
     start = max(info.start_offset, await segments.attribute(segment, _MARK) or 0)
     if info.write_offset - start > _MOST_BYTES:
         raise _too_large(segment)
-    data = await segments.read_segment(segment, start, info.write_offset - start)
-    async with decoding:
-        replayed = await asyncio.to_thread(_replayed, data, segment)
+    replayed = _replayed(await segments.read_segment(segment, start, info.write_offset - start), segment)
     config = scope.reader_groups.get(group)
     streams = [] if config is None else sorted(config.starting_cuts)
     future, ends = set(replayed.future), replayed.ends

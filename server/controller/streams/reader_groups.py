@@ -9,7 +9,6 @@ generation. Follows the reader-group part of `StreamMetadataTasks`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from uuid import UUID
@@ -38,11 +37,6 @@ class ReaderGroups:
     def __init__(self, core: Core, streams: Streams) -> None:
         self._core = core
         self._streams = streams
-        self._decoding = asyncio.Lock()
-
-    def check_entries(self, count: int) -> None:
-        """Raises `TooMany` for a configuration whose stream cuts name more segments than one request may."""
-        self._core.check_cut(count)
 
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
         """Creates a group with its stream, unless it exists; returns the group's configuration."""
@@ -78,11 +72,10 @@ class ReaderGroups:
         Raises `IllegalState` for a state that no group has written.
         """
         require(scope=scope, reader_group=name)
-        self._core.check_name(scope, name)
-        found = await shared_state(self._core.segments, self._core.state.scope(scope), name, self._decoding)
-        if found is None:
+        state = await shared_state(self._core.segments, self._core.state.scope(scope), name)
+        if state is None:
             raise errors.NotFound("reader group", f"{scope}/{name}")
-        return found
+        return state
 
     def update(self, scope: str, name: str, config: ReaderGroupConfig) -> int:
         """Replaces a configuration; returns its generation."""

@@ -15,7 +15,6 @@ from typing import Literal
 from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
 from segstore.server.controller.state import Core, Due, KeyRange, Scale, Stream, StreamSegment, history
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.steps import InSteps
 from segstore.wire.names import split_segment_id
 
 _log = logging.getLogger(__name__)
@@ -27,19 +26,17 @@ class Scaling:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def check_size(self, sealed: int, ranges: int) -> None:
-        """Raises `TooMany` for more segments to seal, or more new key ranges, than a stream can have."""
-        self._core.check_segments("segments to seal", sealed)
-        self._core.check_segments("new key ranges", ranges)
-
     async def start(
         self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
     ) -> tuple[list[StreamSegment], int]:
-        """Accept a scale; return the new segments and the number of the epoch that ends. Repeating it is allowed.
+        """Accepts a scale; returns the new segments and the number of the epoch that ends. Repeating it is allowed.
 
-        The new segments are numbered and returned in the order of `ranges`.
+        The new segments are numbered and returned in the order of `ranges`. Raises `TooMany` for more segments to seal,
+        or more new key ranges, than a stream can have.
         """
         wanted = tuple(ranges)
+        self._core.check_segments("segments to seal", len(sealed))
+        self._core.check_segments("new key ranges", len(wanted))
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
             if found.sealed:
@@ -87,12 +84,13 @@ class Scaling:
         sealed = _as_current(stream, stream.scale)
         now_ms = core.now_ms()
         coming = history.next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
-        async for segment in InSteps(list(coming.made.values())):
+        for segment in coming.made.values():
             name = stream.segment_name(segment)
             await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
-        sizes = {}
-        async for identifier in InSteps(sealed):
-            sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
+        sizes = {
+            identifier: await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
+            for identifier in sealed
+        }
         core.record(op.ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 
     async def finish_due(self, stream: Stream) -> None:

@@ -33,9 +33,9 @@ class Scopes:
     def exists(self, scope: str) -> bool:
         return scope in self._core.state.scopes
 
-    async def names(self, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
+    def names(self, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
         """Returns a page of the names of the scopes that are accepted."""
-        return await page(self._core, self._core.state.scopes, token, accepts=accepts)
+        return page(self._core.config.page_size, self._core.state.scopes, token, accepts=accepts)
 
     def delete(self, scope: str) -> None:
         """Deletes an empty scope."""

@@ -11,18 +11,16 @@ cannot be created without segments.
 
 from __future__ import annotations
 
-import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from heapq import nsmallest
-from itertools import chain
+from itertools import islice
 from typing import Any, Final
 
 from segstore.server.controller import errors
 from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
 from segstore.server.controller.state import MARK_PREFIX, Core, Stream, StreamSegment, history, require
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.transactions import Transactions
 from segstore.wire.endpoint import Endpoint
@@ -30,37 +28,27 @@ from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_l
 from segstore.wire.names import is_stream_name, split_segment_id
 from segstore.wire.schema import utf16
 
-_AT_ONCE: Final = 500
-"""Number of names that a listing examines per loop iteration."""
-
 _TAG_PARTS: Final = 25
 _TAG_SEED: Final = java_hash_code("StreamTags")
 
 
-async def page(
-    core: Core,
+def page(
+    size: int,
     names: Iterable[str],
     token: str,
     order: Callable[[str], Any] = str,
     listed: Callable[[str], bool] = bool,
     accepts: Callable[[str], bool] = bool,
 ) -> tuple[list[str], str]:
-    """Returns the listed and accepted names after `token`, in order, at most one page, and the token of the next page.
+    """Returns the first `size` listed and accepted names after `token`, in order, and the token of the next page.
 
-    Only a last page has fewer names than fit. `accepts`, which may be expensive, is called only for names that may fit.
-    A listing ends with an empty page. Names created or deleted meanwhile may or may not be listed, others exactly once.
+    `accepts`, which may be expensive, is called only for names that may fit. A listing ends with an empty page. Names
+    created or deleted between two pages may or may not be listed, others exactly once.
     """
-    every, found = list(names), list[str]()
-    after, size = order(token) if token else None, core.config.page_size
-    for at in range(0, len(every), _AT_ONCE):
-        piece = every[at : at + _AT_ONCE]
-        await asyncio.sleep(0)
-        last = order(found[-1]) if len(found) == size else None
-        keyed = ((order(name), name) for name in piece if listed(name))
-        fitting = (name for key, name in keyed if (after is None or key > after) and (last is None or key < last))
-        more = filter(accepts, fitting)
-        found = nsmallest(size, chain(found, more), key=order)
-    return found, found[-1] if found else token
+    rest = sorted(filter(listed, names), key=order)
+    first = bisect_right(rest, order(token), key=order) if token else 0
+    accepted = list(islice(filter(accepts, rest[first:]), size))
+    return accepted, accepted[-1] if accepted else token
 
 
 def _tag_order(stream: str) -> tuple[int, str]:
@@ -96,7 +84,7 @@ class Streams:
                 raise errors.AlreadyExists("stream", f"{scope}/{stream}")
             number = core.state.numbers.get(f"{scope}/{stream}", 0)
             now_ms = core.now_ms()
-            async for segment in InSteps(history.first_epoch(config.scaling.min_segments, number, now_ms).segments):
+            for segment in history.first_epoch(config.scaling.min_segments, number, now_ms).segments:
                 await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(op.StreamCreated(scope, stream, config, number, now_ms))
@@ -107,7 +95,7 @@ class Streams:
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
             await self._scaling.finish(found)
-            async for segment in InSteps(found.current.segments):
+            for segment in found.current.segments:
                 await self._core.segments.update_policy(found.segment_name(segment), config.scaling)
             self._core.record(op.StreamUpdated(scope, stream, config))
             count, wanted = len(found.current.segments), config.scaling.min_segments
@@ -124,13 +112,13 @@ class Streams:
                 for segment in history.between(found.epochs, found.cut, cut)
                 if segment.id not in cut and segment.id not in found.deleted
             ]
-            async for identifier, offset in InSteps(list(cut.items())):
+            for identifier, offset in cut.items():
                 if offset > 0:
                     name = found.segment_name(found.segment(identifier))
                     # A cut beyond the end truncates nothing, but the stream begins there, as in Pravega.
                     if offset <= await self._core.segments.segment_length(name):
                         await self._core.segments.truncate_segment(name, offset)
-            async for segment in InSteps(gone):
+            for segment in gone:
                 await self._core.segments.delete_segment(found.segment_name(segment))
             self._core.record(op.StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
 
@@ -142,9 +130,8 @@ class Streams:
                 return
             await self._scaling.finish(found)
             await self._transactions.settle(found)
-            sizes = {}
-            async for segment in InSteps(found.current.segments):
-                sizes[segment.id] = await self._core.segments.seal_segment(found.segment_name(segment))
+            seal = self._core.segments.seal_segment
+            sizes = {each.id: await seal(found.segment_name(each)) for each in found.current.segments}
             self._core.record(op.StreamSealed(scope, stream, sizes))
 
     async def delete(self, scope: str, stream: str) -> None:
@@ -161,7 +148,7 @@ class Streams:
             self._core.record(op.StreamDeleted(scope, stream))
 
     async def _delete_segments(self, stream: Stream) -> None:
-        async for segment in InSteps(list(stream.all_segments())):
+        for segment in stream.all_segments():
             await self._core.segments.delete_segment(stream.segment_name(segment))
 
     # Queries ---------------------------------------------------------------------------------------------------
@@ -174,26 +161,23 @@ class Streams:
         """Returns the stream, read-only. Raises `NotFound`."""
         return self._core.state.stream(scope, stream)
 
-    async def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
+    def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
         """Returns a page of the names of a scope's streams that are accepted."""
         streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
 
         def listed(name: str) -> bool:
             return marks or not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
 
-        return await page(self._core, streams, token, listed=listed, accepts=accepts)
+        return page(self._core.config.page_size, streams, token, listed=listed, accepts=accepts)
 
-    async def tagged(
-        self, scope: str, token: str, tag: str, accepts: Callable[[str], bool] = bool
-    ) -> tuple[list[str], str]:
+    def tagged(self, scope: str, token: str, tag: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
         """Returns a page of the names of a scope's streams with a tag that are accepted, without internal streams."""
         streams = self._core.state.scope(scope).streams
 
         def listed(name: str) -> bool:
-            stream = streams.get(name)
-            return stream is not None and tag in stream.config.tags and not stream.is_internal
+            return tag in streams[name].config.tags and not streams[name].is_internal
 
-        return await page(self._core, streams, token, _tag_order, listed, accepts)
+        return page(self._core.config.page_size, streams, token, _tag_order, listed, accepts)
 
     async def current(self, scope: str, stream: str) -> list[StreamSegment]:
         """Returns the segments that take writes, by key; an empty list if the stream is sealed."""
@@ -226,30 +210,22 @@ class Streams:
                 await self._transactions.finish_due(found)
             return history.successors(found.epochs, identifier)
 
-    async def between(
-        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
-    ) -> list[StreamSegment]:
+    def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[StreamSegment]:
         """Returns the segments from one stream cut to another. One cut may be empty: the beginning or the end.
 
         A cut need not cover all keys here, and unknown segments in it are ignored.
         """
         if not start and not end:
             raise errors.InvalidArgument("one of the two stream cuts must be given")
-        self._core.check_cut(max(len(start), len(end)))
         found = self.get(scope, stream)
-        cuts = [cut for cut in (start, end) if cut]
-        for cut in cuts:
+        for cut in filter(None, (start, end)):
             _check_epochs(found, cut)
             if all(history.find_segment(found.epochs, identifier) is None for identifier in cut):
                 raise errors.BrokenStreamCut(found.full_name, "it names no segment of the stream")
-        segments: list[StreamSegment] = []
         try:
-            for piece in history.pieces_between(tuple(found.epochs), start, end):
-                await asyncio.sleep(0)
-                segments += piece
+            return history.between(found.epochs, start, end)
         except ValueError as error:
             raise errors.InvalidStreamCut(found.full_name, str(error)) from error
-        return segments
 
     def is_current(self, scope: str, stream: str, identifier: int) -> bool:
         """Whether a segment takes writes."""
@@ -259,7 +235,6 @@ class Streams:
 
     def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
         """Whether a cut is valid: it covers all keys, in an order that can be read."""
-        self._core.check_cut(len(cut))
         if not cut:
             raise errors.InvalidArgument("the stream cut is empty")
         return _why_invalid(self.get(scope, stream), cut) is None
@@ -268,7 +243,6 @@ class Streams:
         """Returns the store that owns a segment, whether or not the segment exists or could exist."""
         epoch, number = split_segment_id(identifier)
         require(scope=scope, stream=stream)
-        self._core.check_name(scope, stream)
         return self._core.segments.owner_of(f"{scope}/{stream}/{number}.#epoch.{epoch}")
 
     def _check_config(self, config: StreamConfig) -> None:
@@ -279,9 +253,9 @@ class Streams:
                 f"no stream can have {count} segments and rollover at {config.rollover_bytes} bytes"
             )
 
-    def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+    @staticmethod
+    def check_progress(stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
         """Refuses a cut that is invalid for this stream, or before the `earlier` cut."""
-        self._core.check_cut(len(cut))
         if not cut:
             raise errors.InvalidArgument("the stream cut is empty")
         if (why := _why_invalid(stream, cut)) is not None:

@@ -12,7 +12,6 @@ from segstore.server.controller.errors import AlreadyExists, InvalidArgument, In
 from segstore.server.controller.policies import TableConfig
 from segstore.server.controller.state import TABLE_SUFFIX, Core, StreamSegment, Table, history
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.streams import page
 from segstore.wire.names import is_user_stream_name
 
@@ -41,7 +40,7 @@ class Tables:
             now_ms = core.now_ms()
             table = Table(scope, name, config, now_ms, history.first_epoch(config.partitions, number, now_ms))
             key_bytes = config.primary_key_bytes + config.secondary_key_bytes
-            async for segment in InSteps(table.epoch.segments):
+            for segment in table.epoch.segments:
                 await core.segments.create_table(table.segment_name(segment), key_bytes, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(op.TableCreated(scope, name, config, number, now_ms))
@@ -53,14 +52,14 @@ class Tables:
         """Returns the table's segments, by key."""
         return list(self._core.state.table(scope, name).epoch.segments)
 
-    async def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
+    def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
         """Returns a page of the names of a scope's tables that are accepted."""
-        return await page(self._core, self._core.state.scope(scope).tables, token, accepts=accepts)
+        return page(self._core.config.page_size, self._core.state.scope(scope).tables, token, accepts=accepts)
 
     async def delete(self, scope: str, name: str) -> None:
         core = self._core
         async with core.lock("table", scope, name):
             table = core.state.table(scope, name)
-            async for segment in InSteps(table.epoch.segments):
+            for segment in table.epoch.segments:
                 await core.segments.delete_table(table.segment_name(segment))
             core.record(op.TableDeleted(scope, name))

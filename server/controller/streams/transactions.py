@@ -5,7 +5,7 @@ for each segment of that epoch. A commit merges these into the current segments 
 scaled since, copies of the transaction's epoch and then of the current epoch are added, and the transaction is merged
 into the first (a rolling transaction).
 
-Long work is done in pieces, and a stream has at most `max_transactions` open transactions.
+A stream has at most `max_transactions` open transactions.
 
 Invariants: the only transitions are `OPEN → COMMITTING → COMMITTED` and `OPEN → ABORTING → ABORTED`; the first request
 to end a transaction decides, repeating it is allowed, the opposite is refused. Commits are executed in order of their
@@ -16,7 +16,6 @@ Follows `StreamTransactionMetadataTasks`, `CommitRequestHandler` and `AbortReque
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -37,8 +36,7 @@ from segstore.server.controller.state import (
     transaction_epoch,
 )
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.steps import InSteps
-from segstore.server.controller.streams.writers import note
+from segstore.server.controller.streams.writers import Writers
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +58,9 @@ def _opening(transaction: UUID) -> int:
 
 
 class Transactions:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, writers: Writers) -> None:
         self._core = core
+        self._writers = writers
 
     async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[StreamSegment]]:
         """Opens a transaction and creates its segments; returns its id and the segments of its epoch."""
@@ -81,7 +80,7 @@ class Transactions:
             epoch = found.current.reference
             identifier = UUID(int=epoch << 96 | next(core.transaction_ids))
             segments = []
-            async for segment, name in InSteps(list(found.transaction_segments(identifier))):
+            for segment, name in found.transaction_segments(identifier):
                 await core.segments.create_segment(name, _PLAIN, found.config.rollover_bytes)
                 segments.append(StreamSegment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
             now_ms = core.now_ms()
@@ -121,7 +120,7 @@ class Transactions:
     async def commit(self, scope: str, stream: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
         """Request a commit; without a configured delay it is complete at return."""
         core = self._core
-        core.check_name(writer)
+        core.check_writer(writer)
         async with core.lock(scope, stream):
             found = core.state.stream(scope, stream)
             if self._may_end(found, identifier, commit=True):
@@ -153,7 +152,7 @@ class Transactions:
     async def settle(self, stream: Stream) -> None:
         """Ends every transaction: commits it if a commit was requested, else aborts it. The caller holds the lock."""
         core = self._core
-        async for identifier, transaction in InSteps(list(stream.transactions.items())):
+        for identifier, transaction in list(stream.transactions.items()):
             if transaction.status is TransactionStatus.OPEN:
                 core.record(op.AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
         await self._end(stream, list(stream.transactions))
@@ -205,7 +204,7 @@ class Transactions:
             if stream.transactions[identifier].status is TransactionStatus.COMMITTING:
                 committing.append(identifier)
                 continue
-            async for _, name in InSteps(list(stream.transaction_segments(identifier))):
+            for _, name in stream.transaction_segments(identifier):
                 await core.segments.delete_segment(name)
             self._ended(stream, identifier, committed=False)
         committing.sort(key=lambda each: (transaction_epoch(each), stream.transactions[each].order))
@@ -215,20 +214,19 @@ class Transactions:
                 await self._merge(stream, stream.current.segments, together)
             else:
                 await self._roll(stream, epoch, together)
-            async for identifier in InSteps(together):
+            for identifier in together:
                 await self._note_time(stream, stream.transactions[identifier])
                 self._ended(stream, identifier, committed=True)
 
     async def _merge(self, stream: Stream, targets: Sequence[StreamSegment], identifiers: Sequence[UUID]) -> None:
         sources: dict[int, list[str]] = {}
         for identifier in identifiers:
-            async for segment, name in InSteps(list(stream.transaction_segments(identifier))):
+            for segment, name in stream.transaction_segments(identifier):
                 sources.setdefault(segment.number, []).append(name)
         for target in targets:
             names = sources[target.number]
             for start in range(0, len(names), _MERGED_AT_ONCE):
                 some = names[start : start + _MERGED_AT_ONCE]
-                await asyncio.sleep(0)
                 await self._core.segments.merge_segments(stream.segment_name(target), some)
 
     async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
@@ -236,27 +234,25 @@ class Transactions:
         segments = self._core.segments
         now_ms = self._core.now_ms()
         again, current = op.rolled(stream, epoch, now_ms)
-        async for segment in InSteps(again.segments):
+        for segment in again.segments:
             await segments.create_segment(stream.segment_name(segment), _PLAIN, stream.config.rollover_bytes)
         await self._merge(stream, again.segments, identifiers)
-        async for segment in InSteps(current.segments):
+        for segment in current.segments:
             name = stream.segment_name(segment)
             await segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
-        sizes = {}
-        async for segment in InSteps((*again.segments, *stream.current.segments)):
-            sizes[segment.id] = await segments.seal_segment(stream.segment_name(segment))
+        replaced = (*again.segments, *stream.current.segments)
+        sizes = {each.id: await segments.seal_segment(stream.segment_name(each)) for each in replaced}
         self._core.record(op.EpochRolled(stream.scope, stream.name, epoch, sizes, now_ms))
 
     async def _note_time(self, stream: Stream, transaction: Transaction) -> None:
         if not transaction.writer or transaction.timestamp == _NO_TIME:
             return
-        position = {}
-        async for segment in InSteps(stream.current.segments):
-            position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
+        length = self._core.segments.segment_length
+        position = {each.id: await length(stream.segment_name(each)) for each in stream.current.segments}
         # A timestamp before the writer's last one, or beyond the limit of writers, is ignored; the transaction is
         # committed.
         with suppress(errors.TooMany):
-            note(self._core, stream, transaction.writer, transaction.timestamp, position)
+            self._writers.note(stream.scope, stream.name, transaction.writer, transaction.timestamp, position)
 
     def _ended(self, stream: Stream, identifier: UUID, *, committed: bool) -> None:
         core = self._core

@@ -10,10 +10,8 @@ import logging
 
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import ScalingType
-from segstore.server.controller.segment_admin import Load
 from segstore.server.controller.state import Core, Due, RetentionCut, Stream, history
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.autoscale import Watch, decide, measure
 from segstore.server.controller.streams.retention import obsolete, truncation_point
 from segstore.server.controller.streams.scaling import Scaling
@@ -60,9 +58,8 @@ class Upkeep:
         if policy is None:
             return
         core = self._core
-        cut = {}
-        async for segment in InSteps(stream.current.segments):
-            cut[segment.id] = await core.segments.segment_length(stream.segment_name(segment))
+        length = core.segments.segment_length
+        cut = {each.id: await length(stream.segment_name(each)) for each in stream.current.segments}
         if self._find(stream.scope, stream.name) is not stream:  # it was deleted meanwhile
             return
         now_ms = core.now_ms()
@@ -93,19 +90,17 @@ class Upkeep:
         core = self._core
         settings = core.config.scaling
         current = stream.current
-        names = {stream.segment_name(segment): segment.id for segment in current.segments}
-        loads: dict[str, Load] = {}
-        async for name in InSteps(list(names)):
-            loads |= await core.segments.loads([name])
+        loads = {each.id: await core.segments.load(stream.segment_name(each)) for each in current.segments}
         now_ms = core.now_ms()
-        for name, load in loads.items():
+        for identifier, load in loads.items():
+            if load is None:
+                continue
             total = measure(load, stream.config.scaling)
-            watch = watches.get(names[name])
-            if watch is None:
-                watches[names[name]] = Watch.begin(now_ms, total)
+            if (watch := watches.get(identifier)) is None:
+                watches[identifier] = Watch.begin(now_ms, total)
             else:
                 watch.take(now_ms, total, settings.minute_ms)
-        for identifier in watches.keys() - names.values():
+        for identifier in watches.keys() - loads.keys():
             del watches[identifier]
         decision = decide(current, stream.config.scaling, watches, now_ms, settings, core.config.max_segments)
         if decision is not None:

@@ -35,7 +35,6 @@ from segstore.server.controller.state import (
     history,
 )
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.steps import InSteps
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire import Event, encode
 
@@ -66,7 +65,7 @@ class Watermarks:
         if found is None:
             self._behind_since.pop(f"{scope}/{stream}", None)
             return
-        active = await self._active(found)
+        active = self._active(found)
         if not active:
             return
         self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
@@ -74,7 +73,7 @@ class Watermarks:
         if last is not None and any(mark.timestamp <= last.lower for mark in active):
             return
         bound = UpperBound(found)
-        async for mark in InSteps(active):
+        for mark in active:
             bound.add(mark.position)
         cut = bound.cut({} if last is None else last.cut)
         if not cut:
@@ -96,16 +95,12 @@ class Watermarks:
         if self._core.state.find_stream(scope, stream.name) is stream:  # not deleted or recreated meanwhile
             self._core.record(op.WatermarkWritten(scope, stream.name, watermark))
 
-    async def _active(self, stream: Stream) -> list[WriterMark]:
+    def _active(self, stream: Stream) -> list[WriterMark]:
         """Returns the marks of active writers; forgets inactive writers."""
         last, now_ms = stream.watermark, self._core.now_ms()
         behind_since = self._behind_since.setdefault(stream.full_name, {})
         active = []
-        async for writer in InSteps(list(stream.writers)):
-            if self._core.state.find_stream(stream.scope, stream.name) is not stream:
-                self._behind_since.pop(stream.full_name, None)
-                return []
-            mark = stream.writers[writer]
+        for writer, mark in tuple(stream.writers.items()):
             if last is None or mark.timestamp > last.lower:
                 behind_since.pop(writer, None)
                 active.append(mark)
@@ -129,17 +124,11 @@ class UpperBound:
         self._segments: list[StreamSegment] = []
         """Sorted by key; no two overlap."""
         self._offsets: dict[int, int] = {}
-        self._unknown = 0
-        self._example = 0
 
     def add(self, position: Mapping[int, int]) -> None:
         """Adds a position. Segments that the stream never had are ignored."""
         for identifier, offset in position.items():
-            segment = history.find_segment(self._stream.epochs, identifier)
-            if segment is None:
-                self._unknown += 1
-                self._example = identifier
-            else:
+            if (segment := history.find_segment(self._stream.epochs, identifier)) is not None:
                 self._raise_to(segment, offset)
 
     def cut(self, last: Mapping[int, int]) -> Cut:
@@ -148,13 +137,6 @@ class UpperBound:
         As in Pravega, keys that the positions do not cover are covered by segments of the newest epoch in the positions
         or the last cut, even if the last cut covers them.
         """
-        if self._unknown:
-            _log.warning(
-                "writers of stream %s reported %d positions in segments that it never had, such as %d",
-                self._stream.full_name,
-                self._unknown,
-                self._example,
-            )
         if not self._segments:
             return {}
         missing = history.uncovered(self._segments)

@@ -7,40 +7,13 @@ Invariant: neither the time nor the position of a writer goes back. Follows `Per
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Literal
 
 from segstore.server.controller.errors import NotFound, TooMany
-from segstore.server.controller.state import Core, Due, Stream
+from segstore.server.controller.state import Core, Due
 from segstore.server.controller.state import operations as op
 
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
-
-_SMALL: Final = 64
-"""Segments of a short position. Longer positions are accepted while all positions together average at most this
-many."""
-
-
-def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
-    """Records a writer's timestamp, unless it or the position goes back; sets the stream's timer for watermarks.
-
-    Raises `TooMany` for a writer, or a long position, beyond the limits.
-    """
-    mark, limit = stream.writers.get(writer), core.config.max_writers
-    if mark is None and len(stream.writers) >= limit:
-        raise TooMany("writers that note times", len(stream.writers) + 1, limit)
-    if len(position) > _SMALL:
-        count = len(position) + sum(len(each.position) for each in stream.writers.values() if each is not mark)
-        room = max(_SMALL * limit, core.config.max_cut_entries)
-        if count > room:
-            raise TooMany("segments in the positions of all writers", count, room)
-    if mark is not None:
-        if mark.timestamp > timestamp:
-            return "INVALID_TIME"
-        if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
-            return "INVALID_POSITION"
-    core.record(op.WriterNoted(stream.scope, stream.name, writer, timestamp, dict(position)))
-    core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
-    return "SUCCESS"
 
 
 class Writers:
@@ -48,10 +21,22 @@ class Writers:
         self._core = core
 
     def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
-        """Records that all events of this writer up to `position` have timestamps up to `timestamp`."""
-        self._core.check_cut(len(position))
-        self._core.check_name(writer)
-        return note(self._core, self._core.state.stream(scope, stream), writer, timestamp, position)
+        """Records that all events of this writer up to `position` have timestamps up to `timestamp`, unless one of them
+        goes back; sets the stream's timer for watermarks. Raises `TooMany` for a writer beyond the limit.
+        """
+        core, writers = self._core, self._core.state.stream(scope, stream).writers
+        core.check_writer(writer)
+        mark, limit = writers.get(writer), core.config.max_writers
+        if mark is None:
+            if len(writers) >= limit:
+                raise TooMany("writers that note times", len(writers) + 1, limit)
+        elif mark.timestamp > timestamp:
+            return "INVALID_TIME"
+        elif any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
+            return "INVALID_POSITION"
+        core.record(op.WriterNoted(scope, stream, writer, timestamp, dict(position)))
+        core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
+        return "SUCCESS"
 
     def remove(self, scope: str, stream: str, writer: str) -> None:
         if writer not in self._core.state.stream(scope, stream).writers:

@@ -11,7 +11,7 @@ would wait for the reply until the session has expired. So once the service answ
 stuck before is closed, and kazoo reconnects.
 
 Invariants: no request outlives its session, waits longer than its timeout, or is queued: a request without a connection
-raises `Disconnected` at once. After `aclose`, no thread is left, also not in kazoo. With credentials, every created
+raises `Disconnected` at once. After `aclose`, no thread of kazoo is left. With credentials, every created
 node is accessible only with them.
 
 Refused with `Unreachable`, in one sentence: servers that do not answer, invalid names, a missing kazoo, and a tree that
@@ -132,7 +132,6 @@ class ZooKeeperSession(CoordinationSession):
         self._watches: dict[object, Callable[[], None]] = {}  # those that have not fired
         self._looks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
-        self._last: threading.Thread | None = None
         self.client.add_listener(self._listen)
 
     async def begin(self, connect_timeout_s: float) -> None:
@@ -202,8 +201,6 @@ class ZooKeeperSession(CoordinationSession):
         self._become(SessionState.CLOSED)
         await asyncio.shield(self._stop())
         await asyncio.gather(*self._looks, return_exceptions=True)
-        if self._last is not None:
-            self._last.join()  # it has already reported its end
 
     async def _ask(self, path: str, name: str, *args: Any, **named: Any) -> Any:
         from kazoo import exceptions as kazoo_errors
@@ -231,14 +228,14 @@ class ZooKeeperSession(CoordinationSession):
             ) from error
         except kazoo_errors.SessionExpiredError as error:
             raise errors.SessionExpired(f"session {self.session_id:#x} has expired", path) from error
-        except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError) as error:
-            raise errors.Disconnected(
-                f"the connection to ZooKeeper was lost during a request for {path}", path
-            ) from error
-        except kazoo_errors.ConnectionClosedError as error:
+        except (
+            kazoo_errors.ConnectionLoss,
+            kazoo_errors.OperationTimeoutError,
+            kazoo_errors.ConnectionClosedError,
+        ) as error:
             self._check(path)
             raise errors.Disconnected(
-                f"the connection to ZooKeeper was closed during a request for {path}", path
+                f"the connection to ZooKeeper was lost during a request for {path}", path
             ) from error
         except kazoo_errors.KazooException as error:
             raise errors.CoordinationError(f"ZooKeeper refused a request for {path}: {error!r}", path) from error
@@ -357,10 +354,7 @@ class ZooKeeperSession(CoordinationSession):
     def _stop(self) -> asyncio.Future[None]:
         """Stops kazoo's threads, in a thread of ours; starts only once."""
         if self._stopping is None:
-            self._stopping = self._loop.create_future()
-            name = f"end of ZooKeeper session {self.session_id:#x}"
-            self._last = threading.Thread(target=self._stop_client, name=name, daemon=True)
-            self._last.start()
+            self._stopping = self._loop.run_in_executor(None, self._stop_client)
         return self._stopping
 
     def _stop_client(self) -> None:
@@ -375,11 +369,6 @@ class ZooKeeperSession(CoordinationSession):
         finally:
             patience.cancel()
             patience.join()
-            self._to_loop(self._stopped)
-
-    def _stopped(self) -> None:
-        if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_result(None)
 
 
 def _settle(answered: asyncio.Future[Any], result: Any) -> None:

@@ -53,9 +53,8 @@ async def handed_on(tls: TlsFiles | None, **options: Any) -> dict[str, str]:
         port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([pair]))
     await server.start()
     host = "127.0.0.1" if tls is None else "localhost"
-    front = await ForwardingServer.start(
-        "127.0.0.1", 0, leader=lambda: Endpoint(host, port), config=ControllerConfig(), tls=tls, **options
-    )
+    forwarding = ForwardingServer(lambda: Endpoint(host, port), ControllerConfig(), tls=tls, **options)
+    front = await forwarding.start("127.0.0.1", 0)
     where = f"{host}:{front.port}"
     try:
         async with (

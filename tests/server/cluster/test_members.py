@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -14,7 +13,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.coordination import OwnershipSettings, SessionState
 from segstore.wire.names import container_of
 from tests.looped import looped
-from tests.server.support import PATIENCE_S
+from tests.server.support import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -22,12 +21,6 @@ RECONNECT = OwnershipSettings(
     session_timeout_ms=150, session_expired_policy="reconnect", takeover_delay_ms=50, load_report_interval_ms=200
 )
 SEGMENT = "scope/stream/0.#epoch.0"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  what is looked at has no event
-            await asyncio.sleep(0.005)
 
 
 def shares(mock: MockCluster) -> list[set[int]]:

@@ -17,8 +17,8 @@ from segstore.server.durable import ContainerEpoch, Durability, epochs_of
 from segstore.server.shared_folder import SharedFolder
 from segstore.server.store import Container
 from tests.looped import looped
-from tests.server.shared_folder.members import CONTAINERS, until
-from tests.server.support import PATIENCE_S
+from tests.server.shared_folder.members import CONTAINERS
+from tests.server.support import PATIENCE_S, until
 
 
 @looped("part", ["calls", "segments", "durability"])

@@ -1,6 +1,5 @@
 """Tests of `server/controller`. Modules whose tests have another name:
 
 controller, errors, policies: test_service
-steps: test_huge_requests
 segment_admin: server/segments/test_local, server/segments/test_remote
 """

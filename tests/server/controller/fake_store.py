@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Sequence
 
 from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
 from segstore.wire import Command
@@ -35,6 +36,7 @@ class FakeStore(SegmentAdmin):
 
     async def create_segment(self, segment: str, scaling: ScalingPolicy, rollover_bytes: int) -> None:
         self._called("create", segment)
+        await asyncio.sleep(0)
         self.lengths.setdefault(segment, 0)
         self.policies[segment] = scaling
 
@@ -81,9 +83,9 @@ class FakeStore(SegmentAdmin):
         self._called("delete table", segment)
         self.tables.pop(segment, None)
 
-    async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        self._called("loads", *segments)
-        return {name: Load(self.events.get(name, 0), self.lengths[name]) for name in segments if name in self.lengths}
+    async def load(self, segment: str) -> Load | None:
+        self._called("load", segment)
+        return Load(self.events.get(segment, 0), self.lengths[segment]) if segment in self.lengths else None
 
 
 class Clock:

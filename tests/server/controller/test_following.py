@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -27,60 +29,43 @@ class SlowSeals:
         monkeypatch.setattr(world.store, "seal_segment", slow)
 
 
-async def test_a_call_while_segments_are_sealed_for_a_scale_is_answered_when_the_epoch_exists(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await world.stream(2)
-    slow = SlowSeals(world, monkeypatch)
-    scale = asyncio.create_task(world.controller.scaling.start("a", "s", [0, 1], [(0.0, 0.5), (0.5, 1.0)]))
-    await slow.begun.wait()
-    assert world.store.sealed == {"a/s/0.#epoch.0"}
-    asked = asyncio.create_task(world.controller.streams.following("a", "s", 0))
-    await asyncio.sleep(0)
-    assert not asked.done()
-    slow.go_on.set()
-    await scale
-    assert {each.id for each in await asked} == {1 << 32 | 2}
-
-
-async def test_a_call_while_transactions_roll_is_answered_when_the_epochs_exist(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def ending(world: World, how: str) -> tuple[Coroutine[Any, Any, object], int, int]:
+    """A change that ends the stream's epoch, the id of a segment that it seals, and the id of the following one."""
     await world.stream(1)
     transactions = world.controller.transactions
     identifier, _ = await transactions.open("a", "s", 20_000)
-    await world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])
+    scale = world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])
+    if how == "scale":
+        return scale, 0, 1 << 32 | 1
+    await scale
+    return transactions.commit("a", "s", identifier), 1 << 32 | 1, 2 << 32
+
+
+@pytest.mark.parametrize("how", ["scale", "rolling commit"])
+async def test_a_call_while_segments_are_sealed_is_answered_when_the_epoch_exists(
+    world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, segment, following = await ending(world, how)
     slow = SlowSeals(world, monkeypatch)
-    commit = asyncio.create_task(transactions.commit("a", "s", identifier))
+    changing = asyncio.create_task(change)
     await slow.begun.wait()
-    asked = asyncio.create_task(world.controller.streams.following("a", "s", 1 << 32 | 1))
+    asked = asyncio.create_task(world.controller.streams.following("a", "s", segment))
     await asyncio.sleep(0)
     assert not asked.done()
     slow.go_on.set()
-    await commit
-    assert {each.id for each in await asked} == {2 << 32}
+    await changing
+    assert {each.id for each in await asked} == {following}
 
 
-async def test_a_scale_that_failed_half_way_is_finished_by_the_next_call(world: World) -> None:
-    await world.stream(1)
+@pytest.mark.parametrize("how", ["scale", "rolling commit"])
+async def test_a_change_that_failed_half_way_is_finished_by_the_next_call(world: World, how: str) -> None:
+    change, segment, following = await ending(world, how)
     world.store.broken.add("seal")
-    await world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])
+    await change
     with pytest.raises(SegmentStoreFailed):
-        await world.controller.streams.following("a", "s", 0)
+        await world.controller.streams.following("a", "s", segment)
     world.store.broken.clear()
-    assert {each.id for each in await world.controller.streams.following("a", "s", 0)} == {1 << 32 | 1}
-
-
-async def test_a_rolling_commit_that_failed_half_way_is_finished_by_the_next_call(world: World) -> None:
-    await world.stream(1)
-    identifier, _ = await world.controller.transactions.open("a", "s", 20_000)
-    await world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])
-    world.store.broken.add("seal")
-    await world.controller.transactions.commit("a", "s", identifier)
-    with pytest.raises(SegmentStoreFailed):
-        await world.controller.streams.following("a", "s", 1 << 32 | 1)
-    world.store.broken.clear()
-    assert {each.id for each in await world.controller.streams.following("a", "s", 1 << 32 | 1)} == {2 << 32}
+    assert {each.id for each in await world.controller.streams.following("a", "s", segment)} == {following}
 
 
 async def test_a_scale_that_is_not_due_is_not_started_by_a_call(world: World) -> None:

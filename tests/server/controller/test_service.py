@@ -16,6 +16,7 @@ from segstore.server.controller import Accounts, Authority, ControllerServer, En
 from segstore.server.controller.api.service import Caller, serve
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
+from tests.looped import looped
 from tests.server.controller.calls import LEASE_MS, NO_STREAM, Client, S, group, stream_config
 from tests.server.controller.conftest import World
 from tests.server.support import PATIENCE_S
@@ -129,7 +130,7 @@ async def guarded(world: World) -> AsyncIterator[Client]:
         yield Client(channel)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "request_", "credentials", "expected"),
     [
         ("createScope", m.ScopeInfo(scope="x"), None, "UNAUTHENTICATED"),
@@ -189,11 +190,3 @@ async def test_tokens_come_with_the_answers_that_carry_them(guarded: Client) -> 
     ]
     for name, request, token in calls:
         assert token(await guarded(name, request, basic("admin"))).count(".") == 2, name
-
-
-async def test_an_error_of_the_store_is_answered_and_the_server_continues(world: World, call: Client) -> None:
-    await call("createScope", m.ScopeInfo(scope="a"))
-    world.store.broken = {"create"}
-    assert await call.status("createStream", stream_config("s")) == "FAILURE"
-    world.store.broken = set()
-    assert await call.status("createStream", stream_config("s")) == "SUCCESS"

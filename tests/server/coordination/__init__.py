@@ -1,4 +1,4 @@
 """Tests of `server/coordination`. Modules whose tests have another name:
 
-reports, types: test_ownership
+types: test_ownership
 """

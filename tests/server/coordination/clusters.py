@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from segstore.server.coordination import (
@@ -17,7 +17,7 @@ from segstore.server.coordination import (
 )
 from segstore.server.store import Container
 from tests.server.coordination.stores import Store
-from tests.server.coordination.virtual_time import run
+from tests.server.coordination.virtual_time import Play, played_in
 
 CONTAINERS = 4
 TIMEOUT_S = 3.0
@@ -82,23 +82,17 @@ class Cluster:
         self.service.expire(self.session_of(store).session_id)
 
 
-def played(**settings: Any) -> Callable[[Callable[[Cluster], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    def decorate(test: Callable[[Cluster], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-        async def play() -> None:
-            cluster = Cluster(**settings)
-            await cluster.start()
-            await test(cluster)
-            for store in (cluster.first, cluster.second):
-                await store.ownership.stop()
-            cluster.service.close()
+def played(**settings: Any) -> Callable[[Play[Cluster]], Callable[[], None]]:
+    @asynccontextmanager
+    async def two_stores() -> AsyncIterator[Cluster]:
+        cluster = Cluster(**settings)
+        await cluster.start()
+        yield cluster
+        for store in (cluster.first, cluster.second):
+            await store.ownership.stop()
+        cluster.service.close()
 
-        def test_function() -> None:
-            run(play())
-
-        test_function.__name__ = test.__name__
-        return test_function
-
-    return decorate
+    return played_in(two_stores)
 
 
 @contextmanager

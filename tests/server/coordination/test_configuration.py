@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from segstore.client import connect
-from segstore.server.cluster import MockCluster
 from segstore.server.controller import ScalingPolicy, StreamConfig
-from segstore.server.coordination import (
-    Configuration,
-    CoordinationError,
-    Disconnected,
-    InProcessCoordinator,
-    NoConfiguration,
-    OwnershipSettings,
-)
+from segstore.server.coordination import Configuration, Disconnected, InProcessCoordinator, NoConfiguration
 from segstore.server.coordination.configuration import CONFIGURATION
 from segstore.server.coordination.errors import Unreachable
-from tests.server.coordination.virtual_time import run
-from tests.server.support import PATIENCE_S
+from tests.server.coordination.virtual_time import played_in
 
 pytestmark = pytest.mark.seed("57.6")
 
@@ -62,20 +53,17 @@ class World:
                 await asyncio.sleep(0.01)
 
 
-def played(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    async def play() -> None:
-        world = World()
-        await world.start()
-        await test(world)
-        await world.publisher.aclose()
-        await world.reader.aclose()
-        world.service.close()
+@asynccontextmanager
+async def publishing() -> AsyncIterator[World]:
+    world = World()
+    await world.start()
+    yield world
+    await world.publisher.aclose()
+    await world.reader.aclose()
+    world.service.close()
 
-    def test_function() -> None:
-        run(play())
 
-    test_function.__name__ = test.__name__
-    return test_function
+played = played_in(publishing)
 
 
 @played
@@ -181,45 +169,3 @@ async def test_bytes_that_are_no_configuration_are_refused_by_name_and_replaced_
     await world.until(lambda: (node := world.service.get(path)) is not None and node.data != b"\xff?")
     await asyncio.sleep(0)
     assert await world.reader.stream("scope", "stream") == TWO
-
-
-@pytest.mark.usefixtures("grpc_runs")
-async def test_a_store_continues_without_its_configuration_session_and_a_new_local_one_drops_the_cache() -> None:
-    settings = OwnershipSettings(session_timeout_ms=150, session_expired_policy="reconnect", takeover_delay_ms=50)
-    other = InProcessCoordinator(session_timeout_ms=150)
-    async with (
-        MockCluster(stores=2, ownership=settings, configuration=other) as mock,
-        connect(f"tcp://{mock.controller_uri}") as pravega,
-        asyncio.timeout(PATIENCE_S),
-    ):
-        assert mock.members is not None
-        configuration = mock.members.configuration
-        await pravega.controller.create_scope("scope")
-        await pravega.controller.create_stream("scope", "stream", segments=3)
-
-        async def found() -> StreamConfig | None:
-            while True:
-                try:
-                    if (config := await configuration.stream("scope", "stream")) is not None:
-                        return config
-                except CoordinationError:
-                    pass
-                await asyncio.sleep(0.01)
-
-        config = await found()
-        assert config is not None
-        assert config.scaling.min_segments == 3
-        other.pause()  # the whole service is away, for longer than the session may be
-        assert configuration.session is not None
-        other.expire(configuration.session.session_id)
-        async with pravega.event_writer("scope", "stream") as writer:
-            await writer.submit(b"event", routing_key="key")
-        assert all(each.shutdown_reason is None and each.session is not None for each in mock.members.ownerships)
-        other.resume()
-        assert await found() == config
-        await asyncio.sleep(0)
-        assert configuration.cached
-        mock.expire_session(0)
-        while configuration.cached:  # noqa: ASYNC110  what is looked at has no event
-            await asyncio.sleep(0.01)
-    other.close()

@@ -1,8 +1,8 @@
 """The coordination service in this process keeps ZooKeeper's rules: sessions, ephemeral nodes, watches."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,22 +17,17 @@ from segstore.server.coordination import (
     SessionState,
 )
 from segstore.server.coordination.errors import Unreachable
-from tests.server.coordination.virtual_time import run
-
-Test = Callable[[InProcessCoordinator], Coroutine[Any, Any, None]]
+from tests.server.coordination.virtual_time import played_in
 
 
-def in_virtual_time(test: Test) -> Callable[[], None]:
-    async def played() -> None:
-        service = InProcessCoordinator(session_timeout_ms=3_000)
-        await test(service)
-        service.close()
+@asynccontextmanager
+async def serving() -> AsyncIterator[InProcessCoordinator]:
+    service = InProcessCoordinator(session_timeout_ms=3_000)
+    yield service
+    service.close()
 
-    def test_function() -> None:
-        run(played())
 
-    test_function.__name__ = test.__name__
-    return test_function
+in_virtual_time = played_in(serving)
 
 
 def now() -> float:

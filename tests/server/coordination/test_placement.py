@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,14 +10,7 @@ from tests.looped import looped
 
 
 def report(containers: int, **more: float) -> LoadReport:
-    return LoadReport("127.0.0.1", 1, containers, **more)  # type: ignore[arg-type]
-
-
-def test_a_report_is_decoded_from_its_bytes_and_other_bytes_are_refused() -> None:
-    said = LoadReport("host", 12345, 3, 1.5, 7)
-    assert LoadReport.decode(said.encode()) == said
-    with pytest.raises(msgspec.DecodeError):
-        LoadReport.decode(b"[]")
+    return LoadReport(containers, **more)  # type: ignore[arg-type]
 
 
 def test_the_store_with_the_fewest_containers_is_first_then_fewest_bytes_then_connections_then_its_name() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-__all__ = ["run"]
+__all__ = ["Play", "played_in", "run"]
 
 T = TypeVar("T")
+Play = Callable[[T], Coroutine[Any, Any, None]]
 
 
 class _Selector(selectors.SelectSelector):
@@ -37,3 +39,20 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` to its end in virtual time, which begins at 0. Raises RuntimeError for a deadlock."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(main)
+
+
+def played_in(world: Callable[[], AbstractAsyncContextManager[T]]) -> Callable[[Play[T]], Callable[[], None]]:
+    """Returns a decorator for tests in virtual time, each of which is given a world of its own."""
+
+    def decorate(test: Play[T]) -> Callable[[], None]:
+        async def play() -> None:
+            async with world() as given:
+                await test(given)
+
+        def test_function() -> None:
+            run(play())
+
+        test_function.__name__ = test.__name__
+        return test_function
+
+    return decorate

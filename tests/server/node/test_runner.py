@@ -9,24 +9,9 @@ import pytest
 
 from segstore.server import AddressInUse, LimitSettings, MockSegmentStore, SegmentStoreServer, StoreSettings
 from segstore.server.net import CannotListen
-from segstore.server.node import runner
-from segstore.server.store import NULL_VALUE
 from segstore.wire import CreateTransientSegment, DataAppended, Hello, KeepAlive, SegmentCreated, SegmentRead
-from segstore.wire.names import is_transient
 from tests.server.certificates import trusting, write_certificate
-from tests.server.support import (
-    HELLO,
-    PATIENCE_S,
-    SEGMENT,
-    WRITER,
-    Peer,
-    append,
-    append_to,
-    create,
-    read,
-    set_up,
-    until,
-)
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MIB = 1024 * 1024
 
@@ -38,13 +23,6 @@ async def test_port_0_picks_a_free_port_which_is_in_the_address() -> None:
     async with MockSegmentStore(admin_port=0) as store:
         assert store.host == "127.0.0.1"
         assert 0 < store.port != store.admin_port > 0
-
-
-async def test_the_mock_store_shows_its_state(store: MockSegmentStore, peer: Peer) -> None:
-    await peer.ask(create(), set_up(), append(0, b"12345678"))
-    assert store.store.segment_info(SEGMENT).length == 8
-    assert set(store.segments) == {SEGMENT, f"{SEGMENT}#index"}
-    assert store.segments[SEGMENT].read_bytes(0, 8) == b"12345678"
 
 
 def test_a_store_that_was_not_started_has_no_address() -> None:
@@ -66,14 +44,6 @@ async def test_an_address_that_is_not_ours_is_named() -> None:
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1") as caught:
         await SegmentStoreServer(StoreSettings(host="192.0.2.1", port=0)).start()
     assert caught.value.host == "192.0.2.1"
-
-
-async def test_a_store_can_be_started_again_on_its_port() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
-        port = store.port
-        await peer.ask(HELLO)
-    async with MockSegmentStore(port=port) as store, await Peer.connect(store) as peer:
-        assert await peer.ask(HELLO) == [Hello(17, 5)]
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------
@@ -150,10 +120,6 @@ async def test_stopping_twice_and_at_once_is_stopping() -> None:
     assert not store.server.hub.connections
 
 
-async def test_stopping_a_store_that_never_started_is_nothing() -> None:
-    await MockSegmentStore().server.stop()
-
-
 async def test_replies_that_were_written_arrive_before_the_store_stops() -> None:
     store = MockSegmentStore()
     await store.server.start()
@@ -208,52 +174,7 @@ async def test_a_stop_that_is_cancelled_cuts_what_is_left() -> None:
         await store.server.stop()
 
 
-async def test_a_store_that_stops_takes_no_new_peers() -> None:
-    store = MockSegmentStore()
-    await store.server.start()
-    port = store.port
-    await store.server.stop()
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", port)
-
-
 # --- keeping house ----------------------------------------------------------------------------------------------
-
-
-async def test_unused_transient_segments_are_deleted_and_their_connection_stays() -> None:
-    async with MockSegmentStore(transient_idle_s=10) as store, await Peer.connect(store) as peer:
-        (created,) = await peer.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
-        assert isinstance(created, SegmentCreated)
-        now_ms = store.server.service.now_ms()
-        assert await store.server.clean_transients(now_ms + 9_000) == 0
-        assert await store.server.clean_transients(now_ms + 11_000) == 1
-        assert created.segment not in store.segments
-        assert await peer.ask(KeepAlive()) == [KeepAlive()]
-
-
-async def test_housekeeping_handles_some_of_many_segments_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_AT_ONCE", 10)
-    async with MockSegmentStore(containers=1) as store:
-        names = [f"scope/stream/{number}.#epoch.0" for number in range(100)]
-        for name in names:
-            store.store.create_segment(name, now_ms=1)
-            store.store.setup_append(name, WRITER, now_ms=1)
-            append_to(store.store, name, WRITER, 1, 1, b"event", last_event_number=NULL_VALUE, now_ms=1)
-            store.store.container_for(name).create_transient_segment(name, WRITER, f"{len(name):032}", now_ms=1)
-
-        def left() -> tuple[int, int]:
-            transients = sum(is_transient(name) for name in store.segments)
-            return transients, sum(store.segments[f"{name}#index"].length == 0 for name in names)
-
-        cleaning = asyncio.create_task(store.server.clean_transients(1 << 50))
-        before, most = left(), 0
-        while any(before):
-            await asyncio.sleep(0)
-            now = left()
-            most = max(most, *(then - each for then, each in zip(before, now, strict=True)))
-            before = now
-        assert most == 10
-        assert await cleaning == 100
 
 
 async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle_for_long() -> None:

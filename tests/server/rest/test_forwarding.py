@@ -33,9 +33,8 @@ class Process:
         self.calls: ControllerServer | None = None
 
     async def start(self, *, trust_network: bool) -> None:
-        self.front = await ForwardingServer.start(
-            "127.0.0.1", 0, leader=lambda: self.leader, config=ControllerConfig(), trust_network=trust_network
-        )
+        front = ForwardingServer(lambda: self.leader, ControllerConfig(), trust_network=trust_network)
+        self.front = await front.start("127.0.0.1", 0)
         self.ask = answered_by_leader(self.front, self.executor, timeout_s=60)
 
     @property
@@ -119,7 +118,7 @@ async def test_a_leader_that_does_not_answer_in_time_is_unavailable(pair: tuple[
     released.set()
 
 
-@pytest.mark.parametrize("authority", [Authority(Accounts(["u:p"]), now_s=time.time)])
+@pytest.mark.parametrize("authority", [Authority(Accounts(["u:p"]))])
 @pytest.mark.parametrize(("trust_network", "status"), [(True, 200), (False, 401)])
 async def test_credentials_are_forwarded_only_over_a_trusted_network(
     pair: tuple[Process, Process], status: int

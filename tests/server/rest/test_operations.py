@@ -321,7 +321,7 @@ SEALED = {"streamState": "SEALED"}
 
 @pytest.fixture
 async def guarded() -> AsyncIterator[MockCluster]:
-    authority = Authority(Accounts(USERS), now_s=time.time)
+    authority = Authority(Accounts(USERS))
     async with asking("admin", authority=authority) as (mock, http):
         for name in "ab":
             assert (await http.post("/v1/scopes", json={"scopeName": name})).status_code == 201

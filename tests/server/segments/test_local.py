@@ -63,14 +63,14 @@ async def test_every_request_can_be_made_twice(segments: SegmentAdmin) -> None:
         assert await segments.segment_length(SEGMENT) == 16
         await segments.truncate_segment(SEGMENT, 8)
     await segments.append_event(SEGMENT, 1, b"12345678")
-    assert await segments.loads([TRANSACTION, SEGMENT]) == {SEGMENT: Load(3, 24)}
+    assert await segments.load(SEGMENT) == Load(3, 24)
     for _ in range(2):
         assert await segments.seal_segment(SEGMENT) == 24
         await segments.update_policy(SEGMENT, PLAIN)
     for _ in range(2):
         await segments.delete_segment(SEGMENT)
         await segments.delete_table(TABLE)
-        assert await segments.loads([SEGMENT]) == {}
+        assert await segments.load(SEGMENT) is None
 
 
 async def test_what_stores_hold_is_asked_of_their_owner(segments: SegmentAdmin) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from segstore.server.shared_folder import FolderStorage, SharedFolder
 from segstore.server.store import Container, SegmentStore
 from segstore.wire.names import container_of
 from tests.server.durable.support import Sender, everything, write
-from tests.server.support import PATIENCE_S
+from tests.server.support import until
 
 CONTAINERS = 2
 
@@ -88,12 +87,6 @@ def in_container(number: int) -> str:
     """A segment of a container."""
     names = (f"scope/stream{each}/0.#epoch.0" for each in range(99))
     return next(name for name in names if container_of(name, CONTAINERS) == number)
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  what is looked at has no event
-            await asyncio.sleep(0.002)
 
 
 def write_some(member: Member, size: int = 100) -> None:

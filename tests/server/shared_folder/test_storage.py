@@ -22,8 +22,8 @@ from segstore.server.durable import (
 from segstore.server.shared_folder import identify, verify_cluster
 from segstore.server.store import Container
 from tests.server.durable.support import everything, write
-from tests.server.shared_folder.members import CONTAINERS, Member, given_back, in_container, members, until, write_some
-from tests.server.support import PATIENCE_S
+from tests.server.shared_folder.members import CONTAINERS, Member, given_back, in_container, members, write_some
+from tests.server.support import PATIENCE_S, until
 
 
 async def test_the_older_owner_is_fenced_by_its_next_change_and_its_reply_is_never_sent(tmp_path: Path) -> None:

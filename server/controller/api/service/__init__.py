@@ -2,8 +2,7 @@
 
 The parts implement the methods of `controller.proto` under their names in snake case. A method first checks the
 caller's permission, then calls the controller; `answers` maps the errors that it raises. Permissions and resources are
-as in Pravega's `ControllerServiceImpl`. A method that returns None is answered with SUCCESS, a missing method with
-UNIMPLEMENTED.
+as in Pravega's `ControllerServiceImpl`. A method that returns None is answered with SUCCESS.
 """
 
 from __future__ import annotations
@@ -41,10 +40,5 @@ def serve(controller: Controller, servers: Callable[[], Sequence[Endpoint]]) -> 
         ReaderGroupService(controller),
         TableService(controller),
     )
-    served: dict[str, Served] = {}
-    for name in METHODS:
-        snake = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
-        for part in parts:
-            if (method := getattr(part, snake, None)) is not None:
-                served[name] = method
-    return served
+    snake = {name: re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in METHODS}
+    return {name: getattr(part, snake[name]) for name in METHODS for part in parts if hasattr(part, snake[name])}

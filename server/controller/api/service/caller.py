@@ -60,6 +60,6 @@ class Service:
         self._controller = controller
         self._streams = controller.streams
 
-    async def _ranges(self, scope: str, stream: str, segments: Sequence[StreamSegment], token: str) -> m.SegmentRanges:
-        ranges = await convert.segment_ranges(scope, stream, segments)
+    def _ranges(self, scope: str, stream: str, segments: Sequence[StreamSegment], token: str) -> m.SegmentRanges:
+        ranges = convert.segment_ranges(scope, stream, segments)
         return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)

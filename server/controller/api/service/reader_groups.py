@@ -7,7 +7,6 @@ from segstore.server.controller.api.resources import permission_for_groups, scop
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import GenerationMismatch, IllegalState, NotFound
-from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire.controller_api import messages as m
 
 
@@ -24,7 +23,7 @@ class ReaderGroupService(Service):
     ) -> m.CreateReaderGroupResponse:
         scope, name = request.scope, request.readerGroupName
         caller.needs(scope_resource(scope), self._to_change)
-        config = await self._groups.create(scope, name, self._config(request))
+        config = await self._groups.create(scope, name, convert.to_reader_group(request))
         return m.CreateReaderGroupResponse(
             status=m.CreateReaderGroupResponse.SUCCESS, config=convert.from_reader_group(scope, name, config)
         )
@@ -49,7 +48,7 @@ class ReaderGroupService(Service):
     ) -> m.UpdateReaderGroupResponse:
         """A refusal returns the generation in the request; a missing scope is an error instead."""
         caller.needs(scope_resource(request.scope), self._to_change)
-        config = self._config(request)
+        config = convert.to_reader_group(request)
         try:
             generation = self._groups.update(request.scope, request.readerGroupName, config)
         except NotFound as error:
@@ -61,15 +60,6 @@ class ReaderGroupService(Service):
         else:
             status = m.UpdateReaderGroupResponse.SUCCESS
         return m.UpdateReaderGroupResponse(status=status, generation=generation)
-
-    def _config(self, request: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
-        """The configuration in a request. Raises `TooMany` for too many entries in its cuts, before they are read."""
-        count = len(request.startingStreamCuts) + len(request.endingStreamCuts)
-        self._groups.check_entries(count)
-        for cuts in (request.startingStreamCuts, request.endingStreamCuts):
-            count += sum(len(each.cut) for each in cuts)
-        self._groups.check_entries(count)
-        return convert.to_reader_group(request)
 
     async def delete_reader_group(self, request: m.ReaderGroupInfo, caller: Caller) -> None:
         caller.needs(scope_resource(request.scope), self._to_change)

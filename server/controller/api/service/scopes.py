@@ -19,7 +19,7 @@ class ScopeService(Service):
 
     async def list_scopes(self, request: m.ScopesRequest, caller: Caller) -> m.ScopesResponse:
         caller.needs(SCOPES, READ)
-        names, token = await self._controller.scopes.names(
+        names, token = self._controller.scopes.names(
             request.continuationToken.token, lambda name: caller.sees(scope_resource(name))
         )
         return m.ScopesResponse(scopes=names, continuationToken=convert.page_token(token))

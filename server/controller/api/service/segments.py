@@ -10,7 +10,6 @@ from segstore.server.controller.api.resources import stream_resource, user_resou
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.errors import Malformed
 from segstore.server.controller.state import KeyRange
-from segstore.server.controller.steps import InSteps
 from segstore.wire.controller_api import messages as m
 
 
@@ -20,12 +19,12 @@ class SegmentService(Service):
     async def get_current_segments(self, request: m.StreamInfo, caller: Caller) -> m.SegmentRanges:
         scope, stream = request.scope, request.stream
         token = self._token(request, user_resource(scope, stream), caller)
-        return await self._ranges(scope, stream, await self._streams.current(scope, stream), token)
+        return self._ranges(scope, stream, await self._streams.current(scope, stream), token)
 
     async def get_epoch_segments(self, request: m.GetEpochSegmentsRequest, caller: Caller) -> m.SegmentRanges:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = caller.token(stream_resource(scope, stream), UPDATE)
-        return await self._ranges(scope, stream, self._streams.at_epoch(scope, stream, request.epoch), token)
+        return self._ranges(scope, stream, self._streams.at_epoch(scope, stream, request.epoch), token)
 
     async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
         """Returns the head of the stream, whatever the requested time, as Pravega's controller does since 0.9."""
@@ -35,7 +34,7 @@ class SegmentService(Service):
         return m.SegmentsAtTime(
             segments=[
                 m.SegmentsAtTime.SegmentLocation(segmentId=convert.segment_id(scope, stream, identifier), offset=offset)
-                async for identifier, offset in InSteps(list(head.items()))
+                for identifier, offset in head.items()
             ],
             delegationToken=token,
         )
@@ -46,7 +45,7 @@ class SegmentService(Service):
         return m.SuccessorResponse(
             segments=[
                 m.SuccessorResponse.SegmentEntry(segment=convert.segment_range(scope, stream, each), value=before)
-                async for each, before in InSteps(list(following.items()))
+                for each, before in following.items()
             ]
         )
 
@@ -56,10 +55,9 @@ class SegmentService(Service):
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = caller.token(stream_resource(scope, stream), READ)
         start = getattr(request, "from")  # a keyword of Python
-        segments = await self._streams.between(scope, stream, start, request.to)
+        segments = self._streams.between(scope, stream, start, request.to)
         return m.StreamCutRangeResponse(
-            segments=[convert.segment_id(scope, stream, each.id) async for each in InSteps(segments)],
-            delegationToken=token,
+            segments=[convert.segment_id(scope, stream, each.id) for each in segments], delegationToken=token
         )
 
     async def is_segment_valid(self, request: m.SegmentId, caller: Caller) -> m.SegmentValidityResponse:
@@ -72,7 +70,6 @@ class SegmentService(Service):
 
     async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
         scope, stream = caller.stream(request.streamInfo, UPDATE)
-        self._controller.scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
             raise Malformed("two of the new key ranges have the same start")
@@ -80,7 +77,7 @@ class SegmentService(Service):
             scope, stream, request.sealedSegments, _in_numbering_order(ranges)
         )
         return m.ScaleResponse(
-            status=m.ScaleResponse.STARTED, segments=await convert.segment_ranges(scope, stream, coming), epoch=left
+            status=m.ScaleResponse.STARTED, segments=convert.segment_ranges(scope, stream, coming), epoch=left
         )
 
     async def check_scale(self, request: m.ScaleStatusRequest, caller: Caller) -> m.ScaleStatusResponse:

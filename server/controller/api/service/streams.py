@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from segstore.server.controller.api import convert
 from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
@@ -45,24 +45,24 @@ class StreamService(Service):
         await self._streams.delete(scope, stream)
 
     async def list_streams_in_scope(self, request: m.StreamsInScopeRequest, caller: Caller) -> m.StreamsInScopeResponse:
-        return await self._page(request, caller, self._streams.names)
+        return self._page(request, caller, self._streams.names)
 
     async def list_streams_in_scope_for_tag(
         self, request: m.StreamsInScopeWithTagRequest, caller: Caller
     ) -> m.StreamsInScopeResponse:
         tagged, tag = self._streams.tagged, request.tag
         require(scope=request.scope.scope, tag=tag)
-        return await self._page(request, caller, lambda scope, token, sees: tagged(scope, token, tag, sees))
+        return self._page(request, caller, lambda scope, token, sees: tagged(scope, token, tag, sees))
 
-    async def _page(
+    def _page(
         self,
         request: m.StreamsInScopeRequest | m.StreamsInScopeWithTagRequest,
         caller: Caller,
-        listing: Callable[[str, str, Callable[[str], bool]], Awaitable[tuple[list[str], str]]],
+        listing: Callable[[str, str, Callable[[str], bool]], tuple[list[str], str]],
     ) -> m.StreamsInScopeResponse:
         scope = request.scope.scope
         caller.needs(scope_resource(scope), READ)
-        names, token = await listing(
+        names, token = listing(
             scope, request.continuationToken.token, lambda name: caller.sees(stream_resource(scope, name))
         )
         return m.StreamsInScopeResponse(

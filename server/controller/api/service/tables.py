@@ -28,14 +28,14 @@ class TableService(Service):
     ) -> m.SegmentRanges:
         scope, name = request.scope, request.kvtName
         token = caller.token(table_resource(scope, name), UPDATE)
-        return await self._ranges(scope, name, self._controller.tables.partitions(scope, name), token)
+        return self._ranges(scope, name, self._controller.tables.partitions(scope, name), token)
 
     async def list_key_value_tables_in_scope(
         self, request: m.KVTablesInScopeRequest, caller: Caller
     ) -> m.KVTablesInScopeResponse:
         scope = request.scope.scope
         caller.needs(scope_resource(scope), READ)
-        names, token = await self._controller.tables.names(
+        names, token = self._controller.tables.names(
             scope, request.continuationToken.token, lambda name: caller.sees(table_resource(scope, name))
         )
         return m.KVTablesInScopeResponse(

@@ -27,7 +27,7 @@ class TransactionService(Service):
         identifier, segments = await self._controller.transactions.open(scope, stream, request.lease)
         return m.CreateTxnResponse(
             txnId=convert.from_transaction_id(identifier),
-            activeSegments=await convert.segment_ranges(scope, stream, segments),
+            activeSegments=convert.segment_ranges(scope, stream, segments),
             delegationToken=token,
         )
 

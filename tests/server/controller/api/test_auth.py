@@ -14,13 +14,7 @@ import pytest
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority, Permission
 from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
-from segstore.server.controller.errors import (
-    ControllerClosed,
-    EmptyName,
-    PermissionDenied,
-    Unauthenticated,
-    UnusableEntry,
-)
+from segstore.server.controller.errors import EmptyName, PermissionDenied, Unauthenticated, UnusableEntry
 from tests.looped import looped
 
 KEY = "0123456789abcdef" * 4
@@ -126,39 +120,6 @@ async def test_calls_with_the_same_credentials_wait_for_one_check(hashes: list[t
     known = authority(f"anna:{hashed('secret')}")
     assert set(await asyncio.gather(*[known.principal(basic("anna", "secret")) for _ in range(200)])) == {"anna"}
     assert len(hashes) == 1
-
-
-async def test_a_check_that_all_callers_give_up_before_it_starts_is_dropped(hashes: list[tuple[str, int]]) -> None:
-    known = authority(f"anna:{hashed('secret')}")
-    for _ in range(20):
-        given_up = [asyncio.ensure_future(known.principal(basic("anna", str(number)))) for number in range(10)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        for each in given_up:
-            each.cancel()
-        await asyncio.gather(*given_up, return_exceptions=True)
-    assert await known.principal(basic("anna", "secret")) == "anna"
-    assert len(hashes) <= 20 + 1, "the check that had begun in each round, and the last"
-
-
-async def test_a_caller_that_gives_up_leaves_the_check_to_the_other_waiters(hashes: list[tuple[str, int]]) -> None:
-    known = authority(f"anna:{hashed('secret')}")
-    first, second = (asyncio.ensure_future(known.principal(basic("anna", "secret"))) for _ in range(2))
-    await asyncio.sleep(0)
-    first.cancel()
-    assert await second == "anna"
-    assert first.cancelled()
-    assert len(hashes) == 1
-
-
-async def test_checks_in_flight_end_with_the_server_and_more_may_follow() -> None:
-    known = authority(f"anna:{hashed('secret')}")
-    asked = [asyncio.ensure_future(known.principal(basic("anna", str(number)))) for number in range(5)]
-    await asyncio.sleep(0)
-    await known.aclose()
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    assert {type(each) for each in answers} == {ControllerClosed}
-    assert await known.principal(basic("anna", "secret")) == "anna"
 
 
 def test_a_token_carries_the_permission_and_when_it_ends() -> None:

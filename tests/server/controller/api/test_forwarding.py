@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -43,15 +43,14 @@ class Leader(grpc.GenericRpcHandler):
         return request
 
 
-class Follower:
+class Follower(NamedTuple):
     """A process that forwards, and a client of it."""
 
-    def __init__(self, front: ForwardingServer, channel: grpc.aio.Channel) -> None:
-        self.front = front
-        self._channel = channel
+    front: ForwardingServer
+    channel: grpc.aio.Channel
 
     def create(self) -> asyncio.Future[bytes]:
-        return asyncio.ensure_future(self._channel.unary_unary(CREATE)(b"x", timeout=60))
+        return asyncio.ensure_future(self.channel.unary_unary(CREATE)(b"x", timeout=60))
 
 
 @asynccontextmanager
@@ -59,7 +58,7 @@ async def forwarding() -> AsyncIterator[tuple[Leader, Follower]]:
     """A leader that has answered a call, and a follower."""
     leader = Leader()
     await leader.server.start()
-    front = await ForwardingServer.start("127.0.0.1", 0, leader=lambda: leader.endpoint, config=ControllerConfig())
+    front = await ForwardingServer(lambda: leader.endpoint, ControllerConfig()).start("127.0.0.1", 0)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
             follower = Follower(front, channel)

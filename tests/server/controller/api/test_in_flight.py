@@ -40,14 +40,9 @@ class Slow(grpc.GenericRpcHandler):
             await context.write(await self.answer(request, context))
 
     def service(self, handler_call_details: Any) -> Any:
-        match handler_call_details.method:
-            case "/none":
-                return grpc.unary_unary_rpc_method_handler(self.refuse)  # type: ignore[arg-type]
-            case "/one":
-                return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
-            case "/many":
-                return grpc.stream_stream_rpc_method_handler(self.answer_all)  # type: ignore[arg-type]
-        return None
+        if handler_call_details.method == "/many":
+            return grpc.stream_stream_rpc_method_handler(self.answer_all)  # type: ignore[arg-type]
+        return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
 
 
 class Served:

@@ -16,7 +16,6 @@ from segstore.server.controller.state import TransactionStatus
 from segstore.server.controller.state import operations as op
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import messages as m
-from segstore.wire.endpoint import Endpoint
 from tests.server.certificates import write_certificate
 from tests.server.controller.calls import Client
 from tests.server.controller.fake_store import FakeStore
@@ -76,16 +75,6 @@ async def test_with_tls_clients_get_the_published_name(tmp_path: Path) -> None:
 async def test_a_certificate_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await ControllerServer.start(controller(), tls=TlsFiles(tmp_path / "no.pem", tmp_path / "no.key"))
-
-
-async def test_all_controllers_of_a_cluster_can_be_listed() -> None:
-    both = (Endpoint("one", 1), Endpoint("two", 2))
-    async with (
-        await ControllerServer.start(controller(), servers=lambda: both) as server,
-        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-    ):
-        answer = await Client(channel)("getControllerServerList")
-    assert [(each.endpoint, each.port) for each in answer.nodeURI] == list(both)
 
 
 async def test_what_is_due_is_done_while_the_server_is_open() -> None:

@@ -19,7 +19,7 @@ async def test_a_group_comes_with_its_stream_and_an_id(world: World) -> None:
     config = await world.controller.reader_groups.create("a", "g", ReaderGroupConfig(generation=9))
     assert (UUID(config.group_id).version, config.generation) == (4, 0)
     assert len(await world.controller.streams.current("a", "_RGg")) == 1
-    assert (await world.controller.streams.names("a", ""))[0] == ["_RGg", "s"]
+    assert world.controller.streams.names("a", "")[0] == ["_RGg", "s"]
     assert world.controller.reader_groups.get("a", "g") == config
 
 
@@ -31,7 +31,7 @@ async def test_a_deleted_group_takes_its_stream_and_subscriptions_along(world: W
         await world.controller.reader_groups.delete("a", "g", NO_ID)
     await world.controller.reader_groups.delete("a", "g", config.group_id)
     assert world.controller.reader_groups.subscribers("a", "s") == []
-    assert (await world.controller.streams.names("a", ""))[0] == ["s"]
+    assert world.controller.streams.names("a", "")[0] == ["s"]
 
 
 async def test_subscriptions_follow_the_configuration(world: World) -> None:
@@ -55,7 +55,7 @@ async def test_a_table_has_its_partitions_in_the_store(world: World) -> None:
     assert world.controller.tables.get("a", "k") == config
     with pytest.raises(AlreadyExists):
         await world.controller.tables.create("a", "k", config)
-    assert await world.controller.tables.names("a", "") == (["k"], "k")
+    assert world.controller.tables.names("a", "") == (["k"], "k")
     await world.controller.tables.delete("a", "k")
     assert world.store.tables == {}
     await world.controller.tables.create("a", "k", config)

@@ -113,7 +113,7 @@ async def test_an_update_leaves_a_scaling_stream_the_segments_that_it_has(world:
     await world.controller.update_stream("a", "s", StreamConfig(scaling=policy, tags=("t",)))
     assert len(await world.controller.streams.current("a", "s")) == 4
     assert set(world.store.policies.values()) == {policy}
-    assert (await world.controller.streams.tagged("a", "", "t"))[0] == ["s"]
+    assert world.controller.streams.tagged("a", "", "t")[0] == ["s"]
 
 
 async def test_a_truncation_moves_the_head_and_deletes_what_lies_before(world: World) -> None:
@@ -180,7 +180,7 @@ async def test_the_stream_of_watermarks_comes_when_asked_for_and_goes_with_its_s
     with pytest.raises(EmptyName):
         await world.controller.streams.head("a", "_MARK")
     assert len(await world.controller.streams.current("a", "_MARKs")) == 1
-    assert (await world.controller.streams.names("a", ""))[0] == ["s"]
+    assert world.controller.streams.names("a", "")[0] == ["s"]
     await world.controller.streams.seal("a", "s")
     await world.controller.streams.delete("a", "s")
     assert world.store.lengths == {}
@@ -193,7 +193,7 @@ async def test_listings_come_in_pages_until_an_empty_one(world: World) -> None:
         await world.stream(name=f"s{at}", tags=("even",) if at % 2 == 0 else ())
     seen, token, pages = [], "", 0
     while True:
-        names, token = await world.controller.streams.names("a", token)
+        names, token = world.controller.streams.names("a", token)
         assert token
         if not names:
             break
@@ -202,11 +202,11 @@ async def test_listings_come_in_pages_until_an_empty_one(world: World) -> None:
     assert (seen, pages) == ([f"s{at}" for at in range(7)], 3)
     await world.stream(name="_s", tags=("even",))
     # In the order of the parts of Pravega's index.
-    assert await world.controller.streams.tagged("a", "", "even") == (["s2", "s6", "s0"], "s0")
-    assert await world.controller.streams.tagged("a", "s0", "even") == (["s4"], "s4")
-    assert await world.controller.streams.tagged("a", "s4", "even") == ([], "s4")
+    assert world.controller.streams.tagged("a", "", "even") == (["s2", "s6", "s0"], "s0")
+    assert world.controller.streams.tagged("a", "s0", "even") == (["s4"], "s4")
+    assert world.controller.streams.tagged("a", "s4", "even") == ([], "s4")
     with pytest.raises(NotFound):
-        await world.controller.streams.names("b", "")
+        world.controller.streams.names("b", "")
 
 
 async def test_a_scope_is_deleted_empty_or_with_all_that_it_holds(world: World) -> None:
