@@ -6,17 +6,15 @@ from typing import Any
 
 import msgspec
 
-from segstore.wire.schema import Elements
-
 _ITEM_BYTES = 64
 
 
 def owned(value: Any) -> tuple[Any, int]:
     """A copy of a command, an append or a field whose payloads are `bytes`; the size of its payloads and names in
-    bytes. Long lists of a command become tuples; values without a view are returned as they are."""
+    bytes. Values without a view are returned as they are."""
     if isinstance(value, memoryview):
         return bytes(value), value.nbytes
-    if isinstance(value, tuple | Elements):
+    if isinstance(value, tuple):
         made = [owned(each) for each in value]
         return tuple(each for each, _ in made), sum(size + _ITEM_BYTES for _, size in made)
     if isinstance(value, list):

@@ -38,7 +38,7 @@ from segstore.wire.commands import (
     WrongHost,
 )
 from segstore.wire.inspect import dissector, filter_name, pieces
-from segstore.wire.schema import COMMANDS, Command, Elements, Unknown
+from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.schema.record import WireStruct as Structure
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 
@@ -130,7 +130,7 @@ def shown(value: Any, path: str) -> Iterator[tuple[str, str]]:
         case Structure():
             for name in value.__struct_fields__:
                 yield from shown(getattr(value, name), f"{path}.{name}" if path else name)
-        case tuple() | Elements():
+        case tuple():
             for each in value:
                 yield from shown(each, path)
         case enum.IntEnum() | int():

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from segstore.wire.codec.generate.decoder import decoder_source, walker_source
+from segstore.wire.codec.generate.decoder import decoder_source
 from segstore.wire.codec.generate.encoder import encoder_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from segstore.wire.schema import Command
-    from segstore.wire.schema import lowering as low
 
 
 def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:
@@ -37,13 +36,6 @@ def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callab
     most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
     return _compiled(cls.type_name, "decode", decoder_source(cls, most_elements))
-
-
-def make_walker(
-    elements: tuple[low.SchemaNode, ...],
-) -> Callable[[memoryview, int, int, int], Iterator[tuple[Any, int]]]:
-    """`walk(view, start, end, count)`: yields the elements of a list with the position behind each element."""
-    return _compiled("of a list", "walk", walker_source(elements))
 
 
 def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:

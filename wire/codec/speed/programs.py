@@ -8,14 +8,12 @@ Invariant: every node of the intermediate form has its table, or compiling fails
 
 from __future__ import annotations
 
-import functools
 import struct
 import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.codec.generate import MAX_RUN, FrameRows, compiler, uuid_of
+from segstore.wire.codec.generate import MAX_RUN, FrameRows, uuid_of
 from segstore.wire.codec.joining import nodes_of
-from segstore.wire.schema import Elements
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -88,23 +86,11 @@ def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
         case low.Structure(record=record, nodes=nodes):
             return made("structure", it=_shape(speed, record, nodes))
         case low.Many(element=element, smallest=smallest, negative_is_empty=lenient):
-            lazily, inner = _lazily((element,)), (_table(speed, element, ()),)
-            return made("many", smallest, _NEGATIVE_IS_EMPTY * lenient, lambda *place: lazily(*place)[0], inner)
+            return made("many", smallest, _NEGATIVE_IS_EMPTY * lenient, inner=(_table(speed, element, ()),))
         case low.Table(columns=columns, smallest=smallest):
-            return "table", -1, smallest, 0, _lazily(columns), tuple(_table(speed, each, names) for each in columns)
+            return "table", -1, smallest, 0, None, tuple(_table(speed, each, names) for each in columns)
         case _:
             raise TypeError(f"no table for {type(node).__name__}")
-
-
-def _lazily(elements: tuple[low.SchemaNode, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
-    """`lazily(view, start, end, count, behind)`: the columns of `count` elements, checked to lie before `behind`."""
-    walker = functools.cache(lambda: compiler.make_walker(elements))  # compiled for the first list
-
-    def lazily(view: memoryview, start: int, end: int, count: int, behind: int) -> tuple[Elements[Any], ...]:
-        rows = Elements(functools.partial(walker(), view, start, end, count), count, behind)
-        return (rows,) if len(elements) == 1 else tuple(map(rows.column, range(len(elements))))
-
-    return lazily
 
 
 def make_frames(
