@@ -60,11 +60,8 @@ class BodyStream:
     def tell(self) -> int:
         return self._at
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence != io.SEEK_SET:
-            raise ValueError("a body is only ever sought from its start")
+    def seek(self, offset: int) -> None:
         self._at = offset
-        return offset
 
     def read(self, size: int = -1) -> bytes:
         """Returns a copy of the next bytes, fewer at the end."""

@@ -6,18 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from segstore.wire.blocks import (
-    MAX_PENDING_BYTES,
-    Append,
-    AppendBlockEncoder,
-    AppendRule,
-    AppendViolation,
-    FixedBlockSize,
-)
+from segstore.wire.blocks import MAX_PENDING_BYTES, Append, AppendBlockEncoder, AppendRule, AppendViolation
 from segstore.wire.codec import decode
 from segstore.wire.commands import AppendBlockEnd, Hello, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder, WireError
 from segstore.wire.schema import Buffer
+from tests.conformance.blocks import FixedBlockSize
 from tests.looped import looped
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, frames_of, put, ready, set_up
 
@@ -215,13 +209,6 @@ def test_the_sizing_of_the_flow_that_appends_is_asked() -> None:
     put(encoder, A, 2, b"x", request_id=(7 << 32) + 3)
     assert encoder.block_open
     assert asked == [8, 7]
-
-
-def test_a_view_of_wider_items_counts_its_bytes() -> None:
-    data = memoryview(b"\0\0\0\1\0\0\0\2").cast("I")
-    (append,) = set_up().feed_all([decode(f) for f in frames_of(b"".join(put(ready(None), A, 1, data)))])
-    assert isinstance(append, Append)
-    assert bytes(append.data) == b"\0\0\0\1\0\0\0\2"
 
 
 def test_pending_writers_are_flushed_in_the_order_of_the_references_map() -> None:

@@ -37,7 +37,7 @@ from segstore.wire.commands import (
     TableEntriesUpdated,
     WrongHost,
 )
-from segstore.wire.inspect import dissector, filter_name, pieces
+from segstore.wire.inspect import dissector, pieces
 from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.schema.record import WireStruct as Structure
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
@@ -45,6 +45,10 @@ from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"
 HELLO = encode(Hello(17, 5))
 tshark = pytest.mark.needs("tshark")
+
+
+def filter_name(type_name: str, path: str) -> str:
+    return f"segstore.{type_name.lower()}.{path}"
 
 
 def vectors(name: str) -> list[dict[str, Any]]:

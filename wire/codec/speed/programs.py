@@ -17,7 +17,7 @@ from segstore.wire.codec.joining import nodes_of
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from segstore.wire.codec.joining import Joined
     from segstore.wire.schema import Command, WireStruct
@@ -93,22 +93,8 @@ def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
             raise TypeError(f"no table for {type(node).__name__}")
 
 
-def make_frames(
-    speed: Any,
-    codec: Any,
-    light: Iterable[int],
-    *,
-    joined: Joined | None,
-    in_rows: type[Command] | None,
-    most_elements: int,
-) -> Callable[..., tuple[int, int]]:
-    """The extension's equal of `segstore.wire.codec.framing.frames_of`. light: type codes."""
-    join, run = () if joined is None else _join(joined), () if in_rows is None else _run(in_rows)
-    made: Callable[..., tuple[int, int]] = speed.Frames(codec, _low(light), most_elements, join, run)
-    return made
-
-
-def _low(codes: Iterable[int]) -> bytes:
+def low_bytes(codes: Iterable[int]) -> bytes:
+    """Returns the lowest byte of each type code."""
     return bytes(code & 0xFF for code in codes)
 
 
@@ -126,7 +112,8 @@ def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
     return found, at
 
 
-def _join(joined: Joined) -> tuple[Any, ...]:
+def join_of(joined: Joined) -> tuple[Any, ...]:
+    """The argument of the extension's `Frames` that joins whole appends to runs."""
     in_block, head = _positions(joined.block)
     in_end, size = _positions(joined.end)
     formats = {node.name: _FIXED[node.format] for node in nodes_of(joined.end) if isinstance(node, low.Fixed)}
@@ -145,18 +132,18 @@ def _join(joined: Joined) -> tuple[Any, ...]:
         in_end[joined.number],
         in_end[joined.events],
         tuple((formats.get(name, "data"), in_end[name]) for name in joined.row),
-        _low(cls.code for cls in joined.changes),
+        low_bytes(cls.code for cls in joined.changes),
     )
 
 
-def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
-    """The extension's `acknowledge(rows, key, before, total, out)`: see `segstore.wire.blocks.acknowledgements`."""
+def acks_of(acks: Acknowledged) -> tuple[Any, ...]:
+    """The arguments of the extension's `Acks`: see `segstore.wire.blocks.acknowledgements`."""
     at, size = _positions(acks.command)
     numbers = {node.name for node in nodes_of(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
     copied = at.keys() - {acks.key, acks.number, acks.before, acks.total}
     if not numbers.issuperset(at.keys() - {acks.key}):
         raise TypeError(f"{acks.command.type_name} has other fields than 64-bit numbers and a key")
-    made: Callable[..., int] = speed.Acks(
+    return (
         acks.command.code,
         size,
         *(at[name] for name in (acks.key, acks.number, acks.before, acks.total)),
@@ -164,10 +151,10 @@ def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
         acks.row.index("data"),
         tuple((at[name], acks.row.index(name)) for name in copied),
     )
-    return made
 
 
-def _run(cls: type[Command]) -> tuple[Any, ...]:
+def run_of(cls: type[Command]) -> tuple[Any, ...]:
+    """The argument of the extension's `Frames` for consecutive frames of one command."""
     _, size = _positions(cls)
     formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, low.Fixed))
     unpack = struct.Struct(">8x" + formats).iter_unpack
