@@ -127,11 +127,6 @@ class AppendBlockEncoder:
         """Number of bytes of appends accepted but not yet returned."""
         return sum(session.pending_bytes for session in self._pending)
 
-    @property
-    def pending_writers(self) -> int:
-        """Number of writers with appends accepted but not yet returned."""
-        return len(self._pending)
-
     def deadline(self) -> float | None:
         """Returns when to call `tick`, on the clock of `now_ms`; None if no timer is running."""
         if self._block_deadline is None or self._leftover_deadline is None:

@@ -20,7 +20,7 @@ _OUTSTANDING_FRACTION: Final = 0.5
 
 
 class BlockSizeTracker:
-    """The block sizes of one flow, for `AppendBlockEncoder`. now_ms: of the creation, which counts as an append."""
+    """The block sizes of one flow, for `AppendBlockEncoder`. now_ms: time of creation; counts as that of an append."""
 
     timeout_ms = BATCH_MS
     """Maximum time that a block may stay open."""

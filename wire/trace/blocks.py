@@ -149,10 +149,6 @@ class BlockHeader(NamedTuple):
         return HEADER_BYTES + padded(self.stored)
 
     @property
-    def compressed(self) -> bool:
-        return bool(self.flags & _COMPRESSED)
-
-    @property
     def sampled(self) -> bool:
         return bool(self.flags & _SAMPLED)
 
@@ -463,7 +459,7 @@ def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
     body = bytes(buffer[start : start + header.stored])
     if _body_crc(body, header) != header.body_crc:
         raise DamagedBlock("the checksum of its body is wrong", offset=offset)
-    if header.compressed:
+    if header.flags & _COMPRESSED:
         body = _decompressed(body, header.raw, offset)
     if len(body) != header.raw:
         raise DamagedBlock(f"its body has {len(body)} bytes, not {header.raw}", offset=offset)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from segstore import __version__
 from segstore.wire.codec.speed.programs import Acknowledged, acks_of, join_of, low_bytes, make_codec, run_of, step_of
@@ -75,10 +75,9 @@ class Accelerator:
 
         C is asked if it is called with all arguments by position, and no more but `unknown` of `decode`.
         """
-        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind)
-        functools.update_wrapper(made, behind)
-        shortcut: F = made
-        return shortcut
+        shortcut: Any = self._speed.Shortcut(self._codec, behind.__name__, behind)
+        functools.update_wrapper(shortcut, behind)
+        return cast("F", shortcut)
 
 
 def load(commands: Iterable[type[Command]]) -> Accelerator | None:

@@ -47,8 +47,8 @@ class Acknowledged(NamedTuple):
 def make_codec(speed: Any, commands: Iterable[type[Command]]) -> Any:
     """Returns the extension's codec of these commands. speed: the extension."""
     shapes = tuple(_shape(speed, cls, low.lower(cls.parts), cls.code) for cls in commands)
-    made = uuid_of(bytes(16))
-    return speed.Codec(shapes, uuid.UUID, type(made), made.is_safe)
+    nil = uuid_of(bytes(16))
+    return speed.Codec(shapes, uuid.UUID, type(nil), nil.is_safe)
 
 
 def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ...], code: int = 0) -> Any:
@@ -59,34 +59,34 @@ def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ..
 def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
     """names: the attributes of the record; () for an inner node without attributes."""
 
-    def made(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
+    def table(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
         return what, names.index(node.name) if names else -1, number, flags, it, inner
 
     match node:
         case low.Fixed(format=code):
-            return made(_FIXED[code])
+            return table(_FIXED[code])
         case low.Number(members=members, unknown=unknown):
-            return made("number", it=unknown, inner=tuple(("member", -1, int(m), 0, m, ()) for m in members))
+            return table("number", it=unknown, inner=tuple(("member", -1, int(m), 0, m, ()) for m in members))
         case low.Constant(value=value):
             return "constant", -1, value, 0, None, ()
         case low.Text():
-            return made("text")
+            return table("text")
         case low.Data():
             flags = _NEGATIVE_IS_EMPTY * node.negative_is_empty | _OPTIONAL * node.optional
-            return made("data", flags=flags | _NOT_WRITTEN * (not node.written))
+            return table("data", flags=flags | _NOT_WRITTEN * (not node.written))
         case low.Remainder():
-            return made("remainder")
+            return table("remainder")
         case low.ZeroRun():
-            return made("zero_run")
+            return table("zero_run")
         case low.Sized(trailer_name=trailer, trailer_format=code, missing=missing):
             inner = (_table(speed, low.Fixed(trailer, code), names),) if code else ()
-            return made("sized", it=missing, inner=inner)
+            return table("sized", it=missing, inner=inner)
         case low.TailNode(inner=inside, needs=needs, default=default):
-            return made("tail", needs, it=default, inner=(_table(speed, inside, ()),))
+            return table("tail", needs, it=default, inner=(_table(speed, inside, ()),))
         case low.Structure(record=record, nodes=nodes):
-            return made("structure", it=_shape(speed, record, nodes))
+            return table("structure", it=_shape(speed, record, nodes))
         case low.Many(element=element, smallest=smallest, negative_is_empty=lenient):
-            return made("many", smallest, _NEGATIVE_IS_EMPTY * lenient, inner=(_table(speed, element, ()),))
+            return table("many", smallest, _NEGATIVE_IS_EMPTY * lenient, inner=(_table(speed, element, ()),))
         case low.Table(columns=columns, smallest=smallest):
             return "table", -1, smallest, 0, None, tuple(_table(speed, each, names) for each in columns)
         case _:
@@ -100,16 +100,16 @@ def low_bytes(codes: Iterable[int]) -> bytes:
 
 def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
     """Returns the positions of the fields and of the frame's end, header included, if data is empty."""
-    found, at = {}, 8
+    positions, at = {}, 8
     for node in nodes_of(cls):
-        found[node.name] = at
+        positions[node.name] = at
         if isinstance(node, low.Fixed):
             at += struct.calcsize(">" + node.format)
         elif isinstance(node, low.Data):
             at += 4
         elif not isinstance(node, low.Remainder):
             raise TypeError(f"{cls.type_name}.{node.name} has no fixed width")
-    return found, at
+    return positions, at
 
 
 def join_of(joined: Joined) -> tuple[Any, ...]:
