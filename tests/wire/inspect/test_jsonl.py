@@ -56,7 +56,7 @@ def test_an_unknown_command_comes_back_too() -> None:
         ({"type": "UNKNOWN", "fields": {"type_code": 1 << 31, "data": ""}}, "UNKNOWN.type_code: 2147483648 is outside"),
         ({"type": "UNKNOWN", "code": 5, "fields": {"type_code": 6, "data": ""}}, "type_code is 6, not 5"),
         ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": "x"}}, "UNKNOWN.data: not hex"),
-        ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": 7}}, "UNKNOWN.data: not hex"),
+        ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": 7}}, "UNKNOWN.data: a str is needed"),
     ],
 )
 def test_an_invalid_object_is_refused_with_the_key(found: Any, says: str) -> None:
