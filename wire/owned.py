@@ -6,23 +6,18 @@ from typing import Any
 
 import msgspec
 
-from segstore.wire.schema import Elements
-
 _ITEM_BYTES = 64
 
 
 def owned(value: Any) -> tuple[Any, int]:
     """A copy of a command, an append or a field whose payloads are `bytes`; the size of its payloads and names in
-    bytes. Long lists of a command become tuples; values without a view are returned as they are."""
+    bytes. Values without a view are returned as they are."""
     if isinstance(value, memoryview):
         return bytes(value), value.nbytes
-    if isinstance(value, tuple | Elements):
-        made = [owned(each) for each in value]
-        return tuple(each for each, _ in made), sum(size + _ITEM_BYTES for _, size in made)
-    if isinstance(value, list):
-        made = [owned(each) for each in value]
-        return [each for each, _ in made], sum(size + _ITEM_BYTES for _, size in made)
+    if isinstance(value, tuple | list):
+        items = [owned(each) for each in value]
+        return type(value)(each for each, _ in items), sum(size + _ITEM_BYTES for _, size in items)
     if isinstance(value, msgspec.Struct):
-        made = [owned(getattr(value, name)) for name in value.__struct_fields__]
-        return type(value)(*(each for each, _ in made)), sum(size for _, size in made)
+        fields = [owned(getattr(value, name)) for name in value.__struct_fields__]
+        return type(value)(*(each for each, _ in fields)), sum(size for _, size in fields)
     return value, len(value) if isinstance(value, (str, bytes)) else 0

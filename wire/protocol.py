@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -82,20 +83,10 @@ def gathered(parts: Sequence[Buffer], large_bytes: int) -> list[Buffer]:
     """Joins runs of parts below `large_bytes`: the system takes a limited number of buffers at a time, and copying a
     small part is cheaper. Larger parts are the caller's own.
     """
-    if parts and max(map(len, parts)) < large_bytes:
-        return [b"".join(parts)]
     out: list[Buffer] = []
-    small: list[Buffer] = []
-    for part in parts:
-        if len(part) < large_bytes:
-            small.append(part)
-            continue
-        if small:
-            out.append(b"".join(small))
-            small = []
-        out.append(part)
-    if small:
-        out.append(b"".join(small))
+    for is_large, run in groupby(parts, lambda part: len(part) >= large_bytes):
+        together = list(run)
+        out += together if is_large else [b"".join(together)]
     return out
 
 
@@ -143,16 +134,12 @@ class Requests(Generic[T]):
             self._count, self._others, self._appends = 0, {}, {}
         self._count += 1
         key = answer_key(request)
-        queue: deque[_Sent] | None
         if name is None:
             number = request.offset if type(request) is ReadSegment else None
-            if (queue := self._others.get(key)) is None:
-                queue = self._others[key] = deque()
+            self._others.setdefault(key, deque()).append((key, number, kept))
         else:
             number, writer = getattr(request, name), request.writer_id.bytes  # type: ignore[union-attr]  # all have one
-            if (queue := self._appends.get(writer)) is None:
-                queue = self._appends[writer] = deque()
-        queue.append((key, number, kept))
+            self._appends.setdefault(writer, deque()).append((key, number, kept))
         return room
 
     def add_appends(self, writer: bytes, appends: list[tuple[int, int]], kept: T) -> None:

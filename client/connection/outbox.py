@@ -22,7 +22,7 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection.in_flight import InFlightAppend
 from segstore.client.connection.polling import AckPolling
 from segstore.wire import Buffer, Command, FrameTooLarge
-from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, framed, frames_of_append
+from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizeTracker, framed, frames_of_append
 from segstore.wire.protocol import gathered
 
 _LARGE_BYTES: Final = 4096
@@ -143,7 +143,7 @@ class Outbox:
         self._counters = counters
         self._timers = timers
         self.polling = AckPolling(settings.max_ack_polls, self._loop.call_soon)
-        self._sizings: dict[int, BlockSizing] = {}
+        self._sizings: dict[int, BlockSizeTracker] = {}
         self._encoder = AppendBlockEncoder(
             self._sizings.get if self._blocks else None, leftover_ms=BATCH_MS, max_frame_bytes=settings.max_frame_bytes
         )
@@ -274,7 +274,7 @@ class Outbox:
         flow.bytes_in_flight += size
         self.bytes_in_flight += size
 
-    def set_sizing(self, flow_id: int, sizing: BlockSizing) -> None:
+    def set_sizing(self, flow_id: int, sizing: BlockSizeTracker) -> None:
         """Sets the policy for the sizes of a flow's append blocks."""
         self._sizings[flow_id] = sizing
 

@@ -10,10 +10,22 @@ from typing import Any
 from uuid import UUID
 
 from segstore.wire import COMMANDS, Buffer, Command, WireError, decode
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, BlockSizeTracker
 from segstore.wire.inspect import command_named, pieces
 from tests.conformance.recorded import snake
 from tests.conformance.report import byte_difference, field_differences, refusal_difference
+
+
+class FixedBlockSize(BlockSizeTracker):
+    """A constant size and timeout."""
+
+    def __init__(self, size: int, timeout_ms: float = BlockSizeTracker.timeout_ms) -> None:
+        super().__init__(0.0)
+        self._fixed = size
+        self.timeout_ms = timeout_ms
+
+    def block_size(self) -> int:
+        return self._fixed
 
 
 def stream(what: dict[str, Any]) -> Iterator[str]:

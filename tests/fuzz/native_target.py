@@ -12,12 +12,8 @@ from segstore.pipeline.trace.files import Located, RecordChunk
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
-from segstore.server.connection.deadlines import Waits
-from segstore.server.connection.receiving import ReceiveBuffers, Received
-from segstore.server.connection.writers import WriterCounts
 from segstore.wire import (
     AppendBlock,
-    AppendBlockEnd,
     Command,
     DataAppended,
     FrameDecoder,
@@ -33,7 +29,6 @@ from segstore.wire.codec.generate import FrameRows
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import Direction, Record, RecordKind
 from segstore.wire.trace.framing import frames_into, marked, numbers, whole_frames
-from tests.server.support import Desk, create, make_service, set_up
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
 
@@ -86,7 +81,6 @@ def run_input(data: bytes, chance: random.Random) -> None:
         assert type(found) is type(expected)
         assert found == expected
         assert ASK.decode(bytearray(frame)) == ASK.decode(memoryview(frame)) == found
-        assert ASK.decode_body(found.code, data, 8, len(frame), 9) in (found, None)
         _written(found)
         _odd(found, chance)
     if chance.random() < 0.2:
@@ -170,44 +164,6 @@ def _streams(data: bytes, chance: random.Random) -> None:
     assert served(data, _known(ids), codec="c", most=most or 256, **ways) == served(
         data, _known(ids), codec="python", runs=False, **ways
     )
-    known, counted = [*sorted(ids), uuid.UUID(int=1)], chance.random() < 0.5
-    whole = [
-        _append(chance.choice(known), at + chance.randrange(-1, 2), data[at:cut]) for at in range(chance.randrange(7))
-    ]
-    stream = b"".join(chance.choice(((data, *whole), (*whole, data), whole)))
-    assert _session("c", stream, cut, known, counted) == _session("python", stream, cut, known, counted)
-
-
-def _append(writer: uuid.UUID, number: int, data: bytes) -> bytes:
-    """A whole append, as clients send it."""
-    end = AppendBlockEnd(writer, len(data), b"", 1, number, number)
-    return encode(AppendBlock(writer, data)) + encode(end)
-
-
-def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], counted: bool) -> Any:
-    """What a store's session answers to a stream in two pieces, and what it leaves."""
-    service = make_service(containers=1)
-    if counted:
-        service.writer_counts = WriterCounts(lambda _: True)
-    desk = Desk(service)
-    desk.ask(create(), *(set_up(writer_id=each) for each in ids if each.int % 4))
-    frames, buffers = FrameDecoder(codec=name, joined=WHOLE_APPENDS), ReceiveBuffers()
-    received = Received(buffers, frames, desk._blocks, Waits(0), lambda: 0.0, service.counters)
-    session, answers = desk.session, list[Any]()
-    for piece in (data[:cut], data[cut:]):
-        buffers.view[: len(piece)] = piece
-        received.read(len(piece))
-        while received.at < received.end and not session.ended:
-            items, whole = received.decode(), received.at == received.end
-            while items and not session.ended:
-                items = items[session.receive_all(items, whole=whole) :]
-        answers += desk.take()
-        received.finish()
-    answers.append(None if session.ended else str(received.problem))  # a step of C may be shorter
-    segments = service.store.containers[0].segments
-    left = [(each.name, each.length, each.event_count, each.attributes) for each in segments.values()]
-    counts = service.counters.appends, service.counters.requests  # not of malformed frames: a step of C may be shorter
-    return answers, session.why, counts, left, {key: each.count for key, each in session._writers.items()}
 
 
 def _known(ids: set[uuid.UUID]) -> AppendBlockDecoder:

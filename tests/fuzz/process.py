@@ -26,7 +26,7 @@ def _instrumented(*arguments: Any) -> Any:
 def main() -> None:
     target, *options = sys.argv[1:]
     compiler._compiled = _instrumented
-    codec.decoders_of.cache_clear()
+    codec.decoder_of.cache_clear()
 
     from tests.fuzz.targets import TARGETS
 

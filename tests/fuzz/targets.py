@@ -12,8 +12,9 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from segstore.wire import MAX_FRAME_BYTES, Command, FrameDecoder, FrameTooLarge, KeepAlive, SetupAppend, WireError
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder
 from segstore.wire.codec import CODECS
+from tests.conformance.blocks import FixedBlockSize
 from tests.strategies import as_read
 from tests.wire.agreement import check_frame, read_by_schema, refusal
 from tests.wire.blocks.served import served

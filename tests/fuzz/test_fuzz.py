@@ -28,22 +28,9 @@ def test_every_input_of_the_corpus_keeps_the_promises(target: str) -> None:
 
 
 @EACH_TARGET
-def test_the_corpus_is_small_and_in_order(target: str) -> None:
-    found = corpus.inputs(target)
-    assert sum(map(len, found)) <= corpus.MAX_CORPUS_BYTES
-    assert max(map(len, found)) <= corpus.MAX_INPUT_BYTES
-    assert found == sorted(set(found), key=lambda data: (len(data), data))
-
-
-@EACH_TARGET
 @given(st.binary(max_size=300))
 def test_any_input_keeps_the_promises(target: str, data: bytes) -> None:
     TARGETS[target](data)
-
-
-def test_no_input_that_broke_a_promise_lies_about() -> None:
-    names = {path.name for path in corpus.CORPORA.iterdir()}
-    assert names == {"README.md", "native.hex", *(f"{target}.hex" for target in TARGETS)}
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -66,9 +53,3 @@ def test_a_few_thousand_guided_executions_break_no_promise(target: str) -> None:
     executed = [int(line.split()[-1]) for line in done.stderr.splitlines() if "number_of_executed_units" in line]
     assert executed
     assert executed[0] > 500
-
-
-def test_a_target_that_does_not_exist_is_a_mistake_of_usage() -> None:
-    done = fuzz("nothing")
-    assert done.returncode == 2
-    assert "there is no target nothing; there are decoder, framing, blocks" in done.stderr

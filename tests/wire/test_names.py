@@ -70,10 +70,6 @@ def test_what_is_derived_from_a_segment_shares_its_container() -> None:
         assert names.container_of(derived, 1000) == names.container_of(segment, 1000), derived
 
 
-def test_the_index_of_a_segment_without_epoch_may_live_elsewhere() -> None:
-    assert names.primary_name("s/t/3#index") == "s/t/3#index"
-
-
 @looped("count", [0, -1, 2**31, 2**40])
 def test_a_container_count_out_of_range_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match="container count"):
@@ -92,19 +88,6 @@ def reference_primary(name: str) -> str:
 @given(HOSTILE)
 def test_tails_are_stripped_by_the_loose_rule(name: str) -> None:
     assert names.primary_name(name) == reference_primary(name)
-
-
-@given(HOSTILE, st.integers(1, 2**31 - 1))
-def test_any_name_has_a_container_within_the_count(name: str, count: int) -> None:
-    container = names.container_of(name, count)
-    assert 0 <= container < count
-    assert names.container_of(name, count) == container
-
-
-@given(HOSTILE, st.integers(1, 500))
-def test_one_more_container_moves_a_segment_only_into_the_new_one(name: str, count: int) -> None:
-    before, after = names.container_of(name, count), names.container_of(name, count + 1)
-    assert after in (before, count)
 
 
 def test_a_surrogate_pair_and_its_character_are_the_same_name() -> None:
@@ -159,12 +142,6 @@ def test_built_names_are_recognised_and_lead_back_to_their_parent(writer: UUID, 
     assert SegmentName.parse(transaction).transaction_id == other
     assert SegmentName.parse(transient).transient_writer_id == writer
     assert SegmentName.parse(transient).transient_id == other.hex
-
-
-def test_a_segment_without_scope_has_a_name_of_two_parts() -> None:
-    assert names.segment_name("", "stream", 0, 0) == "stream/0.#epoch.0"
-    parsed = SegmentName.parse("stream/0.#epoch.0")
-    assert (parsed.scope, parsed.stream, parsed.number, parsed.epoch) == (None, "stream", 0, 0)
 
 
 @looped("random", ["", "0" * 31, "0" * 33, "g" * 32, "0" * 31 + "\n", "\u0660" * 32])

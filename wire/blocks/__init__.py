@@ -23,18 +23,12 @@ Follows `CommandEncoder`, `AppendDecoder` and `AppendBatchSizeTrackerImpl`; the 
 differences.
 """
 
-from segstore.wire.blocks.acknowledgements import Acknowledge, acknowledger
+from segstore.wire.blocks.acknowledgements import acknowledger
 from segstore.wire.blocks.decoder import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter, Row, Run, one_by_one
-from segstore.wire.blocks.encoder import (
-    BLOCK_BYTES,
-    MAX_PENDING_BYTES,
-    MAX_PENDING_EVENTS,
-    AppendBlockEncoder,
-    frames_of_append,
-)
+from segstore.wire.blocks.encoder import BLOCK_BYTES, MAX_PENDING_BYTES, AppendBlockEncoder, frames_of_append
 from segstore.wire.blocks.events import EVENT_HEADER_BYTES, frame_header, framed, split_events
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
-from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, BlockSizing, FixedBlockSize
+from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker
 
 __all__ = [
     "BATCH_MS",
@@ -42,18 +36,14 @@ __all__ = [
     "EVENT_HEADER_BYTES",
     "MAX_BLOCK_BYTES",
     "MAX_PENDING_BYTES",
-    "MAX_PENDING_EVENTS",
     "WHOLE_APPENDS",
-    "Acknowledge",
     "Append",
     "AppendBlockDecoder",
     "AppendBlockEncoder",
     "AppendRule",
     "AppendViolation",
     "BlockSizeTracker",
-    "BlockSizing",
     "BlockWriter",
-    "FixedBlockSize",
     "Row",
     "Run",
     "acknowledger",

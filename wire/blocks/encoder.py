@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
-from segstore.wire.blocks.size import BlockSizing
+from segstore.wire.blocks.size import BlockSizeTracker
 from segstore.wire.codec import encode_parts
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, Padding, PartialEvent, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
@@ -50,8 +50,6 @@ def frames_of_append(
 class _Session:
     """One writer of one segment: its last event number, and appends pending while another writer's block is open."""
 
-    __slots__ = ("event_count", "last_event_number", "pending", "pending_bytes", "request_id", "writer", "writer_bytes")
-
     def __init__(self, writer_id: UUID, request_id: int) -> None:
         self.writer = writer_id
         self.writer_bytes = writer_id.bytes
@@ -89,18 +87,19 @@ def _bucket(writer: UUID, buckets: int) -> int:
 class AppendBlockEncoder:
     """Encodes the commands and appends of one connection into buffers, to be written in the order returned.
 
-    sizing: returns the `BlockSizing` of a flow (`request_id >> 32` of the append), or None; without a sizing, each
+    sizing: returns the `BlockSizeTracker` of a flow (`request_id >> 32` of the append), or None; without a sizing, each
     append is its own block. leftover_ms: maximum wait of appends that stay pending when another writer's flush closes
     the open block and its timer; None leaves them until their writer's next command or append, as the reference does.
     Clients that need progress set it. max_frame_bytes: the longest frame that the peer accepts, header included.
 
     The caller writes what `append`, `command`, `tick`, `flush` and `remove` return, calls `tick` when `deadline()` is
-    reached, and may check `flush_required` to see whether the last call's bytes should be written at once.
+    reached, and may check `flush_required`: whether the last call's bytes should be written at once, not with later
+    bytes.
     """
 
     def __init__(
         self,
-        sizing: Callable[[int], BlockSizing | None] | None = None,
+        sizing: Callable[[int], BlockSizeTracker | None] | None = None,
         *,
         leftover_ms: float | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -116,12 +115,7 @@ class AppendBlockEncoder:
         self._left = 0
         self._block_deadline: float | None = None
         self._leftover_deadline: float | None = None
-        self._flush_required = False
-
-    @property
-    def flush_required(self) -> bool:
-        """Whether the last call's bytes should be written immediately rather than with later bytes."""
-        return self._flush_required
+        self.flush_required = False
 
     @property
     def block_open(self) -> bool:
@@ -132,11 +126,6 @@ class AppendBlockEncoder:
     def pending_bytes(self) -> int:
         """Number of bytes of appends accepted but not yet returned."""
         return sum(session.pending_bytes for session in self._pending)
-
-    @property
-    def pending_writers(self) -> int:
-        """Number of writers with appends accepted but not yet returned."""
-        return len(self._pending)
 
     def deadline(self) -> float | None:
         """Returns when to call `tick`, on the clock of `now_ms`; None if no timer is running."""
@@ -150,7 +139,7 @@ class AppendBlockEncoder:
         A SetupAppend registers its writer or resets it. Raises `OutOfOrder` for a Hello while a block is open or
         appends are pending, and the errors of encoding; an error changes nothing.
         """
-        self._flush_required = False
+        self.flush_required = False
         if isinstance(command, Hello) and (self._owner is not None or self._pending):
             raise OutOfOrder(
                 f"a Hello cannot follow pending appends: block open {self.block_open}, "
@@ -184,7 +173,7 @@ class AppendBlockEncoder:
         Raises `OutOfOrder` without a set-up or if the number does not increase, `BadField` for a count or number out of
         range or any `expected_length`, `FrameTooLarge` for data that no frame can hold. An error changes nothing.
         """
-        self._flush_required = False
+        self.flush_required = False
         session = self._sessions.get((writer_id.int, segment))
         if type(data) is memoryview and data.nbytes != len(data):
             data = data.cast("B")
@@ -228,7 +217,7 @@ class AppendBlockEncoder:
 
     def tick(self, now_ms: float) -> list[Buffer]:
         """Closes the block and flushes pending appends if a timer has expired by `now_ms`, else returns []."""
-        self._flush_required = False
+        self.flush_required = False
         deadline = self.deadline()
         return self.flush() if deadline is not None and now_ms >= deadline else []
 
@@ -237,12 +226,12 @@ class AppendBlockEncoder:
         out: list[Buffer] = []
         self._break(out)
         self._flush_all(out)
-        self._flush_required = True
+        self.flush_required = True
         return out
 
     def remove(self, segment: str, writer_id: UUID) -> list[Buffer]:
         """Removes a writer, after flushing if it has unsent appends. An unknown writer is a no-op."""
-        self._flush_required = False
+        self.flush_required = False
         session = self._sessions.pop((writer_id.int, segment), None)
         return self.flush() if session is not None and session.event_count else []
 
@@ -290,13 +279,19 @@ class AppendBlockEncoder:
         return _BLOCK.size + session.pending_bytes + size <= self._max_frame_bytes
 
     def _begin(
-        self, session: _Session, data: Buffer, size: int, sizing: BlockSizing | None, now_ms: float, out: list[Buffer]
+        self,
+        session: _Session,
+        data: Buffer,
+        size: int,
+        sizing: BlockSizeTracker | None,
+        now_ms: float,
+        out: list[Buffer],
     ) -> None:
         wanted = sizing.block_size() if sizing is not None else 0
         wanted = min(wanted, self._max_frame_bytes - _BLOCK.size - _HEADER.size)
         if sizing is None or wanted <= size:
             session.whole([data], out)
-            self._flush_required = True
+            self.flush_required = True
             return
         # The last frame in the block, padding or a partial event, needs room for its header.
         length = _BLOCK_FIELDS + wanted + _HEADER.size
@@ -318,7 +313,7 @@ class AppendBlockEncoder:
         session.end(whole, view[left:], out)
         self._close_block()
         self._flush_all(out)
-        self._flush_required = True
+        self.flush_required = True
 
     def _break(self, out: list[Buffer]) -> None:
         session = self._owner

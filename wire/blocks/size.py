@@ -10,8 +10,8 @@ backwards counts as standing still. Nothing is refused: a tracker only advises.
 Follows `AppendBatchSizeTrackerImpl` and `ExponentialMovingAverage` (Pravega's client) with its settings as shipped.
 """
 
-from math import copysign, sqrt
-from typing import Final, Protocol
+from math import sqrt
+from typing import Final
 
 BATCH_MS: Final = 20.0
 MAX_BLOCK_BYTES: Final = 2 * 256 * 1024 - 1024
@@ -19,51 +19,19 @@ MAX_BLOCK_BYTES: Final = 2 * 256 * 1024 - 1024
 _OUTSTANDING_FRACTION: Final = 0.5
 
 
-class BlockSizing(Protocol):
-    """The block sizing policy of one flow, used by `AppendBlockEncoder`."""
-
-    @property
-    def timeout_ms(self) -> float:
-        """Maximum time that a block may stay open."""
-        ...
-
-    def record_append(self, event_number: int, size: int, now_ms: float) -> None:
-        """Records that an append of `size` bytes is about to be sent."""
-        ...
-
-    def block_size(self) -> int:
-        """Returns the size of the next block in bytes; a block that its first append fills is never kept open."""
-        ...
-
-
-class FixedBlockSize:
-    """A constant size and timeout."""
-
-    def __init__(self, size: int, timeout_ms: float = BATCH_MS) -> None:
-        self._size = size
-        self.timeout_ms = timeout_ms
-
-    def record_append(self, event_number: int, size: int, now_ms: float) -> None:
-        """No-op."""
-
-    def block_size(self) -> int:
-        return self._size
-
-
 class BlockSizeTracker:
-    """Computes one flow's block sizes. now_ms: the time of creation; counts as the time of a previous append."""
+    """The block sizes of one flow, for `AppendBlockEncoder`. now_ms: time of creation; counts as that of an append."""
+
+    timeout_ms = BATCH_MS
+    """Maximum time that a block may stay open."""
 
     def __init__(self, now_ms: float) -> None:
         self._last_append = 0
         self._last_ack = 0
         self._last_ms = now_ms
-        self._size = _RootAverage(1024.0, 0.01)
+        self._root_size = _Average(sqrt(1024.0), 0.01)  # of roots: rare large appends have less effect
         self._gap_ms = _Average(10.0, 0.001)
         self._outstanding = _Average(20.0, 0.001)
-
-    @property
-    def timeout_ms(self) -> float:
-        return BATCH_MS
 
     @property
     def outstanding(self) -> int:
@@ -71,11 +39,12 @@ class BlockSizeTracker:
         return self._last_append - self._last_ack
 
     def record_append(self, event_number: int, size: int, now_ms: float) -> None:
+        """Records that an append of `size` bytes is about to be sent."""
         gap = max(now_ms - self._last_ms, 0.0)
         self._last_ms += gap
         self._last_append = event_number
         self._gap_ms.add(gap)
-        self._size.add(size)
+        self._root_size.add(sqrt(size))
 
     def record_ack(self, event_number: int) -> int:
         """Records that all events up to this number are stored; returns the number still outstanding."""
@@ -85,18 +54,17 @@ class BlockSizeTracker:
         return outstanding
 
     def block_size(self) -> int:
+        """Returns the size of the next block in bytes; a block that its first append fills is never kept open."""
         if self.outstanding <= 1:
             return 0
         gap = self._gap_ms.value
         most = max(1.0, BATCH_MS / gap) if gap > 0 else float("inf")
         appends = max(min(self._outstanding.value * _OUTSTANDING_FRACTION, most), 1.0)
-        return max(min(int(appends * self._size.value), MAX_BLOCK_BYTES), 0)
+        return min(int(appends * self._root_size.value**2), MAX_BLOCK_BYTES)
 
 
 class _Average:
     """An exponential moving average; weight: the weight of a new sample."""
-
-    __slots__ = ("_weight", "value")
 
     def __init__(self, initial: float, weight: float) -> None:
         self.value = initial
@@ -104,19 +72,3 @@ class _Average:
 
     def add(self, sample: float) -> None:
         self.value = sample * self._weight + (1.0 - self._weight) * self.value
-
-
-class _RootAverage:
-    """An exponential moving average of square roots, on which rare large samples have less effect."""
-
-    __slots__ = ("_roots",)
-
-    def __init__(self, initial: float, weight: float) -> None:
-        self._roots = _Average(sqrt(initial), weight)
-
-    @property
-    def value(self) -> float:
-        return self._roots.value * abs(self._roots.value)
-
-    def add(self, sample: float) -> None:
-        self._roots.add(copysign(sqrt(abs(sample)), sample))

@@ -3,7 +3,7 @@
 There are three equivalent codecs: "c" (`segstore.wire.codec.speed`, the default where its extension is built), "python"
 (`segstore.wire.codec.generate.compiler`) and "construct" (the schema itself, for comparison). The environment variable
 SEGSTORE_CODEC selects one for the process, the argument `codec` for one call. The code here is the codec in Python:
-with C, `decode`, `encode` and `encode_parts` are called with the input that C declines.
+with C, it gets the input that C declines, and calls that name a codec.
 
 Functions are generated on first use. Input that they refuse is parsed again through the schema, which raises the error
 with field and offset; so each error has a single source.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
@@ -75,43 +75,10 @@ def or_in_c(function: F) -> F:
 # --- decoding ---------------------------------------------------------------------------------------------------
 
 
-class Decoders(dict[int, Any]):
-    """Type code → `decode(view, start, end)`, created on first use. Raises KeyError for an unknown code.
-
-    In the codec "c", a function asks C and then the function of the codec "python".
-
-    most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
-    """
-
-    def __init__(self, codec: Codec, most_elements: int | None = None) -> None:
-        super().__init__()
-        self.codec = codec
-        self.most_elements = most_elements
-        self.behind = Decoders("python", most_elements) if codec == "c" else None
-
-    def __missing__(self, code: int) -> Callable[[memoryview, int, int], Command]:
-        if code == EVENT:
-            raise KeyError(code)
-        cls = COMMANDS[code]
-        made: Callable[..., Command]
-        if self.codec == "construct":
-            made = partial(self.by_schema, cls)
-        elif self.behind is not None and SPEED is not None:
-            made = SPEED.decoder(code, self.behind, self.most_elements)
-        else:
-            made = compiler.make_decoder(cls, self.most_elements)
-        self[code] = made
-        return made
-
-    def by_schema(self, cls: type[Command], view: memoryview, start: int, end: int) -> Command:
-        """Decodes a body through the schema, which raises a precise error."""
-        return schema.parse(cls, BodyStream(view[start:end], self.most_elements))
-
-
 @cache
-def decoders_of(codec: Codec, most_elements: int | None) -> Decoders:
-    """Returns the decoders of a codec; equal arguments share them."""
-    return Decoders(codec, most_elements)
+def decoder_of(code: int, most_elements: int | None) -> Callable[[memoryview, int, int], Command]:
+    """Returns the generated decoder of a command's body, compiled on first use."""
+    return compiler.make_decoder(COMMANDS[code], most_elements)
 
 
 @or_in_c
@@ -130,17 +97,18 @@ def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None
     code, length = _read_header(view)
     if length != view.nbytes - HEADER_BYTES:
         raise _length_error(code, length, view.nbytes - HEADER_BYTES)
-    decoders = decoders_of(DEFAULT_CODEC if codec is None else checked_codec(codec), None)
-    return decode_body(decoders, view, code, HEADER_BYTES, view.nbytes, unknown)
+    used = DEFAULT_CODEC if codec is None else checked_codec(codec)
+    return decode_body(view, code, HEADER_BYTES, view.nbytes, unknown, used, None)
 
 
 def decode_body(
-    decoders: Decoders, view: memoryview, code: int, start: int, end: int, unknown: UnknownPolicy
+    view: memoryview, code: int, start: int, end: int, unknown: UnknownPolicy, codec: Codec, most_elements: int | None
 ) -> Command:
-    """Decodes the body between `start` and `end` of a view of bytes. Raises WireError."""
-    try:
-        decoder = decoders[code]
-    except KeyError:
+    """Decodes the body between `start` and `end` of a view of bytes. Raises WireError.
+
+    most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
+    """
+    if code == EVENT or code not in COMMANDS:
         if unknown == "keep":
             return Unknown(code, view[start:end])
         raise UnknownCommand(
@@ -148,12 +116,13 @@ def decode_body(
             code=code,
             offset=0,
             actual=code,
-        ) from None
-    try:
-        command: Command = decoder(view, start, end)
-    except REFUSALS:
-        return decoders.by_schema(COMMANDS[code], view, start, end)
-    return command
+        )
+    if codec != "construct":
+        try:
+            return decoder_of(code, most_elements)(view, start, end)
+        except REFUSALS:
+            pass  # the schema raises a precise error
+    return schema.parse(COMMANDS[code], BodyStream(view[start:end], most_elements))
 
 
 def _length_error(code: int, length: int, present: int) -> WireError:
@@ -169,22 +138,7 @@ def _length_error(code: int, length: int, present: int) -> WireError:
 # --- encoding ---------------------------------------------------------------------------------------------------
 
 
-class _Encoders(dict[type[Command], Any]):
-    """Command class → the function that encodes it; generated on first use."""
-
-    def __init__(
-        self, make: Callable[[type[Command]], Callable[[Any], Any]], unknown: Callable[[Unknown], Any]
-    ) -> None:
-        super().__init__()
-        self.make = make
-        self.unknown = unknown
-
-    def __missing__(self, cls: type[Any]) -> Callable[[Any], Any]:
-        if not issubclass(cls, Command) or cls is Command:
-            raise TypeError(f"encode takes a command, not {cls.__name__}")
-        made = self.unknown if cls is Unknown else self.make(cls)
-        self[cls] = made
-        return made
+_encoder_of: Final = cache(compiler.make_encoder)
 
 
 @or_in_c
@@ -193,13 +147,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
 
     Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
     """
-    encoder: Callable[[Any], bytes] = _ENCODERS[DEFAULT_CODEC if codec is None else checked_codec(codec)][type(command)]
-    try:
-        return encoder(command)
-    except TooLong as refused:
-        raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
-    except REFUSALS:
-        return _build(command)
+    return b"".join(_encoded(command, codec))
 
 
 @or_in_c
@@ -209,9 +157,19 @@ def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     Payloads are the caller's own buffers, not copies: they must not change until written. ("construct" builds the frame
     in one piece.) Raises as `encode`.
     """
-    encoder = _PARTS[DEFAULT_CODEC if codec is None else checked_codec(codec)][type(command)]
+    return _encoded(command, codec)
+
+
+def _encoded(command: Command, codec: Codec | None) -> list[Buffer]:
+    if not isinstance(command, Command):
+        raise TypeError(f"encode takes a command, not {type(command).__name__}")
+    used = DEFAULT_CODEC if codec is None else checked_codec(codec)
+    if isinstance(command, Unknown):
+        return _unknown_parts(command)
+    if used == "construct":
+        return [_build(command)]
     try:
-        parts: list[Buffer] = encoder(command)
+        parts: list[Buffer] = _encoder_of(type(command))(command)
     except TooLong as refused:
         raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
     except REFUSALS:
@@ -245,21 +203,3 @@ def _too_large(command: Command, size: int) -> FrameTooLarge:
         limit=MAX_FRAME_BYTES,
         actual=size,
     )
-
-
-def _unknown_frame(command: Unknown) -> bytes:
-    return b"".join(_unknown_parts(command))
-
-
-_ENCODERS: Final[dict[Codec, _Encoders]] = {
-    "python": _Encoders(compiler.make_encoder, _unknown_frame),
-    "construct": _Encoders(lambda _: _build, _unknown_frame),
-}
-_PARTS: Final[dict[Codec, _Encoders]] = {
-    "python": _Encoders(compiler.make_parts_encoder, _unknown_parts),
-    "construct": _Encoders(lambda _: lambda command: [_build(command)], _unknown_parts),
-}
-if SPEED is not None:
-    _in_c, _parts_in_c = SPEED.encoder(_ENCODERS["python"]), SPEED.parts_encoder(_PARTS["python"])
-    _ENCODERS["c"] = _Encoders(lambda _: _in_c, _unknown_frame)
-    _PARTS["c"] = _Encoders(lambda _: _parts_in_c, _unknown_parts)

@@ -21,8 +21,6 @@ class FrameMemory:
     longer_than: shorter frames get no area.
     """
 
-    __slots__ = ("_kept", "_longer_than")
-
     def __init__(self, longer_than: int) -> None:
         self._longer_than = longer_than
         self._kept: deque[bytearray] = deque(maxlen=_KEPT)

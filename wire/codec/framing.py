@@ -17,7 +17,7 @@ from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.wire.codec.codec import DEFAULT_CODEC, HEADER_BYTES, SPEED, checked_codec, decode_body, decoders_of
+from segstore.wire.codec.codec import DEFAULT_CODEC, HEADER_BYTES, SPEED, checked_codec, decode_body
 from segstore.wire.codec.joining import joining_of
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, DataAppended
 from segstore.wire.errors import FrameTooLarge, WireError
@@ -128,11 +128,6 @@ class FrameDecoder:
         taken: number of frames that the last feed took, a whole append counted as one frame.
     """
 
-    __slots__ = (
-        *("_decoders", "_failed", "_frames", "_long", "_max_body", "_memory", "_need", "_pending", "_unknown"),
-        *("has_part", "max_frame_bytes", "position", "room", "taken"),
-    )
-
     def __init__(
         self,
         *,
@@ -147,9 +142,9 @@ class FrameDecoder:
         self.max_frame_bytes = max_frame_bytes
         self._max_body = max_frame_bytes - HEADER_BYTES
         self._unknown: UnknownPolicy = unknown
-        used = DEFAULT_CODEC if codec is None else checked_codec(codec)
-        self._frames = _loop(used, joined, acks_in_rows, most_elements)
-        self._decoders = decoders_of(used, most_elements)
+        self._codec = DEFAULT_CODEC if codec is None else checked_codec(codec)
+        self._most_elements = most_elements
+        self._frames = _loop(self._codec, joined, acks_in_rows, most_elements)
         self._pending = bytearray()
         self._need = HEADER_BYTES  # bytes that `pending` must reach before there is anything to do
         self._memory = memory
@@ -254,7 +249,7 @@ class FrameDecoder:
             self._long, self.room = frame, frame[len(part) :]
 
     def _decode(self, view: memoryview, code: int, start: int, end: int) -> Command:
-        return decode_body(self._decoders, view, code, start, end, self._unknown)
+        return decode_body(view, code, start, end, self._unknown, self._codec, self._most_elements)
 
     def _complete(self, view: memoryview, start: int, end: int, out: list[Any]) -> int:
         """Copies bytes to the incomplete frame and decodes it when it is whole; returns where its bytes end."""

@@ -35,8 +35,6 @@ class OlderFrameDecoder(FrameDecoder):
     strict: bytes of unknown fields are an error, as they were in versions 5 to 8.
     """
 
-    __slots__ = ("_behind", "_most_elements", "_strict", "_version")
-
     def __init__(
         self,
         version: int,
@@ -45,8 +43,8 @@ class OlderFrameDecoder(FrameDecoder):
         strict: bool = False,
         most_elements: int | None = None,
     ) -> None:
-        super().__init__(max_frame_bytes=min(max_frame_bytes, longest_frame_in(version)), codec="construct")
-        self._most_elements = most_elements
+        limit = min(max_frame_bytes, longest_frame_in(version))
+        super().__init__(max_frame_bytes=limit, codec="construct", most_elements=most_elements)
         self._version = version
         self._strict = strict and version <= _LAST_TO_READ_ON
         self._behind: WireError | None = None

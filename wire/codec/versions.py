@@ -1,7 +1,7 @@
 """Older wire versions: the commands and fields that each knew, and how each wrote and read frames.
 
 Everything derives from two tables, `COMMANDS_SINCE` and `FIELDS_SINCE`: a body in an older version is the current
-schema without newer fields. Fields whose meaning changed are handled by name, in `_before_8` and `_prefix_filter`.
+schema without newer fields. Fields whose meaning changed are handled by name, in `_older_wire`.
 
 A version means the newest release that announced it; versions 7, 12 and 13 were never released and mean the last commit
 before the next version. Version 17 is the current schema. Versions before 5 are not supported.
@@ -112,7 +112,7 @@ FIELDS_SINCE: Final[dict[tuple[type[WireStruct], str], int]] = {
     (errors.OperationUnsupported, "server_stack_trace"): 6,
     (errors.AuthTokenCheckFailed, "server_stack_trace"): 6,
     (table.TableIteratorArgs, "continuation_token"): 7,  # with the commands themselves
-    (append.AppendBlockEnd, "request_id"): 8,  # before, eight bytes without a meaning: see `_before_8`
+    (append.AppendBlockEnd, "request_id"): 8,  # before, eight bytes without a meaning
     (append.ConditionalAppend, "request_id"): 8,
     (append.ConditionalCheckFailed, "request_id"): 8,
     (append.DataAppended, "request_id"): 8,
@@ -144,9 +144,6 @@ _WITHOUT_REQUEST_ID: Final[dict[type[Command], str]] = {
     segment.ReadSegment: "offset",
 }
 """Before 8, replies identified these by another field (8cb8cd408b "Factor out raw client"), which is read as the id."""
-
-LeftOver = int
-"""Number of bytes of a body that the version did not read."""
 
 
 class _NotYet(construct.Construct):  # type: ignore[misc]  # construct has no stubs
@@ -234,8 +231,8 @@ def parts_encoder(version: int) -> Callable[[Command], list[Buffer]]:
     return lambda command: [encode_as(command, version)]
 
 
-def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Command, LeftOver]:
-    """Reads a body as the version did: newer fields have their defaults, and their bytes are left over.
+def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Command, int]:
+    """Reads a body as the version did: newer fields have their defaults. Returns the number of unread bytes, too.
 
     Raises WireError: UnknownCommand for a code that the version did not have; ValueError for an unsupported version.
     """
@@ -264,26 +261,17 @@ def _older(cls: type[WireStruct], parts: tuple[Part, ...], version: int) -> tupl
 
 def _older_wire(cls: type[WireStruct], part: Part, version: int) -> Any:
     name, wire = part.names[0], part.wire
+    # The last eight bytes of a block end were required before they became a request id.
     if cls is append.AppendBlockEnd and name == "request_id" and version < 8:
-        return _before_8(wire)
+        return _Meaningless(wire.default)
     if cls is table.TableIteratorArgs and name == "prefix_filter" and 10 <= version < 12:
-        return _prefix_filter()
+        return types.Blob(optional=True)  # versions 10 and 11 wrote it, later versions leave it empty
     if FIELDS_SINCE.get((cls, name), 0) > version:
         return _NotYet(b"" if isinstance(wire, types.Blob) else wire.default)
     if isinstance(wire, Nested):
         inner = _older(wire.record, wire.parts, version)
         return wire if inner == wire.parts else Nested(wire.record, inner)
     return wire
-
-
-def _before_8(wire: types.Tail) -> _Meaningless:
-    """The last eight bytes of a block end, which had no meaning before they became a request id but were required."""
-    return _Meaningless(wire.default)
-
-
-def _prefix_filter() -> types.Blob:
-    """The prefix filter, which versions 10 and 11 wrote and later versions leave empty."""
-    return types.Blob(optional=True)
 
 
 def _checked(version: int) -> int:

@@ -2,7 +2,7 @@
 
 from segstore.wire.inspect.describe import describe, lines, summary
 from segstore.wire.inspect.differing import Place, differing_places, excerpts
-from segstore.wire.inspect.dissector import dissector, filter_name
+from segstore.wire.inspect.dissector import dissector
 from segstore.wire.inspect.jsonl import command_named, from_line, to_line
 from segstore.wire.inspect.payloads import (
     MOST_SEARCHED,
@@ -11,7 +11,6 @@ from segstore.wire.inspect.payloads import (
     PayloadPart,
     has_payload,
     payload_parts,
-    payload_text,
     readable,
 )
 from segstore.wire.inspect.reading import Form, Piece, Unreadable, pieces, recognise, to_text
@@ -30,12 +29,10 @@ __all__ = [
     "differing_places",
     "dissector",
     "excerpts",
-    "filter_name",
     "from_line",
     "has_payload",
     "lines",
     "payload_parts",
-    "payload_text",
     "pieces",
     "readable",
     "recognise",

@@ -24,7 +24,7 @@ from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.inspect.payloads import payload_text
 from segstore.wire.printable import printable
-from segstore.wire.schema import COMMANDS, Command, Elements, Unknown, WireStruct, decode_mutf8
+from segstore.wire.schema import COMMANDS, Command, Unknown, WireStruct, decode_mutf8
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class _Walk:
 def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
-    return list(value) if isinstance(value, (tuple, Elements)) else value
+    return list(value) if isinstance(value, tuple) else value
 
 
 def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description:
@@ -354,7 +354,7 @@ def _short(value: Any, full: bool) -> str:
             return "{" + _fields(value, full) + "}"
         case bytes() | bytearray() | memoryview():
             return payload_text(value, full=full)
-        case tuple() | list() | Elements():
+        case tuple() | list():
             shown = value if full else islice(value, 4)
             more = "" if full or len(value) <= 4 else f" … {len(value)} in all"
             return f"[{' '.join(_short(each, full) for each in shown)}{more}]"

@@ -29,11 +29,6 @@ _MARK: Final = "--@commands@"
 _MASK: Final = 0xFFFFFFFF
 
 
-def filter_name(type_name: str, path: str) -> str:
-    """The display filter of a field; `path` as in `Command.to_dict`, without indices."""
-    return f"segstore.{type_name.lower()}.{path}"
-
-
 def dissector(*, port: int) -> str:
     """Returns the source of the dissector. port: the stores' port, for connections whose start was not captured."""
     template = (get_data(__package__, "dissector.lua") or b"").decode()

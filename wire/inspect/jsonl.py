@@ -7,7 +7,7 @@ Unknown commands or keys and invalid fields raise a BadField that names them.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import BadField
@@ -53,7 +53,10 @@ def from_line(line: str) -> Command:
     if not isinstance(fields, dict):
         raise BadField(f"an object is needed, not {type(fields).__name__}", field="fields", actual=fields)
     if name == Unknown.type_name:
-        return _unknown(fields, code)
+        unknown = Unknown.from_dict(fields)
+        if code not in (None, unknown.code):
+            raise BadField(f"type_code is {unknown.code}, not {code!r}", field="code", limit=unknown.code, actual=code)
+        return unknown
     if name is not None:
         cls = command_named(name)
         if code is not None and code != cls.code:
@@ -63,17 +66,3 @@ def from_line(line: str) -> Command:
     else:
         raise BadField(f"no command has the code {code!r}", field="code", actual=code)
     return cls.from_dict(fields)
-
-
-def _unknown(fields: dict[str, Any], code: Any) -> Unknown:
-    if set(fields) != {"type_code", "data"}:
-        raise BadField("the fields of UNKNOWN are type_code and data", field="fields", actual=sorted(map(str, fields)))
-    number = fields["type_code"]
-    if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
-        raise BadField(f"{number!r} is not an int32", field="fields.type_code", actual=number)
-    if code is not None and code != number:
-        raise BadField(f"type_code is {number}, not {code!r}", field="code", limit=number, actual=code)
-    try:
-        return Unknown(number, bytes.fromhex(fields["data"]))
-    except (TypeError, ValueError) as cause:
-        raise BadField(f"not hex: {cause}", field="fields.data") from cause

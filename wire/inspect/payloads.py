@@ -19,7 +19,6 @@ import msgspec
 from segstore.wire.codec import HEADER_BYTES
 from segstore.wire.commands import Event, Padding, PartialEvent
 from segstore.wire.printable import printable
-from segstore.wire.schema import Elements
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def _nested(item: Any) -> Iterator[Buffer]:
     """Yields the fields `data` within fields of a command, for example of keys and values."""
     for name in item.__struct_fields__ if isinstance(item, msgspec.Struct) else ():
         value = getattr(item, name)
-        for each in value if isinstance(value, (tuple, list, Elements)) else (value,):
+        for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, msgspec.Struct):
                 data = getattr(each, "data", None)
                 if data is not None:

@@ -106,24 +106,8 @@ class _Decoder:
         items = number if kind == _ARRAY else 2 * number
         if items > len(self.data) - self.at:
             raise ValueError(f"{items} items expected at {start}, only {len(self.data) - self.at} bytes left")
-        got = self._items(items, depth + 1)
+        got = [self.value(depth + 1) for _ in range(items)]
         return got if kind == _ARRAY else Pairs(zip(got[::2], got[1::2], strict=True))
-
-    def _items(self, count: int, depth: int) -> list[Any]:
-        """Decodes array items, with a fast path for the arrays of small numbers that hold the bytes of values."""
-        got: list[Any] = []
-        data, last = self.data, len(self.data) - 1
-        while len(got) < count:
-            at = self.at
-            if at < last and data[at] == 24:
-                got.append(data[at + 1])
-                self.at = at + 2
-            elif at <= last and data[at] < 24:
-                got.append(data[at])
-                self.at = at + 1
-            else:
-                got.append(self.value(depth))
-        return got
 
 
 def cbor_decode(data: bytes) -> Any:
@@ -155,13 +139,8 @@ def decode_key(data: bytes) -> tuple[str, str | None]:
     return rest[:size].decode(), rest[size + 1 :].decode() if rest[size:] else None
 
 
-_OCTETS: Final = [cbor_encode(each) for each in range(256)]
-
-
 def encode_value(kind: str, data: bytes) -> bytes:
-    """Equivalent to `cbor_encode({"type_id": kind, "data": list(data)})`."""
-    head = _head(_MAP, 2) + cbor_encode("type_id") + cbor_encode(kind) + cbor_encode("data")
-    return head + _head(_ARRAY, len(data)) + b"".join([_OCTETS[each] for each in data])
+    return cbor_encode({"type_id": kind, "data": list(data)})
 
 
 VERSION_VALUE: Final = encode_value("blob", b"\0")

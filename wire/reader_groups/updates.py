@@ -153,10 +153,6 @@ def _completed(update: SegmentCompleted) -> list[Output]:
     return [first, second]
 
 
-def _of_checkpoint(update: CheckpointReader) -> list[Output]:
-    return [Output().text(update.checkpoint).text(update.reader).offsets(update.positions)]
-
-
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., list[Output]]]]] = {
     InitialState: (0, _initial),
     AddReader: (2, lambda update: [Output().text(update.reader)]),
@@ -165,7 +161,10 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., list[Output]]]]] = {
     AcquireSegment: (5, lambda update: [Output().text(update.reader).text(update.segment)]),
     UpdateDistance: (6, _distance),
     SegmentCompleted: (7, _completed),
-    CheckpointReader: (8, _of_checkpoint),
+    CheckpointReader: (
+        8,
+        lambda update: [Output().text(update.checkpoint).text(update.reader).offsets(update.positions)],
+    ),
     CreateCheckpoint: (9, lambda update: [Output().text(update.checkpoint)]),
     ClearCheckpointsBefore: (10, lambda update: [Output().text(update.checkpoint)]),
     CheckpointPublished: (11, lambda update: [Output().flag(update.published)]),

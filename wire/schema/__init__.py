@@ -1,7 +1,6 @@
 """Field types, command declarations, and the intermediate form that codecs are generated from."""
 
-from segstore.wire.schema.elements import EAGER_ELEMENTS, Elements
-from segstore.wire.schema.modified_utf8 import decode_mutf8, encode_mutf8, pass_texts, utf16, well_formed
+from segstore.wire.schema.modified_utf8 import decode_mutf8, encode_mutf8, utf16
 from segstore.wire.schema.record import Nested, Part, WireStruct
 from segstore.wire.schema.schema import (
     COMMANDS,
@@ -23,14 +22,12 @@ from segstore.wire.schema.types import MAX_FRAME_BYTES, BodyStream, Buffer
 
 __all__ = [
     "COMMANDS",
-    "EAGER_ELEMENTS",
     "MAX_FRAME_BYTES",
     "WITH_PREVIOUS",
     "BodyStream",
     "Buffer",
     "Command",
     "Data",
-    "Elements",
     "Flag",
     "Id",
     "Int8",
@@ -45,8 +42,6 @@ __all__ = [
     "command",
     "decode_mutf8",
     "encode_mutf8",
-    "pass_texts",
     "record",
     "utf16",
-    "well_formed",
 ]

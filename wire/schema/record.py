@@ -13,7 +13,6 @@ import msgspec
 
 from segstore.wire.errors import BadField
 from segstore.wire.schema import types
-from segstore.wire.schema.elements import Elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,13 +94,11 @@ class Rows(construct.Construct):  # type: ignore[misc]
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Sequence[Any], ...]:
         rows = self.counted._parse(stream, context, path)
-        if isinstance(rows, Elements):
-            return tuple(rows.column(index) for index in range(len(self.columns)))
         return tuple(zip(*rows, strict=True)) if rows else tuple(() for _ in self.columns)
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         for index, column in enumerate(obj):
-            if not isinstance(column, (tuple, list, Elements)):
+            if not isinstance(column, (tuple, list)):
                 field = types.dotted(f"{path} -> #{index}")
                 raise BadField(f"a tuple is needed, not {type(column).__name__}", field=field, actual=column)
         if len({len(column) for column in obj}) != 1:

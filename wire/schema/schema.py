@@ -26,7 +26,6 @@ import construct
 
 from segstore.wire.errors import BadField, WireError
 from segstore.wire.schema import types
-from segstore.wire.schema.elements import Elements
 from segstore.wire.schema.plain import from_plain, to_plain
 from segstore.wire.schema.record import Nested, Part, R, Rows, WireStruct, fields_of, struct_of, value_of
 from segstore.wire.schema.types import BodyStream, Buffer
@@ -221,6 +220,6 @@ def _at(value: Any, path: str) -> Any:
     for name in path.split("."):
         name, _, index = name.partition("[")
         value = getattr(value, name, None)
-        if index and isinstance(value, (tuple, list, Elements)):
+        if index and isinstance(value, (tuple, list)):
             value = value[int(index.rstrip("]"))]
     return value

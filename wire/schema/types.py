@@ -15,15 +15,14 @@ import enum
 import io
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import construct
 from construct import Int8sb, Int16ub, Int32sb, Int64sb
 
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
-from segstore.wire.schema.elements import EAGER_ELEMENTS, Elements
-from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, pass_texts, well_formed
+from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, well_formed
 
 MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 """The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
@@ -61,11 +60,8 @@ class BodyStream:
     def tell(self) -> int:
         return self._at
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence != io.SEEK_SET:
-            raise ValueError("a body is only ever sought from its start")
+    def seek(self, offset: int) -> None:
         self._at = offset
-        return offset
 
     def read(self, size: int = -1) -> bytes:
         """Returns a copy of the next bytes, fewer at the end."""
@@ -398,7 +394,7 @@ def _sized_extent(body: memoryview, at: int, trailer: int) -> int:
 
 
 class Counted(construct.Construct):  # type: ignore[misc]
-    """int32 count, then as many elements. Value: a tuple, or `Elements` for a long list.
+    """int32 count, then as many elements. Value: a tuple.
 
     A count is refused before anything is allocated if even the smallest elements would exceed the remaining bytes.
     element: has `wires`, or is a fixed field or a text.
@@ -411,7 +407,7 @@ class Counted(construct.Construct):  # type: ignore[misc]
         self.smallest = smallest
         self.negative_is_empty = negative_is_empty
 
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> Sequence[Any]:
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Any, ...]:
         count = _length(stream, context, path)
         if count < 0 and self.negative_is_empty:
             return ()
@@ -432,31 +428,13 @@ class Counted(construct.Construct):  # type: ignore[misc]
                 limit=stream.most_elements,
                 actual=count,
             )
-        if count > EAGER_ELEMENTS:
-            return self._long(stream, context, path, count)
+        self._check(stream, context, path, count)
         return tuple(self.element._parse(stream, context, f"{path}[{index}]") for index in range(count))
 
-    def _long(self, stream: BodyStream, context: Any, path: str, count: int) -> Elements[Any]:
-        body, start = stream.view, stream.tell()
-        self._pass_over(body, stream, context, path, count)
-
-        def walk() -> Iterator[tuple[Any, int]]:
-            again = BodyStream(body)
-            again.seek(start)
-            for index in range(count):
-                yield self.element._parse(again, context, f"{path}[{index}]"), again.tell()
-
-        return Elements(walk, count, stream.tell())
-
-    def _pass_over(self, body: memoryview, stream: BodyStream, context: Any, path: str, count: int) -> None:
-        """Moves the stream past the list; an element that the fast path refuses is parsed, for a precise error."""
-        if self.element is JavaUTF:
-            passed, at = pass_texts(body, stream.tell(), len(body), count)
-            stream.seek(at)
-            if passed < count:
-                self.element._parse(stream, context, f"{path}[{passed}]")
-            return
-        extent, at = extent_of(self.element), stream.tell()
+    def _check(self, stream: BodyStream, context: Any, path: str, count: int) -> None:
+        """Raises the error of the first bad element, before any element is made: a frame may hold millions."""
+        body, start, extent = stream.view, stream.tell(), extent_of(self.element)
+        at = start
         for index in range(count):
             try:
                 end = extent(body, at)
@@ -467,10 +445,10 @@ class Counted(construct.Construct):  # type: ignore[misc]
                 self.element._parse(stream, context, f"{path}[{index}]")
                 end = stream.tell()
             at = end
-        stream.seek(at)
+        stream.seek(start)
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        if not isinstance(obj, (tuple, list, Elements)):
+        if not isinstance(obj, (tuple, list)):
             raise BadField(f"a tuple is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
         stream.write(len(obj).to_bytes(4, "big"))
         for index, element in enumerate(obj):

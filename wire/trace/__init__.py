@@ -2,8 +2,8 @@
 
 A trace has two forms, which convert to each other without loss. The capture (`.wtrace`) is for machines: its blocks are
 appended while traffic runs and can be read after a crash. `TraceWriter` makes it from streams, `RecordWriter` from
-records; `read_blocks` reads it. The fixture (`.jsonl`,
-`segstore.wire.trace.fixture`) is for people: one record per line, with named fields.
+records; `read_blocks` reads it. The fixture (`.jsonl`, `segstore.wire.trace.fixture`) is for people: one record per
+line, with named fields.
 
 Frames are kept as bytes, so a trace does not depend on the codec. Partial frames, bytes that form no frame, and the
 start and end of connections are records too. There is no I/O and no clock: the caller opens files, writes the returned

@@ -149,10 +149,6 @@ class BlockHeader(NamedTuple):
         return HEADER_BYTES + padded(self.stored)
 
     @property
-    def compressed(self) -> bool:
-        return bool(self.flags & _COMPRESSED)
-
-    @property
     def sampled(self) -> bool:
         return bool(self.flags & _SAMPLED)
 
@@ -173,8 +169,6 @@ class Columns:
     `Record`s with copies of the bytes.
     """
 
-    __slots__ = ("connection", "data", "direction", "end", "kind", "ts_ns")
-
     def __init__(self, body: bytes, count: int) -> None:
         """Takes the raw body of a records block of the current version. Raises DamagedBlock."""
         view = memoryview(body)
@@ -182,9 +176,9 @@ class Columns:
         start = padded(_COLUMN_BYTES * count)
         if start > len(view):
             raise DamagedBlock(f"{count} records need {start} bytes of columns but the body has {len(view)}")
-        self.ts_ns = _int64(view[:numbers])
-        self.connection = _int64(view[numbers : 2 * numbers])
-        self.end = _int64(view[2 * numbers : 3 * numbers])
+        self.ts_ns = _converted(view[:numbers]).cast("q")
+        self.connection = _converted(view[numbers : 2 * numbers]).cast("q")
+        self.end = _converted(view[2 * numbers : 3 * numbers]).cast("q")
         self.direction = view[3 * numbers : 3 * numbers + count]
         self.kind = view[3 * numbers + count : 3 * numbers + 2 * count]
         self.data = view[start:]
@@ -216,12 +210,13 @@ class Columns:
             start = end
 
 
-def _int64(view: memoryview) -> memoryview:
-    if sys.byteorder == "big":
-        swapped = array("q", bytes(view))
-        swapped.byteswap()
-        return memoryview(swapped)
-    return view.cast("q")
+def _converted(column: Buffer) -> memoryview:
+    """Converts int64 between little-endian and this machine's byte order."""
+    if sys.byteorder == "little":
+        return memoryview(column)
+    swapped = array("q", bytes(column))
+    swapped.byteswap()
+    return memoryview(swapped).cast("B")
 
 
 class TraceRows(NamedTuple):
@@ -249,7 +244,7 @@ class TraceRows(NamedTuple):
         """Writes them into the columns of a block with this number of records, from `row` on."""
         for index, numbers in enumerate((self.ts_ns, self.connections, self.ends)):
             at = 8 * (index * records + row)
-            columns[at : at + len(numbers)] = _little(numbers)
+            columns[at : at + len(numbers)] = _converted(numbers)
         for index, each in enumerate((self.directions, self.kinds)):
             at = (24 + index) * records + row
             columns[at : at + len(each)] = each
@@ -328,14 +323,6 @@ class Pending(NamedTuple):
 
 def _sample(data: Buffer) -> bytes:
     return bytes(memoryview(data)[::_SAMPLE_STEP])
-
-
-def _little(column: bytes) -> bytes:
-    if sys.byteorder == "big":
-        swapped = array("q", column)
-        swapped.byteswap()
-        return swapped.tobytes()
-    return column
 
 
 def _block(
@@ -472,7 +459,7 @@ def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
     body = bytes(buffer[start : start + header.stored])
     if _body_crc(body, header) != header.body_crc:
         raise DamagedBlock("the checksum of its body is wrong", offset=offset)
-    if header.compressed:
+    if header.flags & _COMPRESSED:
         body = _decompressed(body, header.raw, offset)
     if len(body) != header.raw:
         raise DamagedBlock(f"its body has {len(body)} bytes, not {header.raw}", offset=offset)

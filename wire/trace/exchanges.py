@@ -264,8 +264,7 @@ class Exchanges:
             if seen.awaits_reply:
                 waiting[id(seen)] = place, seen
                 continue
-            over: Iterable[Exchange] = seen.answers
-            for request in (*over, *seen.pending):
+            for request in (*seen.answers, *seen.pending):
                 if (pending := waiting.pop(id(request), None)) is not None:
                     yield pending
             yield place, seen

@@ -55,7 +55,7 @@ from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.calls import outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from segstore.wire.trace.calls import Call
 
@@ -169,30 +169,22 @@ def _called(subject: Subject) -> tuple[tuple[str, str], ...]:
     return () if subject.call is None else subject.call.streams
 
 
-def _type(subject: Subject) -> str | None:
-    return None if subject.call is not None else subject.type_name
-
-
-def _rpc(subject: Subject) -> str | None:
-    return None if subject.call is None else subject.call.rpc
-
-
 def _half(half: Callable[[int], int]) -> Callable[[Subject], int | None]:
-    def get(subject: Subject) -> int | None:
-        request_id = subject.request_id
-        return None if request_id is None else half(request_id)
-
-    return get
-
-
-def _writer(subject: Subject) -> str | None:
-    return None if subject.writer_id is None else str(subject.writer_id)
+    return lambda subject: None if subject.request_id is None else half(subject.request_id)
 
 
 _NAMES: Final = {
-    "type": _Name("type", _type, "the command, such as READ_SEGMENT or ReadSegment"),
+    "type": _Name(
+        "type",
+        lambda subject: subject.type_name if subject.call is None else None,
+        "the command, such as READ_SEGMENT or ReadSegment",
+    ),
     "kind": _Name("kind", operator.attrgetter("kind"), "frame or call; of a trace also open, close, bytes"),
-    "rpc": _Name("rpc", _rpc, "the method of a controller call, such as createStream"),
+    "rpc": _Name(
+        "rpc",
+        lambda subject: subject.call and subject.call.rpc,
+        "the method of a controller call, such as createStream",
+    ),
     "status": _Name(
         "status", operator.attrgetter("status"), "how a controller call ended: OK, UNAVAILABLE, STREAM_EXISTS …"
     ),
@@ -206,7 +198,7 @@ _NAMES: Final = {
     "flow": _Name("number", _half(flow_of), "upper half of the request id"),
     "sequence": _Name("number", _half(sequence_of), "lower half of the request id"),
     "request_id": _Name("number", operator.attrgetter("request_id"), "request id"),
-    "writer_id": _Name("uuid", _writer, "writer id"),
+    "writer_id": _Name("uuid", lambda subject: subject.writer_id and str(subject.writer_id), "writer id"),
     "connection": _Name("number", operator.attrgetter("connection"), "number of the connection"),
     "direction": _Name("direction", operator.attrgetter("direction"), "request (to the store) or reply"),
     "failure": _Name("flag", operator.attrgetter("failure"), "the reply says that the request or call failed"),
@@ -334,16 +326,13 @@ class _Parser:
         self.names: set[str] = set()
         self.types: set[str] = set()
         self.parts: list[tuple[str, Callable[[Subject], bool]]] = []
-        self.peeked = (-1, "")
 
     def peek(self) -> str:
         """Returns the next token, for errors: a word, an operator or a parenthesis; "" at the end."""
-        if self.peeked[0] != self.at:
-            blank = _BLANK.match(self.text, self.at)
-            self.at = blank.end() if blank else self.at
-            found = _NEXT.match(self.text, self.at)
-            self.peeked = (self.at, found.group() if found else self.text[self.at : self.at + 1])
-        return self.peeked[1]
+        blank = _BLANK.match(self.text, self.at)
+        self.at = blank.end() if blank else self.at
+        found = _NEXT.match(self.text, self.at)
+        return found.group() if found else self.text[self.at : self.at + 1]
 
     def fail(self, expected: str) -> NoReturn:
         found = self.peek()  # also skips blanks
@@ -423,7 +412,7 @@ class _Parser:
         if sort == "type" and chosen == "=":
             self.types.add(value)
         if sort == "texts":
-            return _among(get, value, negated=chosen == "!=")
+            return _matching(get, value.__eq__, negated=chosen == "!=", several=True)
         if sort == "size" and chosen == "<" and value == 0:
             return _never
         return _comparing(get, _ORDER[chosen], value)
@@ -591,14 +580,6 @@ def _comparing(get: Callable[[Any], Any], holds: Callable[[Any, Any], bool], val
     def compare(subject: Subject) -> bool:
         found = get(subject)
         return found is not None and holds(found, value)
-
-    return compare
-
-
-def _among(get: Callable[[Any], Iterable[str]], value: str, *, negated: bool) -> Callable[[Subject], bool]:
-    def compare(subject: Subject) -> bool:
-        found = get(subject)
-        return bool(found) and (value in found) != negated
 
     return compare
 

@@ -89,12 +89,6 @@ class RecordWriter:
     mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
     """
 
-    __slots__ = (
-        *("_connections", "_data", "_directions", "_ends", "_first_ns", "_frames_start", "_kinds", "_last_ns"),
-        *("_overhead", "_rows", "_runs", "_sample", "_size", "_sizes", "_ts"),
-        *("columns", "compress", "mark", "metadata"),
-    )
-
     def __init__(self, mark: bytes, metadata: Metadata, *, compress: bool = False) -> None:
         self.mark = mark
         self.metadata = metadata
@@ -213,12 +207,6 @@ class TraceWriter:
     calls. data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in pieces.
     The rest of `memory` after that data is free until the next `add`.
     """
-
-    __slots__ = (
-        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_more", "_most_held_bytes", "_part_start"),
-        *("_part_stop", "_records", "_redact", "_redact_codes", "_size", "_start_bytes", "_used", "_view", "_views"),
-        *("_waits", "block_bytes", "data_start", "flush_after_ns", "requests"),
-    )
 
     def __init__(
         self,

@@ -32,9 +32,10 @@ from segstore.wire import (
     StreamSegmentInfo,
     encode,
 )
-from segstore.wire.blocks import AppendBlockEncoder, FixedBlockSize
+from segstore.wire.blocks import AppendBlockEncoder
 from tests.client.segments import SEGMENT, content, make, setup_reply
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
+from tests.conformance.blocks import FixedBlockSize
 from tests.looped import looped
 from tests.server.support import Peer
 

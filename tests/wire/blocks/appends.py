@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder
 from segstore.wire.commands import SetupAppend
 from segstore.wire.schema import COMMANDS, Buffer, Command
 from tests.conformance import blocks
@@ -43,7 +43,7 @@ def set_up(*writers: UUID) -> AppendBlockDecoder:
 
 
 def ready(size: int | None, *writers: UUID, **options: Any) -> AppendBlockEncoder:
-    encoder = AppendBlockEncoder(None if size is None else lambda flow: FixedBlockSize(size), **options)
+    encoder = AppendBlockEncoder(None if size is None else lambda flow: blocks.FixedBlockSize(size), **options)
     for number, writer in enumerate(writers or (A,)):
         encoder.command(SetupAppend(number, writer, SEGMENTS[writer], ""))
     return encoder

@@ -125,7 +125,7 @@ def test_every_append_comes_back_in_order(
                 out += encoder.remove(SEGMENTS[facts[0]], facts[0])
             out += encoder.command(SetupAppend(1, facts[0], SEGMENTS[facts[0]], ""))
     out += encoder.flush()
-    assert encoder.pending_writers == 0
+    assert encoder.pending_bytes == 0
     assert not encoder.block_open
 
     frames, decoder = FrameDecoder(), AppendBlockDecoder()

@@ -133,12 +133,6 @@ def test_what_is_not_simply_the_next_append_stays_two_commands(
     assert fed(codec, encode(block), encode(end)) == ([block, end], 0)
 
 
-def test_without_writers_nothing_is_joined() -> None:
-    for codec in CODECS:
-        decoder = FrameDecoder(codec=codec, joined=WHOLE_APPENDS)
-        assert decoder.feed(encode(BLOCK) + encode(END)) == [BLOCK, END]
-
-
 def test_what_lies_behind_the_bytes_received_is_not_joined() -> None:
     frames, writers = encode(BLOCK) + encode(END), block_decoder().writers
     decoder = FrameDecoder(joined=WHOLE_APPENDS)

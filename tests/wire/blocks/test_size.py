@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.blocks import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, FixedBlockSize
+from segstore.wire.blocks import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker
 
 
 def busy(tracker: BlockSizeTracker, appends: int, size: int, gap_ms: float, outstanding: int) -> None:
@@ -110,10 +110,3 @@ def test_whatever_is_recorded_the_size_is_within_its_bounds(calls: list[tuple[bo
         else:
             tracker.record_ack(number)
         assert 0 <= tracker.block_size() <= MAX_BLOCK_BYTES
-
-
-def test_a_fixed_size_stays() -> None:
-    fixed = FixedBlockSize(100)
-    fixed.record_append(1, 10**6, 0.0)
-    assert (fixed.block_size(), fixed.timeout_ms) == (100, BATCH_MS)
-    assert FixedBlockSize(0, 5.0).timeout_ms == 5.0

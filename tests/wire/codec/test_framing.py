@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
@@ -34,11 +33,11 @@ from segstore.wire import (
     WireError,
     encode,
 )
-from segstore.wire.codec import CODECS, Codec, FrameMemory, codec_backend, framing
+from segstore.wire.codec import CODECS, Codec, FrameMemory, framing
 from segstore.wire.codec.generate import FrameRows
 from tests.looped import looped
 from tests.strategies import as_read, command_of, commands, framed, mutated
-from tests.wire.agreement import outcome, read_by_schema, refusal
+from tests.wire.agreement import read_by_schema, refusal
 
 EACH_CODEC = looped("codec", CODECS)
 PAYLOADS = (AppendBlock, AppendBlockEnd, DataAppended)
@@ -157,20 +156,6 @@ def test_a_broken_stream_gives_its_good_commands_then_its_error(
         assert decoder.buffered_bytes == 0
 
 
-@settings(max_examples=30)
-@given(st.sampled_from(OFTEN).flatmap(command_of), st.data())
-def test_commands_of_heavy_traffic_are_read_alike_however_they_are_cut(value: Command, data: st.DataObject) -> None:
-    body = encode(value)[HEADER_BYTES:]
-    cuts = range(len(body)) if len(body) < 150 else [data.draw(st.integers(0, len(body)))]
-    for cut in cuts:
-        # a good frame behind it, whose bytes a reader that runs over would take
-        stream = framed(value.code, body[:cut]) + encode(value) + body[cut:]
-        commands_before, error, _ = read_by_schema(stream[: 2 * HEADER_BYTES + cut + len(body)])
-        for kind in (bytes, memoryview):
-            found = outcome(partial(FrameDecoder().feed, kind(stream), 2 * HEADER_BYTES + cut + len(body)))
-            assert found == (("is", commands_before) if error is None else ("raises", *error))
-
-
 # Lengths -------------------------------------------------------------------------------------------------------------
 
 
@@ -214,16 +199,6 @@ def test_a_lower_limit_holds_for_every_command_and_counts_the_header(codec: Code
             FrameDecoder(max_frame_bytes=len(frame) - 1, codec=codec).feed(kind(piece))
         assert (caught.value.limit, caught.value.actual) == (len(frame) - 1, len(frame))
         assert list(caught.value.decoded) == []
-
-
-@EACH_CODEC
-def test_a_frame_of_no_body_is_whole_with_its_header(codec: Codec) -> None:
-    decoder = FrameDecoder(codec=codec)
-    frame = encode(KeepAlive())
-    assert decoder.feed(frame * 3) == [KeepAlive()] * 3
-    assert decoder.feed(frame[:7]) == []
-    assert decoder.feed(frame[7:] + frame[:7]) == [KeepAlive()]
-    assert decoder.feed(frame[7:]) == [KeepAlive()]
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
@@ -305,15 +280,6 @@ def test_payloads_view_the_data_that_was_fed_and_the_decoder_lets_go_of_it() -> 
     del command
     data.clear()  # a BufferError if the decoder still viewed it
     assert decoder.buffered_bytes == 9
-
-
-def test_payloads_of_a_frame_in_pieces_stay_valid_while_they_are_held() -> None:
-    frames = [encode(PartialEvent(bytes([number]) * 50)) for number in range(5)]
-    decoder, held = FrameDecoder(), []
-    for frame in frames:
-        decoder.feed(frame[:20])
-        held += decoder.feed(frame[20:])
-    assert [encode(command) for command in held] == frames
 
 
 # Long frames in memory of their own -----------------------------------------------------------------------------------
@@ -448,13 +414,3 @@ def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes
         except WireError as error:
             heard.append((in_full(list(error.decoded)), str(error), 0))
     assert heard[0] == heard[1]
-
-
-@looped("count", [2, 127, 128, 129, 300])
-def test_rows_end_at_the_first_other_frame(count: int) -> None:
-    acks = [DataAppended(number, UUID(int=number), number, number - 1, 7) for number in range(count)]
-    stream = b"".join(map(encode, [*acks, KeepAlive(), *acks]))
-    items = FrameDecoder(acks_in_rows=True).feed(stream)
-    if codec_backend == "c":  # else all come one by one
-        assert len(items) <= 2 * (count // 128 + 1) + 1
-    assert in_full(items) == [*acks, KeepAlive(), *acks]

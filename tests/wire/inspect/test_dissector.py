@@ -37,14 +37,18 @@ from segstore.wire.commands import (
     TableEntriesUpdated,
     WrongHost,
 )
-from segstore.wire.inspect import dissector, filter_name, pieces
-from segstore.wire.schema import COMMANDS, Command, Elements, Unknown
+from segstore.wire.inspect import dissector, pieces
+from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.schema.record import WireStruct as Structure
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"
 HELLO = encode(Hello(17, 5))
 tshark = pytest.mark.needs("tshark")
+
+
+def filter_name(type_name: str, path: str) -> str:
+    return f"segstore.{type_name.lower()}.{path}"
 
 
 def vectors(name: str) -> list[dict[str, Any]]:
@@ -130,7 +134,7 @@ def shown(value: Any, path: str) -> Iterator[tuple[str, str]]:
         case Structure():
             for name in value.__struct_fields__:
                 yield from shown(getattr(value, name), f"{path}.{name}" if path else name)
-        case tuple() | Elements():
+        case tuple():
             for each in value:
                 yield from shown(each, path)
         case enum.IntEnum() | int():

@@ -52,11 +52,11 @@ def test_an_unknown_command_comes_back_too() -> None:
         ({"type": "HELLO", "code": 1, "fields": {}}, "HELLO has the code -127, not 1"),
         ({"type": "HELLO", "fields": []}, "fields: an object is needed"),
         ({"type": "HELLO", "fields": {"high_version": 1}}, "HELLO.low_version: the field is missing"),
-        ({"type": "UNKNOWN", "fields": {}}, "type_code and data"),
-        ({"type": "UNKNOWN", "fields": {"type_code": 1 << 31, "data": ""}}, "is not an int32"),
+        ({"type": "UNKNOWN", "fields": {}}, "UNKNOWN.type_code: the field is missing"),
+        ({"type": "UNKNOWN", "fields": {"type_code": 1 << 31, "data": ""}}, "UNKNOWN.type_code: 2147483648 is outside"),
         ({"type": "UNKNOWN", "code": 5, "fields": {"type_code": 6, "data": ""}}, "type_code is 6, not 5"),
-        ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": "x"}}, "fields.data: not hex"),
-        ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": 7}}, "fields.data: not hex"),
+        ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": "x"}}, "UNKNOWN.data: not hex"),
+        ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": 7}}, "UNKNOWN.data: a str is needed"),
     ],
 )
 def test_an_invalid_object_is_refused_with_the_key(found: Any, says: str) -> None:

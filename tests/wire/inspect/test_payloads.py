@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from segstore.wire import encode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, Event, SegmentRead
-from segstore.wire.inspect import describe, lines, payload_parts, payload_text, summary
-from segstore.wire.inspect.payloads import SHOWN_BYTES, SHOWN_PARTS
+from segstore.wire.inspect import describe, lines, payload_parts, summary
+from segstore.wire.inspect.payloads import SHOWN_BYTES, SHOWN_PARTS, payload_text
 from tests.looped import looped
 
 WRITER = uuid.UUID(int=7)

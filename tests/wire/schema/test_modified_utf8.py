@@ -1,4 +1,4 @@
-"""Modified UTF-8: what Java reads is read, and lists of texts are passed as far as they are well formed."""
+"""Modified UTF-8: what Java reads is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.schema import decode_mutf8, encode_mutf8, pass_texts, well_formed
+from segstore.wire.schema import decode_mutf8, encode_mutf8
 from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES
 from tests.looped import looped
 from tests.strategies import HARD_TEXTS, LONGEST_TEXTS, TOO_LONG_TEXTS
@@ -100,59 +100,3 @@ def test_the_texts_of_the_strategies_lie_on_their_side_of_the_limit() -> None:
     assert {len(encode_mutf8(text)) for text in LONGEST_TEXTS} == {MAX_STRING_BYTES}
     assert min(len(encode_mutf8(text)) for text in TOO_LONG_TEXTS) == MAX_STRING_BYTES + 1
     assert all(decode_mutf8(encode_mutf8(text)) == joined(text) for text in (*HARD_TEXTS, *LONGEST_TEXTS))
-
-
-# --- lists of texts ---------------------------------------------------------------------------------------------
-
-
-def is_read(data: bytes) -> bool:
-    try:
-        decode_mutf8(data)
-    except ValueError:
-        return False
-    return True
-
-
-def sized(data: bytes) -> bytes:
-    return len(data).to_bytes(2, "big") + data
-
-
-PIECES = (b"", b"a", b"\0", b"\x7f", b"\xc3\xa9", b"\xc0\x80", b"\xdf\xbf", b"\xe0\x80\x80", b"\xed\xa0\x80")
-BROKEN = (b"\x80", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98\x80", b"\xff", b"\xc3a", b"\xe2\x82a")
-GOOD = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join)
-MIXED = st.lists(st.sampled_from(PIECES + BROKEN), max_size=5).map(b"".join)
-ANY = st.one_of(GOOD, GOOD, GOOD, MIXED, st.binary(max_size=9))
-RUNS = st.lists(st.tuples(ANY, st.sampled_from([1, 1, 1, 3, 64, 70, 4100])), max_size=6)
-
-
-@given(ANY)
-def test_well_formed_is_what_can_be_decoded(data: bytes) -> None:
-    assert bool(well_formed(b"<" + data + b">", 1, 1 + len(data))) is is_read(data)
-
-
-@given(RUNS, st.integers(0, 9), st.integers(0, 3))
-def test_texts_are_passed_up_to_the_first_that_is_broken_or_cut(
-    runs: list[tuple[bytes, int]], cut: int, more: int
-) -> None:
-    texts = [text for text, times in runs for _ in range(times)]
-    data = b"".join(map(sized, texts))
-    end = max(0, len(data) - cut)
-    at, passed = 0, 0
-    for text in texts:
-        if at + 2 + len(text) > end or not is_read(text):
-            break
-        at += 2 + len(text)
-        passed += 1
-    count = len(texts) + more
-    for buffer in (b"<<" + data, bytearray(b"<<" + data), memoryview(b"<<" + data)):
-        got, behind = pass_texts(buffer, 2, 2 + end, count)
-        assert (got, behind) == (passed, 2 + at)
-
-
-@looped("size", range(36))
-@looped("last", [b"", b"z", b"\xc3\xa9", b"\xe0\x80\x80", b"\xc3", b"\xff"])
-def test_many_texts_of_each_size_are_distinguished_from_those_with_a_bad_end(size: int, last: bytes) -> None:
-    text = b"x" * (size - len(last)) + last
-    count = 200
-    passed = count if is_read(text) else 0
-    assert pass_texts(sized(text) * count, 0, len(sized(text)) * count, count) == (passed, passed * len(sized(text)))

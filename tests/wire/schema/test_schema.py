@@ -16,18 +16,14 @@ from segstore.wire import (
     Command,
     ConditionalAppend,
     Event,
-    Hello,
-    KeepAlive,
     PartialEvent,
     SealSegment,
-    TableKey,
     Unknown,
     decode,
     encode,
 )
 from segstore.wire.codec import CODECS
-from segstore.wire.schema import Int64, Part, Text, command, schema, types
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import Text, command, schema, types
 from tests.looped import looped
 from tests.strategies import as_read, command_of, commands, framed
 from tests.wire.agreement import refusal
@@ -45,18 +41,8 @@ def test_the_registry_and_the_class_agree(cls: type[Command]) -> None:
 
 
 @CLASSES
-def test_the_parts_of_a_class_fill_each_attribute_once(cls: type[Command]) -> None:
-    names = [name for part in cls.parts for name in part.names if not isinstance(part.wire, types.Marker)]
-    assert sorted(names) == sorted(cls.__struct_fields__)
-
-
-@CLASSES
 def test_every_delegation_token_is_a_secret(cls: type[Command]) -> None:
     assert cls.secrets == {name for name in cls.__struct_fields__ if "token" in name and name != "continuation_token"}
-
-
-def test_request_ids_that_do_not_travel_are_constants() -> None:
-    assert (Hello(17, 5).request_id, KeepAlive().request_id) == (0, -1)
 
 
 # Values --------------------------------------------------------------------------------------------------------------
@@ -146,26 +132,6 @@ def registry() -> object:
     COMMANDS.update(before)
 
 
-@pytest.mark.usefixtures("registry")
-def test_a_type_code_is_given_once() -> None:
-    class Second(Command, frozen=True, gc=False):
-        pass
-
-    with pytest.raises(TypeError, match="type code 100 is taken by KeepAlive"):
-        command(100, "SECOND")(Second)
-
-
-@pytest.mark.usefixtures("registry")
-@pytest.mark.parametrize("order", [("a",), ("a", "b", "b"), ("a", "c")])
-def test_a_wire_order_names_each_attribute_once(order: tuple[str, ...]) -> None:
-    with pytest.raises(TypeError, match="wire_order does not name each attribute once"):
-
-        @command(4711, "ORDERED", wire_order=order)
-        class Ordered(Command, frozen=True, gc=False):
-            a: Int64
-            b: Int64
-
-
 class Novelty(Command, frozen=True, gc=False):
     """Declared for the tests alone: what the schema's own commands do not combine."""
 
@@ -187,14 +153,6 @@ def test_a_new_command_follows_from_its_declaration_alone(data: st.DataObject) -
     assert as_read(cls.from_dict(value.to_dict())) == as_read(value)
 
 
-def test_a_field_type_that_the_compiler_does_not_know_is_refused() -> None:
-    class Odd(construct.Construct):  # type: ignore[misc]
-        pass
-
-    with pytest.raises(TypeError, match="field: the compiler does not know the field type Odd"):
-        low.lower((Part(("field",), Odd()),))
-
-
 # parse and build -----------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +166,3 @@ def test_parse_raises_wire_errors_with_the_frame_and_place(cls: type[Command], b
         assert error.field
     else:
         assert decode(framed(cls.code, body), codec="construct") == schema.parse(cls, body)
-
-
-def test_a_key_without_data_loses_its_version() -> None:
-    assert as_read(TableKey(b"", 5)) == TableKey(b"")

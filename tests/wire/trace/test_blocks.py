@@ -62,13 +62,6 @@ def test_records_come_back_as_they_were(drawn: list[Record], compress: bool) -> 
     assert list(read_records(capture(drawn, compress=compress))) == drawn
 
 
-def test_metadata_comes_back_as_it_was() -> None:
-    (block,) = read_blocks(blocks.metadata_block(MARK, METADATA))
-    assert not isinstance(block, Damage)
-    assert block.metadata == METADATA
-    assert len(block.columns) == 0
-
-
 @looped("body", [b"", b"[]", b"{", b'{"x": 1}', b'{"recorder": 5}', b'{"values": {"a": 1}}', b"\xff"])
 def test_metadata_that_cannot_be_read_is_damage(body: bytes) -> None:
     assert "metadata" in only_damage(rewritten(blocks.metadata_block(MARK, METADATA), body)).reason

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
-    AppendSetup,
-    ConditionalAppend,
-    ConditionalCheckFailed,
     DataAppended,
-    Event,
-    Hello,
-    KeepAlive,
     MergeSegments,
     MergeSegmentsBatch,
     NoSuchSegment,
@@ -57,16 +51,6 @@ def test_a_reply_answers_the_request_with_its_id() -> None:
     assert unpaired(seen) == ({}, {})
 
 
-def test_requests_with_one_id_are_answered_in_order() -> None:
-    seen = follow(
-        record(SealSegment(1, "a/b/0", "")),
-        record(SealSegment(1, "a/b/1", "")),
-        record(SegmentSealed(1, "a/b/0"), reply=True),
-        record(SegmentSealed(1, "a/b/1"), reply=True),
-    )
-    assert [each.answers for each in seen[2:]] == [(seen[0],), (seen[1],)]
-
-
 def test_ids_of_other_connections_are_others() -> None:
     seen = follow(
         record(SealSegment(1, "a/b/0", ""), connection=1), record(SegmentSealed(1, "a/b/0"), connection=2, reply=True)
@@ -93,16 +77,6 @@ def test_a_read_that_waits_when_its_client_closes_is_given_up_and_not_unanswered
         assert {each.name: 1 for each in seen[2].pending if each not in seen[2].given_up} == unanswered
 
 
-def test_commands_without_an_id_are_answered_by_their_kind() -> None:
-    seen = follow(
-        record(Hello(17, 5)), record(KeepAlive()), record(KeepAlive(), reply=True), record(Hello(17, 5), reply=True)
-    )
-    assert seen[2].answers == (seen[1],)
-    assert seen[3].answers == (seen[0],)
-    assert [each.request_id for each in seen] == [None] * 4
-    assert unpaired(seen) == ({}, {})
-
-
 def appended(number: int, request_id: int = 7, writer: uuid.UUID = W) -> list[Record]:
     return [
         record(AppendBlock(writer, b""), at=number),
@@ -110,44 +84,10 @@ def appended(number: int, request_id: int = 7, writer: uuid.UUID = W) -> list[Re
     ]
 
 
-def test_an_acknowledgement_answers_all_appends_up_to_its_event() -> None:
-    seen = follow(
-        record(SetupAppend(7, W, "a/b/0", "")),
-        record(AppendSetup(7, "a/b/0", W, -1), reply=True),
-        *appended(10),
-        *appended(20),
-        *appended(30),
-        record(DataAppended(7, W, 20, 10, 0), at=50, reply=True),
-        record(DataAppended(7, W, 30, 20, 0), at=60, reply=True),
-    )
-    assert seen[1].answers == (seen[0],)
-    assert seen[8].answers == (seen[3], seen[5])
-    assert seen[8].latency_ns == 40, "of the oldest"
-    assert seen[9].answers == (seen[7],)
-    assert unpaired(seen) == ({}, {})
-
-
 def test_writers_of_a_connection_are_distinguished() -> None:
     seen = follow(*appended(1, writer=W), *appended(1, writer=V), record(DataAppended(7, V, 1, 0, 0), reply=True))
     assert seen[4].answers == (seen[3],)
     assert unpaired(seen) == ({"APPEND_BLOCK_END": 1}, {})
-
-
-def test_an_append_that_failed_is_answered_by_its_request_id() -> None:
-    seen = follow(*appended(1, 7, W), *appended(1, 8, V), record(NoSuchSegment(8, "a/b/0", "", -1), reply=True))
-    assert seen[4].answers == (seen[3],)
-    assert unpaired(seen) == ({"APPEND_BLOCK_END": 1}, {})
-
-
-def test_a_conditional_append_is_answered_either_way() -> None:
-    seen = follow(
-        record(ConditionalAppend(W, 1, 0, Event(b"x"), 7)),
-        record(ConditionalCheckFailed(W, 1, 7), reply=True),
-        record(ConditionalAppend(W, 2, 0, Event(b"x"), 7)),
-        record(DataAppended(7, W, 2, 1, 0), reply=True),
-    )
-    assert [each.answers for each in seen[1::2]] == [(seen[0],), (seen[2],)]
-    assert unpaired(seen) == ({}, {})
 
 
 def test_segments_are_those_that_are_named() -> None:

@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +19,6 @@ from segstore.wire.trace import (
     RecordKind,
     TraceWriter,
     event_data,
-    make_mark,
     read_blocks,
     read_records,
     redact,
@@ -110,28 +108,6 @@ def test_each_byte_of_a_stream_is_recorded_once_and_in_order(drawn: list[tuple[b
             assert int.from_bytes(each.data[4:8], "big") == len(each.data) - 8 <= longest - 8
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 60)), max_size=6), st.data())
-def test_runs_of_frames_are_cut_as_single_ones_are(runs: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    """Runs of one length or of two in turn, broken off anywhere, followed by others."""
-    whole = [frame(3, bytes(size)) for one, other, count in runs for _ in range(count) for size in (one, other)]
-    stream = b"".join(whole)
-    cut = data.draw(st.integers(0, len(stream)))
-    writer = a_writer()
-    writer.add(1, 1, REQUEST, stream[:cut])
-    writer.add(2, 1, REQUEST, stream[cut:])
-    found = read(writer.start(), writer.finish(3))
-    assert [each.data for each in found] == whole
-    assert {each.kind for each in found} <= {FRAME}
-
-
-def test_a_run_ends_where_any_byte_of_a_length_differs() -> None:
-    for odd in (0, 1, 255, 256 + 5, 65536 + 5, (1 << 23) + 5):
-        whole = [frame(3, bytes(5))] * 50 + [frame(3, bytes(odd))] + [frame(3, bytes(5))] * 50
-        writer = a_writer()
-        writer.add(1, 1, REQUEST, b"".join(whole))
-        assert [each.data for each in read(writer.start(), writer.finish(2))] == whole
-
-
 def test_memory_is_used_again_only_after_it_was_given_out() -> None:
     writer, out = a_writer(block_bytes=100), [a_writer().start()]
     sent = [frame(index, bytes([index]) * size) for index, size in enumerate((10, 90, 5, 300_000, 20, 80, 3))]
@@ -164,15 +140,6 @@ def test_after_an_impossible_length_the_rest_of_a_stream_is_bytes(length: bytes)
         (3, FRAME, frame(100)),
         (5, FRAME, frame(100)),
     ]
-
-
-def test_the_longest_frame_that_the_reference_takes_is_a_frame() -> None:
-    longest = frame(3, bytes(0x00FF_FFFF - 8))
-    writer = a_writer()
-    writer.add(1, 1, REQUEST, longest)
-    (found,) = read(writer.start(), writer.finish(2))
-    assert found.kind is FRAME
-    assert found.data == longest
 
 
 def test_a_block_is_due_when_it_is_full_and_when_it_is_old() -> None:
@@ -223,19 +190,6 @@ def test_room_is_left_for_the_start_of_a_frame_that_came_in_small_pieces() -> No
     pending = writer.take_pending()
     assert pending is not None
     assert all(getattr(each, "obj", None) is memory for each in pending.data)
-
-
-def test_frames_are_one_run_wherever_pieces_cut_them_and_other_records_end_it() -> None:
-    writer, data = a_writer(), frame(100, bytes(900)) * 50
-    for at in range(0, len(data), 5_000):
-        writer.add(at, 1, REQUEST, data[at : at + 5_000])
-        writer.add(at, 1, REPLY, frame(9))
-    writer.opened(60_000, 2)
-    writer.add(60_001, 2, REQUEST, data)
-    pending = writer.take_pending()
-    assert pending is not None
-    assert [each.records for each in pending.rows] == [50 + -(-len(data) // 5_000), 1, 50]
-    assert (pending.first_ts_ns, pending.last_ts_ns) == (0, 60_001)
 
 
 def in_pieces(chance: random.Random, frames: dict[tuple[int, Direction], list[bytes]]) -> Iterator[tuple[Any, ...]]:
@@ -310,23 +264,6 @@ def test_the_memory_that_incomplete_frames_are_in_is_bounded_and_no_byte_is_lost
         assert b"".join(mine) == b"".join(sent)
 
 
-def test_half_a_frame_makes_no_block() -> None:
-    writer = a_writer()
-    writer.add(1, 1, REQUEST, frame(9, b"x")[:-1])
-    assert writer.take() == b""
-    assert writer.finish(2) != b""
-    assert writer.finish(3) == b""
-
-
-def test_every_block_is_whole_by_itself() -> None:
-    writer = a_writer()
-    out = [writer.start()]
-    for index in range(5):
-        writer.add(index, 1, REQUEST, frame(100, bytes(index)))
-        out.append(writer.take())
-    assert [len(list(read_blocks(b"".join(out[:count])))) for count in range(1, 7)] == [1, 2, 3, 4, 5, 6]
-
-
 def test_frames_are_redacted_before_they_are_kept() -> None:
     seen = []
 
@@ -359,8 +296,3 @@ def test_the_start_of_a_request_has_no_token_in_the_wrong_direction_either() -> 
     writer.add(1, 1, REPLY, whole[:-2])
     (found,) = read(writer.start(), writer.finish(2))
     assert found.data == whole[:-5] + b"***"
-
-
-def test_a_mark_takes_eight_bytes() -> None:
-    with pytest.raises(ValueError, match="8 bytes, not 3"):
-        make_mark(b"abc")

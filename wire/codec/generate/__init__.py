@@ -1,7 +1,5 @@
 """Generates the source of encoders and decoders from the intermediate form."""
 
-from segstore.wire.codec.generate.decoder import decoder_source
-from segstore.wire.codec.generate.encoder import encoder_source
 from segstore.wire.codec.generate.runtime import MAX_RUN, REFUSALS, FrameRows, TooLong, uuid_of
 
-__all__ = ["MAX_RUN", "REFUSALS", "FrameRows", "TooLong", "decoder_source", "encoder_source", "uuid_of"]
+__all__ = ["MAX_RUN", "REFUSALS", "FrameRows", "TooLong", "uuid_of"]

@@ -1,4 +1,4 @@
-"""Compiles the intermediate form into a decoder, an encoder and a scatter-gather encoder for each command.
+"""Compiles the intermediate form into a decoder and a scatter-gather encoder for each command.
 
 Generated code is faster than construct: it reads adjacent fixed-width fields with one `struct.Struct`, tries ASCII
 first for text, slices payloads from a memoryview, and only loops over counted elements.
@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from segstore.wire.codec.generate.decoder import decoder_source, walker_source
+from segstore.wire.codec.generate.decoder import decoder_source
 from segstore.wire.codec.generate.encoder import encoder_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from segstore.wire.schema import Command
-    from segstore.wire.schema import lowering as low
 
 
 def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:
@@ -39,18 +38,6 @@ def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callab
     return _compiled(cls.type_name, "decode", decoder_source(cls, most_elements))
 
 
-def make_walker(
-    elements: tuple[low.SchemaNode, ...],
-) -> Callable[[memoryview, int, int, int], Iterator[tuple[Any, int]]]:
-    """`walk(view, start, end, count)`: yields the elements of a list with the position behind each element."""
-    return _compiled("of a list", "walk", walker_source(elements))
-
-
-def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:
-    """`encode(command) -> frame`."""
-    return _compiled(cls.type_name, "encode", encoder_source(cls))
-
-
-def make_parts_encoder(cls: type[Command]) -> Callable[[Any], list[Any]]:
+def make_encoder(cls: type[Command]) -> Callable[[Any], list[Any]]:
     """`encode(command) -> buffers of the frame`, payloads as the caller's own buffers."""
-    return _compiled(cls.type_name, "encode", encoder_source(cls, parts=True))
+    return _compiled(cls.type_name, "encode", encoder_source(cls))

@@ -7,12 +7,11 @@ the end of the frame are refused before anything is returned.
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from segstore.wire.codec.generate.runtime import Short, uuid_of
 from segstore.wire.codec.generate.source import Source
-from segstore.wire.schema import EAGER_ELEMENTS, Elements, decode_mutf8, pass_texts, well_formed
+from segstore.wire.schema import decode_mutf8
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ class Reader:
         self.base = "o"
         self.ahead = 0
         self.run: list[tuple[str, str]] = []
-        self.passing = False  # what is read is only checked, and made later
 
     def fixed(self, code: str, stem: str = "x") -> str:
         name = self.source.fresh(stem)
@@ -131,11 +129,6 @@ class Reader:
         size = self.fixed("H", "n")
         self.flush()
         start, stop, target = self.at(), self.source.fresh("p"), self.source.fresh("s")
-        if self.passing:
-            line(f"{stop} = {start} + {size}")
-            self.refuse(f"{stop} > e or not {self.source.constant(well_formed, 'WELL_FORMED')}(b, {start}, {stop})")
-            self.move(stop)
-            return "None"
         line(f"if {size}:")
         self.source.depth += 1
         line(f"{stop} = {start} + {size}")
@@ -220,70 +213,19 @@ class Reader:
     def _many(self, node: low.Many) -> str:
         count = self._count(node.smallest, node.negative_is_empty)
         target = self.source.fresh("l")
-        self._unless_long(count, (node.element,), [target])
         if isinstance(node.element, low.Fixed) and node.element.format in "bhiq":
             unpack = self.source.constant(struct.unpack_from, "UNPACK")
             self.source.line(f'{target} = {unpack}(f">{{{count}}}{node.element.format}", b, o)')
             self.source.line(f"o += {count} * {node.smallest}")
         else:
             self._loop(count, (node.element,), [target])
-        self.source.depth -= 1
         return target
 
     def _table(self, node: low.Table, values: dict[str, str]) -> None:
         count = self._count(node.smallest, negative_is_empty=False)
         targets = [self.source.fresh("l") for _ in node.columns]
         values.update(zip((column.name for column in node.columns), targets, strict=True))
-        self._unless_long(count, node.columns, targets)
         self._loop(count, node.columns, targets)
-        self.source.depth -= 1
-
-    def _unless_long(self, count: str, elements: tuple[low.SchemaNode, ...], targets: list[str]) -> None:
-        """Makes a long list `Elements`; the source after this is for a short list."""
-        source = self.source
-        lazily = source.constant(Elements, "ELEMENTS")
-        walk = self._elements_function(elements)
-        rows = source.fresh("l")
-        source.line(f"if {count} > {EAGER_ELEMENTS}:")
-        source.depth += 1
-        bound = f"{source.constant(partial, 'PARTIAL')}({walk}, b, o, e, {count})"
-        behind = source.fresh("p")
-        if len(elements) == 1 and isinstance(elements[0], low.Text):
-            passed = source.fresh("n")
-            source.line(f"{passed}, {behind} = {source.constant(pass_texts, 'PASS_TEXTS')}(b, o, e, {count})")
-            self.refuse(f"{passed} != {count}")
-        else:
-            source.line(f"{behind} = {self._elements_function(elements, passing=True)}(b, o, e, {count})")
-        source.line(f"{rows} = {lazily}({bound}, {count}, {behind})")
-        source.line(f"o = {behind}")
-        for index, target in enumerate(targets):
-            source.line(f"{target} = {rows}" if len(targets) == 1 else f"{target} = {rows}.column({index})")
-        source.depth -= 1
-        source.line("else:")
-        source.depth += 1
-
-    def _elements_function(self, elements: tuple[low.SchemaNode, ...], *, passing: bool = False) -> str:
-        """The name of a generator function that yields each element, or row, with the position behind it.
-
-        passing: instead of a function that skips and checks the elements and returns the position behind them.
-        """
-        outer, passes = self.source, self.passing
-        self.source, self.passing = Source(), passing
-        self.source.constants = outer.constants
-        self.source.line("for _ in range(n):")
-        self.source.depth += 1
-        values = self.nodes(elements)
-        self.settle()
-        if passing:
-            self.source.depth -= 1
-            self.source.line("return o")
-        else:
-            made = ", ".join(values[element.name] for element in elements)
-            self.source.line(f"yield {made if len(elements) == 1 else f'({made})'}, o")
-        inner, self.source, self.passing = self.source, outer, passes
-        name = outer.fresh("past" if passing else "walk")
-        outer.functions.append(inner.text(f"def {name}(b, o, e, n):"))
-        return name
 
     def _loop(self, count: str, elements: tuple[low.SchemaNode, ...], targets: list[str]) -> None:
         line = self.source.line
@@ -308,12 +250,3 @@ def decoder_source(cls: type[Command], most_elements: int | None = None) -> tupl
     reader.end()
     source.line(f"return {reader._make(cls, values)}")
     return source.text("def decode(b, o, e):"), source.constants
-
-
-def walker_source(elements: tuple[low.SchemaNode, ...]) -> tuple[str, dict[str, Any]]:
-    """Returns source and constants of `walk(b, o, e, n)`, which yields the `n` elements, or rows of elements, of a list
-    that begins at `o`, each with the position behind it.
-    """
-    source = Source()
-    name = Reader(source)._elements_function(elements)
-    return "\n".join([*source.functions, f"walk = {name}"]), source.constants

@@ -191,8 +191,8 @@ def _attribute(owner: str, name: str) -> str:
     return f"{owner}.{name}" if name else owner
 
 
-def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dict[str, Any]]:
-    """Returns source and constants of `encode(c) -> bytes`, or `-> list[Buffer]` with `parts`."""
+def encoder_source(cls: type[Command]) -> tuple[str, dict[str, Any]]:
+    """Returns source and constants of `encode(c) -> list[Buffer]`."""
     source = Source()
     body = Writer(source)
     body.run = [("i", str(cls.code)), ("i", "size")]
@@ -204,16 +204,7 @@ def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dic
         source.line(f"size = {body.total()}")
     if not body.bounded:
         source.line(f"if size > {MAX_BODY}: raise {source.constant(TooLong, 'TOO_LONG')}(size)")
-    kinds = {kind for _, kind in body.pieces}
-    if not cls.__struct_fields__:
-        frame = source.constant(struct.pack(">ii", cls.code, 0), "FRAME")
-        source.line(f"return [{frame}]" if parts else f"return {frame}")
-    elif parts:
-        source.line(f"return {_as_parts(body.pieces)}")
-    elif len(body.pieces) > 2 or "list" in kinds:
-        source.line(f'return b"".join({_display(body.pieces)})')
-    else:
-        source.line(f"return {' + '.join(piece for piece, _ in body.pieces)}")
+    source.line(f"return {_as_parts(body.pieces)}")
     return source.text("def encode(c):"), source.constants
 
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from segstore.wire.schema import MAX_FRAME_BYTES, Elements, encode_mutf8
+from segstore.wire.schema import MAX_FRAME_BYTES, encode_mutf8
 
 REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError, OverflowError, IndexError)
 """The exceptions with which generated code refuses its input; the schema then gives the reason."""
@@ -63,7 +63,7 @@ def size_of(data: Any) -> int:
 
 
 def check_list(value: Any) -> None:
-    if not isinstance(value, (tuple, list, Elements)):
+    if not isinstance(value, (tuple, list)):
         raise TypeError("not a tuple")
 
 

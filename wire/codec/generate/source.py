@@ -12,7 +12,6 @@ class Source:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.functions: list[str] = []
         self.depth = 1
         self.constants: dict[str, Any] = {}
         self._names = 0
@@ -41,4 +40,4 @@ class Source:
         return name, compiled.size
 
     def text(self, head: str) -> str:
-        return "\n".join([*self.functions, head, *self.lines, ""])
+        return "\n".join([head, *self.lines, ""])

@@ -12,16 +12,16 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from segstore import __version__
-from segstore.wire.codec.speed.programs import Acknowledged, make_acks, make_codec, make_frames, step_of
+from segstore.wire.codec.speed.programs import Acknowledged, acks_of, join_of, low_bytes, make_codec, run_of, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from segstore.wire.codec.joining import Joined
-    from segstore.wire.schema import Buffer, Command
+    from segstore.wire.schema import Command
 
 F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
@@ -37,38 +37,19 @@ class Accelerator:
         self._speed = speed
         self._codec = make_codec(speed, commands)
 
-    def decoder(
-        self, code: int, behind: Mapping[int, Callable[..., Command]], most_elements: int | None
-    ) -> Callable[[memoryview, int, int], Command]:
-        """`decode(view, start, end)` for bodies of one command; behind: type code → the same in Python."""
-        ask, most = self._codec.decode_body, sys.maxsize if most_elements is None else most_elements
-
-        def decode(view: memoryview, start: int, end: int) -> Command:
-            found: Command | None = ask(code, view, start, end, most)
-            return behind[code](view, start, end) if found is None else found
-
-        return decode
-
-    def encoder(self, behind: Mapping[type[Command], Callable[[Any], bytes]]) -> Callable[[Command], bytes]:
-        """`encode(command)` for all commands; behind: class → the same in Python."""
-        return _or_behind(self._codec.encode, behind)
-
-    def parts_encoder(
-        self, behind: Mapping[type[Command], Callable[[Any], list[Buffer]]]
-    ) -> Callable[[Command], list[Buffer]]:
-        """`encode_parts(command)` for all commands; behind: class → the same in Python."""
-        return _or_behind(self._codec.encode_parts, behind)
-
     def frames(
         self, light: Iterable[int], *, joined: Joined | None, in_rows: type[Command] | None, most_elements: int | None
     ) -> Callable[..., tuple[int, int]]:
         """As `segstore.wire.codec.framing.frames_of`; light: codes of commands whose decoding takes no time."""
         most = sys.maxsize if most_elements is None else most_elements
-        return make_frames(self._speed, self._codec, light, joined=joined, in_rows=in_rows, most_elements=most)
+        join, run = () if joined is None else join_of(joined), () if in_rows is None else run_of(in_rows)
+        loop: Callable[..., tuple[int, int]] = self._speed.Frames(self._codec, low_bytes(light), most, join, run)
+        return loop
 
     def acknowledger(self, acks: Acknowledged) -> Callable[..., int]:
         """As `segstore.wire.blocks.acknowledge`, for rows as they are here."""
-        return make_acks(self._speed, acks)
+        acknowledge: Callable[..., int] = self._speed.Acks(*acks_of(acks))
+        return acknowledge
 
     def rows(
         self,
@@ -92,22 +73,11 @@ class Accelerator:
     def shortcut(self, behind: F) -> F:
         """The function `behind` with its equal in C, which has the same name, in front.
 
-        C is asked if it is called with all arguments by position, and no more.
+        C is asked if it is called with all arguments by position, and no more but `unknown` of `decode`.
         """
-        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind)
-        functools.update_wrapper(made, behind)
-        shortcut: F = made
-        return shortcut
-
-
-def _or_behind(
-    ask: Callable[[Command], T | None], behind: Mapping[type[Command], Callable[[Any], T]]
-) -> Callable[..., T]:
-    def encode(command: Command) -> T:
-        found = ask(command)
-        return behind[type(command)](command) if found is None else found
-
-    return encode
+        shortcut: Any = self._speed.Shortcut(self._codec, behind.__name__, behind)
+        functools.update_wrapper(shortcut, behind)
+        return cast("F", shortcut)
 
 
 def load(commands: Iterable[type[Command]]) -> Accelerator | None:

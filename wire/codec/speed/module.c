@@ -100,32 +100,8 @@ codec_encode_parts(Codec *self, PyObject *command)
     return or_none(write_parts(self, command));
 }
 
-static PyObject *
-codec_decode_body(Codec *self, PyObject *args)
-{
-    int code;
-    PyObject *owner;
-    Py_ssize_t start, end, most;
-    if (!PyArg_ParseTuple(args, "iOnnn:decode_body", &code, &owner, &start, &end, &most))
-        return NULL;
-    const Shape *shape = shape_of_code(self, code);
-    Py_buffer buffer;
-    if (shape == NULL || hold(owner, &buffer) < 0)
-        return or_none(NULL);
-    PyObject *made = NULL;
-    if (0 <= start && start <= end && end <= buffer.len) {
-        Reader r = {self, owner, buffer.buf, start, end, most, 0, NULL};
-        made = read_record(&r, shape);
-        Py_XDECREF(r.view);
-    }
-    PyBuffer_Release(&buffer);
-    return or_none(made);
-}
-
 static PyMethodDef codec_methods[] = {
     {"decode", (PyCFunction)codec_decode, METH_O, "decode($self, frame, /)\n--\n\nThe command of a whole frame, or None."},
-    {"decode_body", (PyCFunction)codec_decode_body, METH_VARARGS,
-     "decode_body($self, code, buffer, start, end, most_elements, /)\n--\n\nThe command of a body, or None."},
     {"encode", (PyCFunction)codec_encode, METH_O, "encode($self, command, /)\n--\n\nThe frame of a command, or None."},
     {"encode_parts", (PyCFunction)codec_encode_parts, METH_O,
      "encode_parts($self, command, /)\n--\n\nThe frame of a command as buffers, or None."},

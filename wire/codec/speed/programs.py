@@ -8,18 +8,16 @@ Invariant: every node of the intermediate form has its table, or compiling fails
 
 from __future__ import annotations
 
-import functools
 import struct
 import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.wire.codec.generate import MAX_RUN, FrameRows, compiler, uuid_of
+from segstore.wire.codec.generate import MAX_RUN, FrameRows, uuid_of
 from segstore.wire.codec.joining import nodes_of
-from segstore.wire.schema import Elements
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from segstore.wire.codec.joining import Joined
     from segstore.wire.schema import Command, WireStruct
@@ -49,8 +47,8 @@ class Acknowledged(NamedTuple):
 def make_codec(speed: Any, commands: Iterable[type[Command]]) -> Any:
     """Returns the extension's codec of these commands. speed: the extension."""
     shapes = tuple(_shape(speed, cls, low.lower(cls.parts), cls.code) for cls in commands)
-    made = uuid_of(bytes(16))
-    return speed.Codec(shapes, uuid.UUID, type(made), made.is_safe)
+    nil = uuid_of(bytes(16))
+    return speed.Codec(shapes, uuid.UUID, type(nil), nil.is_safe)
 
 
 def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ...], code: int = 0) -> Any:
@@ -61,86 +59,61 @@ def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ..
 def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
     """names: the attributes of the record; () for an inner node without attributes."""
 
-    def made(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
+    def table(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
         return what, names.index(node.name) if names else -1, number, flags, it, inner
 
     match node:
         case low.Fixed(format=code):
-            return made(_FIXED[code])
+            return table(_FIXED[code])
         case low.Number(members=members, unknown=unknown):
-            return made("number", it=unknown, inner=tuple(("member", -1, int(m), 0, m, ()) for m in members))
+            return table("number", it=unknown, inner=tuple(("member", -1, int(m), 0, m, ()) for m in members))
         case low.Constant(value=value):
             return "constant", -1, value, 0, None, ()
         case low.Text():
-            return made("text")
+            return table("text")
         case low.Data():
             flags = _NEGATIVE_IS_EMPTY * node.negative_is_empty | _OPTIONAL * node.optional
-            return made("data", flags=flags | _NOT_WRITTEN * (not node.written))
+            return table("data", flags=flags | _NOT_WRITTEN * (not node.written))
         case low.Remainder():
-            return made("remainder")
+            return table("remainder")
         case low.ZeroRun():
-            return made("zero_run")
+            return table("zero_run")
         case low.Sized(trailer_name=trailer, trailer_format=code, missing=missing):
             inner = (_table(speed, low.Fixed(trailer, code), names),) if code else ()
-            return made("sized", it=missing, inner=inner)
+            return table("sized", it=missing, inner=inner)
         case low.TailNode(inner=inside, needs=needs, default=default):
-            return made("tail", needs, it=default, inner=(_table(speed, inside, ()),))
+            return table("tail", needs, it=default, inner=(_table(speed, inside, ()),))
         case low.Structure(record=record, nodes=nodes):
-            return made("structure", it=_shape(speed, record, nodes))
+            return table("structure", it=_shape(speed, record, nodes))
         case low.Many(element=element, smallest=smallest, negative_is_empty=lenient):
-            lazily, inner = _lazily((element,)), (_table(speed, element, ()),)
-            return made("many", smallest, _NEGATIVE_IS_EMPTY * lenient, lambda *place: lazily(*place)[0], inner)
+            return table("many", smallest, _NEGATIVE_IS_EMPTY * lenient, inner=(_table(speed, element, ()),))
         case low.Table(columns=columns, smallest=smallest):
-            return "table", -1, smallest, 0, _lazily(columns), tuple(_table(speed, each, names) for each in columns)
+            return "table", -1, smallest, 0, None, tuple(_table(speed, each, names) for each in columns)
         case _:
             raise TypeError(f"no table for {type(node).__name__}")
 
 
-def _lazily(elements: tuple[low.SchemaNode, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
-    """`lazily(view, start, end, count, behind)`: the columns of `count` elements, checked to lie before `behind`."""
-    walker = functools.cache(lambda: compiler.make_walker(elements))  # compiled for the first list
-
-    def lazily(view: memoryview, start: int, end: int, count: int, behind: int) -> tuple[Elements[Any], ...]:
-        rows = Elements(functools.partial(walker(), view, start, end, count), count, behind)
-        return (rows,) if len(elements) == 1 else tuple(map(rows.column, range(len(elements))))
-
-    return lazily
-
-
-def make_frames(
-    speed: Any,
-    codec: Any,
-    light: Iterable[int],
-    *,
-    joined: Joined | None,
-    in_rows: type[Command] | None,
-    most_elements: int,
-) -> Callable[..., tuple[int, int]]:
-    """The extension's equal of `segstore.wire.codec.framing.frames_of`. light: type codes."""
-    join, run = () if joined is None else _join(joined), () if in_rows is None else _run(in_rows)
-    made: Callable[..., tuple[int, int]] = speed.Frames(codec, _low(light), most_elements, join, run)
-    return made
-
-
-def _low(codes: Iterable[int]) -> bytes:
+def low_bytes(codes: Iterable[int]) -> bytes:
+    """Returns the lowest byte of each type code."""
     return bytes(code & 0xFF for code in codes)
 
 
 def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
     """Returns the positions of the fields and of the frame's end, header included, if data is empty."""
-    found, at = {}, 8
+    positions, at = {}, 8
     for node in nodes_of(cls):
-        found[node.name] = at
+        positions[node.name] = at
         if isinstance(node, low.Fixed):
             at += struct.calcsize(">" + node.format)
         elif isinstance(node, low.Data):
             at += 4
         elif not isinstance(node, low.Remainder):
             raise TypeError(f"{cls.type_name}.{node.name} has no fixed width")
-    return found, at
+    return positions, at
 
 
-def _join(joined: Joined) -> tuple[Any, ...]:
+def join_of(joined: Joined) -> tuple[Any, ...]:
+    """The argument of the extension's `Frames` that joins whole appends to runs."""
     in_block, head = _positions(joined.block)
     in_end, size = _positions(joined.end)
     formats = {node.name: _FIXED[node.format] for node in nodes_of(joined.end) if isinstance(node, low.Fixed)}
@@ -159,18 +132,18 @@ def _join(joined: Joined) -> tuple[Any, ...]:
         in_end[joined.number],
         in_end[joined.events],
         tuple((formats.get(name, "data"), in_end[name]) for name in joined.row),
-        _low(cls.code for cls in joined.changes),
+        low_bytes(cls.code for cls in joined.changes),
     )
 
 
-def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
-    """The extension's `acknowledge(rows, key, before, total, out)`: see `segstore.wire.blocks.acknowledgements`."""
+def acks_of(acks: Acknowledged) -> tuple[Any, ...]:
+    """The arguments of the extension's `Acks`: see `segstore.wire.blocks.acknowledgements`."""
     at, size = _positions(acks.command)
     numbers = {node.name for node in nodes_of(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
     copied = at.keys() - {acks.key, acks.number, acks.before, acks.total}
     if not numbers.issuperset(at.keys() - {acks.key}):
         raise TypeError(f"{acks.command.type_name} has other fields than 64-bit numbers and a key")
-    made: Callable[..., int] = speed.Acks(
+    return (
         acks.command.code,
         size,
         *(at[name] for name in (acks.key, acks.number, acks.before, acks.total)),
@@ -178,10 +151,10 @@ def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
         acks.row.index("data"),
         tuple((at[name], acks.row.index(name)) for name in copied),
     )
-    return made
 
 
-def _run(cls: type[Command]) -> tuple[Any, ...]:
+def run_of(cls: type[Command]) -> tuple[Any, ...]:
+    """The argument of the extension's `Frames` for consecutive frames of one command."""
     _, size = _positions(cls)
     formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, low.Fixed))
     unpack = struct.Struct(">8x" + formats).iter_unpack

@@ -267,26 +267,10 @@ skip_record(Reader *r, const Shape *shape)
     return 0;
 }
 
-/* A list that is long: checked here, and made by Python while it is iterated over. What node->object makes of it. */
-static PyObject *
-read_lazily(Reader *r, const Node *node, Py_ssize_t count)
-{
-    Py_ssize_t start = r->at;
-    for (Py_ssize_t row = 0; row < count; row++)
-        for (Py_ssize_t i = 0; i < node->count; i++)
-            if (skip_value(r, &node->inner[i]) < 0)
-                return NULL;
-    if (r->view == NULL && (r->view = PyMemoryView_FromObject(r->owner)) == NULL)
-        return NULL;
-    return PyObject_CallFunction(node->object, "Onnnn", r->view, start, r->end, count, r->at);
-}
-
 static PyObject *
 read_many(Reader *r, const Node *node)
 {
     Py_ssize_t count = read_count(r, node);
-    if (count > EAGER_ELEMENTS)
-        return read_lazily(r, node, count);
     PyObject *made = count < 0 ? NULL : new_tuple(count);
     for (Py_ssize_t i = 0; i < count && made != NULL; i++) {
         PyObject *element = read_value(r, &node->inner[0]);
@@ -306,14 +290,6 @@ read_table(Reader *r, const Node *node, PyObject **values)
     Py_ssize_t count = read_count(r, node);
     if (count < 0)
         return -1;
-    if (count > EAGER_ELEMENTS) {
-        PyObject *columns = read_lazily(r, node, count);
-        int status = columns != NULL && PyTuple_CheckExact(columns) && PyTuple_GET_SIZE(columns) == node->count ? 0 : -1;
-        for (Py_ssize_t i = 0; i < node->count && status == 0; i++)
-            values[node->inner[i].attribute] = Py_NewRef(PyTuple_GET_ITEM(columns, i));
-        Py_XDECREF(columns);
-        return status;
-    }
     for (Py_ssize_t i = 0; i < node->count; i++)
         if ((values[node->inner[i].attribute] = new_tuple(count)) == NULL)
             return -1;

@@ -78,12 +78,10 @@ fault_of(const Node *node, PyTypeObject *shape_type)
     case OP_MANY:
         if (node->count != 1 || node->number < 1)
             return "one inner node and a positive number are needed";
-        if (node->op == OP_MANY && !PyCallable_Check(node->object))
-            return "a function that makes long lists is needed";
         break;
     case OP_TABLE:
-        if (node->count < 1 || node->count > MAX_ATTRIBUTES || node->number < 1 || !PyCallable_Check(node->object))
-            return "columns, a positive number and a function that makes long ones are needed";
+        if (node->count < 1 || node->count > MAX_ATTRIBUTES || node->number < 1)
+            return "columns and a positive number are needed";
         break;
     case OP_SIZED:
         if (node->count > 1)

@@ -140,11 +140,19 @@ static const What whats[] = {
     {"frames_into", frames_into, 6},
 };
 
+/* Whether the only keyword is decode's `unknown`, which matters for frames alone that C declines. */
+static int
+is_unknown_alone(const Shortcut *self, PyObject *names)
+{
+    return self->what->ask == decode && PyTuple_GET_SIZE(names) == 1 &&
+           PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "unknown") == 0;
+}
+
 static PyObject *
 shortcut_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Shortcut *self = (Shortcut *)callable;
-    if (PyVectorcall_NARGS(nargsf) == self->what->arguments && names == NULL) {
+    if (PyVectorcall_NARGS(nargsf) == self->what->arguments && (names == NULL || is_unknown_alone(self, names))) {
         PyObject *made = self->what->ask(self, args);
         if (made != NULL || PyErr_Occurred())
             return made;

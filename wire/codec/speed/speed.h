@@ -31,7 +31,6 @@ _Static_assert(sizeof(Py_ssize_t) >= 8, "lengths of 32 bits are added to each ot
 #define MAX_FRAME_BYTES 0x00FFFFFF /* header included */
 #define MAX_ATTRIBUTES 16          /* of a record; the longest has 8 */
 #define MAX_DEPTH 8                /* of records in records; the deepest is 4 */
-#define EAGER_ELEMENTS 4096        /* a longer list is made while it is iterated over */
 #define MAX_SPANS 32
 #define MEMO_ENTRIES 1024
 

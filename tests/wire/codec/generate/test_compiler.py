@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import pickle
 from collections.abc import Callable
@@ -14,10 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire import COMMANDS, HEADER_BYTES, Command, ConditionalAppend, Event, WireError, encode
-from segstore.wire.codec import generate as codegen
+from segstore.wire import HEADER_BYTES, Command, ConditionalAppend, Event, WireError, encode
 from segstore.wire.codec.generate import REFUSALS, compiler
-from segstore.wire.schema import lowering as low
 from segstore.wire.schema import schema
 from tests.looped import looped
 from tests.strategies import FRAMED, as_read, command_of, examples, refused_of
@@ -37,15 +34,13 @@ def decoders(cls: type[Command]) -> list[Callable[[bytes], Any]]:
 @CLASSES
 def test_generated_functions_take_every_good_value_themselves(cls: type[Command]) -> None:
     """Falling back to the schema would be right, and twenty times as slow."""
-    read, write, write_parts = decoders(cls), compiler.make_encoder(cls), compiler.make_parts_encoder(cls)
+    read, write = decoders(cls), compiler.make_encoder(cls)
 
     @examples(15)
     @given(command_of(cls))
     def holds(value: Command) -> None:
         with mock.patch.object(schema, "parse"), mock.patch.object(schema, "build"):
-            frame = write(value)
-            assert type(frame) is bytes
-            assert b"".join(write_parts(value)) == frame
+            frame = b"".join(write(value))
             for decode in read:
                 assert decode(frame) == as_read(value)
 
@@ -77,68 +72,15 @@ def test_frames_that_end_early_in_their_tails_are_read_by_generated_functions_to
 def test_generated_encoders_refuse_with_the_errors_that_their_callers_know(cls: type[Command]) -> None:
     if refused_of(cls).is_empty:
         return
-    writers = compiler.make_encoder(cls), compiler.make_parts_encoder(cls)
+    write = compiler.make_encoder(cls)
 
     @examples(15)
     @given(refused_of(cls))
     def holds(value: Command) -> None:
-        for write in writers:
-            with pytest.raises(REFUSALS):
-                write(value)
+        with pytest.raises(REFUSALS):
+            write(value)
 
     holds()
-
-
-SOURCES: list[tuple[str, Callable[[type[Command]], tuple[str, dict[str, Any]]]]] = [
-    ("decoder", codegen.decoder_source),
-    ("decoder of short lists", lambda cls: codegen.decoder_source(cls, 5)),
-    ("encoder", codegen.encoder_source),
-    ("encoder in parts", lambda cls: codegen.encoder_source(cls, parts=True)),
-]
-
-
-@looped("source", [make for _, make in SOURCES])
-def test_generated_source_is_functions_over_their_constants(source: Any) -> None:
-    builtin = {"bytes", "len", "range", "str", "tuple", "type", "zip"}
-    builtin |= {"UnicodeDecodeError", "ValueError", "TypeError", "isinstance"}
-    for cls in COMMANDS.values():
-        text, constants = source(cls)
-        tree = ast.parse(text)
-        assert {type(node) for node in tree.body} == {ast.FunctionDef}
-        for function in tree.body:
-            names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-            own = {node.id for node in names if isinstance(node.ctx, ast.Store)} | {
-                argument.arg for argument in ast.walk(function) if isinstance(argument, ast.arg)
-            }
-            functions = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
-            unknown = {node.id for node in names} - own - constants.keys() - builtin - functions
-            assert not unknown, f"{cls.__name__}: {unknown}"
-
-
-@CLASSES
-def test_the_source_of_a_class_is_always_the_same(cls: type[Command]) -> None:
-    for _, source in SOURCES:
-        assert source(cls)[0] == source(cls)[0]
-
-
-def test_neighbouring_fields_of_a_fixed_width_are_read_and_written_at_once() -> None:
-    text, _ = codegen.decoder_source(COMMANDS[4])
-    assert "read_16sii(b, o)" in text
-    text, _ = codegen.encoder_source(COMMANDS[7])
-    assert "pack_ii16sqqqq" in text
-
-
-def test_a_node_without_a_generator_is_refused() -> None:
-    class Novel(low.SchemaNode, frozen=True):
-        pass
-
-    cls = COMMANDS[21]
-    for source in (codegen.decoder_source, codegen.encoder_source):
-        with (
-            mock.patch.object(low, "lower", return_value=(Novel("request_id"),)),
-            pytest.raises(TypeError, match="for Novel"),
-        ):
-            source(cls)
 
 
 @given(st.lists(st.uuids(), min_size=1, max_size=5))

@@ -72,14 +72,3 @@ def test_no_code_sees_a_tuple_that_is_still_filled(
     assert isinstance(made, ReadTable)
     assert len(made.keys) == count
     assert seen == []
-
-
-def test_a_shape_whose_node_fills_no_attribute_is_refused() -> None:
-    from segstore import _speed  # type: ignore[attr-defined]
-
-    class Record:
-        __slots__ = ("a",)
-
-    fills, fills_none = ("int8", 0, 0, 0, None, ()), ("int64", -1, 0, 0, None, ())
-    with pytest.raises(ValueError, match="int64: a node of a record fills an attribute"):
-        _speed.Shape(Record, 5, ("a",), (fills, fills_none))

@@ -128,56 +128,9 @@ def test_a_missing_code_meets_a_condition_if_that_says_so() -> None:
 
 
 def test_misuse_raises() -> None:
-    step = partial(step_of, SetupAppend)
-    speed, ask = codec.SPEED._speed, codec.SPEED._codec  # type: ignore[union-attr]
-    make = partial(speed.Rows, ask)
-
-    def program(*steps: Any) -> Any:
-        return partial(make, COLUMNS, ((SetupAppend.code, steps),), (), b"\1", True)
-
-    setup = (SetupAppend.code, ())
-    misused: list[Callable[[], Any]] = [
-        speed.Rows,
-        partial(speed.Rows, None, (), (), (), b"", True),
-        partial(make, (5,), (), (), b"", True),
-        partial(make, (("int64", "words", ()),), (), (), b"", True),
-        partial(make, (("words", "ts_ns", ()),), (), (), b"", True),
-        partial(make, (("text", "ts_ns", ()),), (), (), b"", True),
-        partial(make, (("flag", "ts_ns", ()),), (), (), b"", True),
-        partial(make, (("int64", "data", ()),), (), (), b"", True),
-        partial(make, (("int32", "kind", KINDS),), (), (), b"", True),
-        partial(make, (("text", "kind", (b"frame",)),), (), (), b"", True),
-        partial(make, (("text", "body", KINDS),), (), (), b"", True),
-        partial(make, (("text", "body", ()), ("int64", "ts_ns", ())), (), (), b"", True),
-        partial(make, (), (5,), (), b"", True),
-        partial(make, (), ((4711, ()),), (), b"", True),
-        partial(make, (), (setup, setup), (), b"", True),
-        program(5),
-        program(step(99, "value", "segment")),
-        program(step(-1, "value", "segment")),
-        program(step(0, "value", "request_id")),
-        program(step(4, "words", "segment")),
-        program(step(5, "value", "segment")),
-        program(step(4, "value", "request_id")),
-        program(step(7, "upper", "segment")),
-        program(step(7, "bytes", "segment")),
-        program(step(5, "upper", "request_id")),
-        program(step(4, "constant", 5)),
-        program((4, "value", 99, -1, None)),
-        program((4, "value", -1, -1, None)),
-        program((4, "value", 2, 0, None)),
-        program((7, "bytes", 3, 99, None)),
-        partial(make, COLUMNS, ((SetupAppend.code, (step(4, "value", "segment"),)),), (), b"\1", False),
-        partial(make, (), (), (5,), b"", True),
-        partial(make, (), (), (("words", 0, 0, ()),), b"", True),
-        partial(make, (), (), (("body", 0, 0, ()),), b"", True),
-        partial(make, (), (), (("ts_ns", 0, 0, (5,)),), b"", True),
-        partial(make, (), (), (("ts_ns", 0, 0, ((1 << 63, 5),)),), b"", True),
-        partial(make, (), (), (), bytes(257), True),
-    ]
     fill, given = filler().fill, given_of(FRAMES)
     negative, beyond = struct.pack("=4q", -1, 8, 9, 10), struct.pack("=4q", 1, 2, 3, 1 << 40)
-    misused += [
+    misused: list[Callable[[], Any]] = [
         fill,
         partial(fill, *given, 0, 5, refuse),
         partial(fill, *given, -1, 4, refuse),
@@ -191,8 +144,8 @@ def test_misuse_raises() -> None:
         partial(fill, None, *given[1:], 0, 4, refuse),
     ]
     others = given_of(OTHERS)
-    for odd in (5, (), (None,) * 11, (5,) * 10, ("\ud800",) * 10, (None,) * 5 + (1 << 70,) + (None,) * 4):
-        misused.append(partial(fill, *others, 0, 5, lambda _, odd=odd: odd))
+    odds: tuple[Any, ...] = (5, (), (None,) * 11, (5,) * 10, ("\ud800",) * 10, (None,) * 5 + (1 << 70,) + (None,) * 4)
+    misused += [partial(fill, *others, 0, 5, lambda _, odd=odd: odd) for odd in odds]
     misused.append(partial(fill, *others, 0, 5, 5))
     for call in misused:
         with pytest.raises((TypeError, ValueError, OverflowError)):

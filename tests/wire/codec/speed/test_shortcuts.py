@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from array import array
-from functools import partial
 from importlib import import_module
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -134,13 +133,6 @@ def data_limit(whole: Any) -> int:
     return 9 if len(whole) % 2 else 5
 
 
-def test_the_sizes_of_frames_are_found_however_many_there_are() -> None:
-    for call in pairs()["whole_frames"]:
-        for count in (1, 20, 400):
-            sizes = array("i", range(9, 17)).tobytes() * count
-            assert call(RECORDED * count, 0, 100, marked({9})) == (len(RECORDED) * count, sizes * 20, 7 * 20 * count)
-
-
 def test_frames_are_written_into_their_rows_of_the_columns() -> None:
     for call in pairs()["frames_into"]:
         columns = bytearray(b"\xff" * 26 * 5)
@@ -160,12 +152,6 @@ def test_runs_in_the_memory_of_the_columns_are_read_before_it_is_written() -> No
         found.append(columns)
     assert found[0] == found[1]
     assert Struct("<9q").unpack_from(found[0], 72) == (*[1] * 7, 0, 0)
-
-
-def test_memory_of_other_elements_than_bytes_is_refused() -> None:
-    for call in pairs()["frames_into"]:
-        arguments = memoryview(bytearray(26 * 8)).cast("b"), *plain()["frames_into"][1:]
-        assert outcome(call, *arguments)[0] is ValueError
 
 
 @looped("name", NAMES)
@@ -238,11 +224,3 @@ def test_a_shortcut_is_collected_with_its_function() -> None:
     del murmur3_128_low
     gc.collect()
     assert sum(type(each).__name__ == "Shortcut" for each in gc.get_objects()) == before - 1
-
-
-def test_misuse_of_shortcuts_raises() -> None:
-    assert codec.SPEED is not None
-    make = partial(codec.SPEED._speed.Shortcut, codec.SPEED._codec)
-    for call in (make, partial(make, "print", print), partial(make, "split_events", 5), partial(make, 5, print)):
-        with pytest.raises((TypeError, ValueError)):
-            call()
