@@ -121,7 +121,7 @@ def complete_command(command: click.Command) -> None:
     if sys.flags.optimize > 1 and command.help is None and command.callback is not None:
         with suppress(OSError):  # the source is not installed
             declared = ast.parse(textwrap.dedent(inspect.getsource(command.callback))).body[0]
-            assert isinstance(declared, ast.FunctionDef)
+            assert isinstance(declared, ast.FunctionDef | ast.AsyncFunctionDef)
             command.help = ast.get_docstring(declared)
     for below in getattr(command, "commands", {}).values():
         complete_command(below)

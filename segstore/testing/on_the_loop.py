@@ -23,7 +23,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.config import settings_of
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.faults import FaultSettings, Seen, StageName
+from segstore.server.faults import Decision, FaultSettings, Seen, StageName
 from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
@@ -81,22 +81,27 @@ class Watched(ABC):
         found = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
         return copy.copy(found)
 
-    def add_fault(self, match: Any, do: Any, rest: dict[str, Any]) -> str:
-        return self.observed.faults.add(match, do, **rest)
+    def faults(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Calls a method of the faults, such as `add` or `toxics.clear`."""
+        return attrgetter(name)(self.observed.faults)(*given, **named)
 
-    def faults(self, name: str, *given: Any) -> Any:
-        """Returns an attribute of the faults, such as `rules`, or the result of a method, such as `toxics.clear`."""
-        found = attrgetter(name)(self.observed.faults)
-        return found(*given) if callable(found) else copy.copy(found)
+    def rules(self) -> list[str]:
+        return list(self.observed.faults.rules)
 
-    def add_toxic(self, toxic: Any, fields: dict[str, Any]) -> str:
-        return self.observed.faults.toxics.add(toxic, **fields)
+    def decisions(self) -> list[Decision]:
+        return list(self.observed.faults.decisions)
 
-    def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
-        self.observed.faults.round_trip_ms = given
+    def round_trip_ms(self) -> float | Mapping[int, float]:
+        return self.observed.faults.round_trip_ms
 
-    def set_seed(self, given: int) -> None:
-        self.observed.faults.seed = settings_of(FaultSettings, {"seed": given}).seed
+    def set_round_trip_ms(self, round_trip_ms: float | Mapping[int, float]) -> None:
+        self.observed.faults.round_trip_ms = round_trip_ms
+
+    def seed(self) -> int:
+        return self.observed.faults.seed
+
+    def set_seed(self, seed: int) -> None:
+        self.observed.faults.seed = settings_of(FaultSettings, {"seed": seed}).seed
 
 
 class Served(Watched):
