@@ -163,7 +163,7 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
     start = "the settings of the marker segstore"
     result.stdout.fnmatch_lines(
         [
-            f"{start} (auth_key, auht_key) are invalid: there is no option auht_key; did you mean auth_key?",
+            f"{start} (auth_key, auht_key) are invalid: auht_key: there is no such option (auth_key[?])",
             "the marker segstore takes settings by name, *",
             "*missing.yaml*",
             f"{start} (containers) are invalid: containers: it must be greater than 0",

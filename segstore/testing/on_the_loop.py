@@ -6,7 +6,6 @@ Each takes the server as its first argument, so it can be sent to another proces
 from __future__ import annotations
 
 import copy
-import difflib
 import gc
 import os
 import time
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from segstore import __version__
 from segstore.server.cluster import MockCluster
-from segstore.server.config import settings_of
+from segstore.server.config import names_there, settings_of
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import Decision, FaultSettings, Seen, StageName
@@ -42,7 +41,6 @@ __tracebackhide__ = True  # pytest shows the caller's line and the failure, not 
 T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8
-_NAMES_SHOWN: Final = 3
 _LET_GO: Final = "this server was stopped, and its stores released their segments: read them before stop()"
 
 
@@ -231,11 +229,7 @@ class Served(Watched):
         try:
             info = store.segment_info(segment)
         except NoSuchSegment as error:
-            names = self.segments(with_indexes=False)
-            near = difflib.get_close_matches(segment, names, _NAMES_SHOWN) or names[:_NAMES_SHOWN]
-            more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
-            there = f"there are {', '.join(map(repr, near))}{more}" if names else "there are no segments"
-            error.args = (f"{error}; {there}",)
+            error.args = (f"{error}; {names_there(segment, self.segments(with_indexes=False), 'segments')}",)
             raise
         return store.segment(segment).read_bytes(info.start_offset, info.length - info.start_offset)
 

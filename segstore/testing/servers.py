@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import difflib
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 from segstore.server import StoreOptions
 from segstore.server.clock import Clock
 from segstore.server.cluster import MockCluster
+from segstore.server.config import unknown_name
 from segstore.server.controller import Authority, ControllerConfig
 from segstore.server.coordination import Coordinator, OwnershipSettings
 from segstore.server.faults import (
@@ -106,15 +106,6 @@ class WouldBlock(RuntimeError):
         raise cls(call, instead)
 
 
-def _check_options(given: Collection[str], known: Collection[str]) -> None:
-    """Raises ValueError for an option that does not exist, with the nearest option."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
-            raise ValueError(f"there is no option {name}{meant}")
-
-
 async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
     """Runs a blocking function in a daemon thread, which does not keep the process alive."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -141,7 +132,6 @@ class Servers(Host):
         it contains delegation tokens. Other settings are as in `MockCluster`. With `auth_key` the controller issues
         tokens that the stores accept. Raises ValueError for an invalid or unknown setting, FaultFileError, OSError.
         """
-        _check_options(settings, ServerOptions.__annotations__)
         return RunningServer(self, self.create(Served.start, **settings), watched=settings.get("watched", True))
 
     def replay(
@@ -157,7 +147,8 @@ class Servers(Host):
         needs it in `shared`.
         Raises OSError, TraceError, ValueError, also for an option that does not exist.
         """
-        _check_options(options, TraceOptions.__annotations__)
+        if unknown := [name for name in options if name not in TraceOptions.__annotations__]:
+            raise ValueError(f"{unknown[0]}: {unknown_name('option', unknown[0], TraceOptions.__annotations__)}")
         opened = Path(trace) if isinstance(trace, str | Path) else list(trace)
         key = self.create(ServedTrace.start, trace=opened, announce=announce, **options)
         return RunningTrace(self, key)
