@@ -361,7 +361,7 @@ FAILS = """
         raise ValueError
 
     def test_trace(segstore_trace):
-        talk(segstore_trace("test_writes"), BEGIN[0], BEGIN[1], KeepAlive())
+        talk(segstore_trace("test_writes", missing="error"), BEGIN[0], BEGIN[1], KeepAlive())
 
     def test_fault(segstore_server):
         segstore_server.faults.add("type = SEAL_SEGMENT and connection = 1", do="drop", name="idle")
@@ -391,7 +391,7 @@ def test_a_failed_test_ends_with_what_its_servers_have_seen(suite: pytest.Pytest
             section.format("trace 1"),
             "requests (3):",
             f"  request 2: CREATE_SEGMENT of {segment} on connection 1: answered as request 2 of the trace",
-            "  request 3: KEEP_ALIVE on connection 1: a problem, missing='fail'",
+            "  request 3: KEEP_ALIVE on connection 1: a problem, missing='error'",
             "problems (1):",
             "open connections (0)",
             "*ERROR at teardown of test_fault*",
