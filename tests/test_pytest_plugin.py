@@ -152,14 +152,11 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
         @pytest.mark.segstore(controller={"lease_cap": 1})
         def test_of_the_controller(segstore_server): ...
 
-        @pytest.mark.segstore(record=3)
-        def test_of_a_recording(segstore_server): ...
-
         @pytest.mark.segstore(users="alice:pw")
         def test_of_users(segstore_server): ...
     """)
     result = suite.runpytest_inprocess(*STRICT, "-rN")
-    passed(result, 0, errors=7)
+    passed(result, 0, errors=6)
     start = "the settings of the marker segstore"
     result.stdout.fnmatch_lines(
         [
@@ -168,7 +165,6 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
             "*missing.yaml*",
             f"{start} (containers) are invalid: containers: it must be greater than 0",
             f"{start} (controller) are invalid: lease_cap: *(lease_cap_ms[?])",
-            f"{start} (record) are invalid: a recording is a file, given as text or a Path, not 3",
             f"{start} (users) are invalid: users are lines of a password file, in a list",
         ]
     )

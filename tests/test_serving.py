@@ -111,6 +111,7 @@ def test_json_is_announced_with_exactly_the_promised_keys_once_all_listen() -> N
         for part in ("segment_store", "admin"):
             store.connect(part).close()
         assert store.end() == 0
+        assert store.errors() == ""
 
 
 # --- serving and ending -----------------------------------------------------------------------------------------
