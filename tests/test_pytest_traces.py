@@ -44,54 +44,6 @@ def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytes
     passed(suite.runpytest_inprocess(*STRICT, "test_replays.py", "-o", "segstore_traces=traces"), 2)
 
 
-def test_a_recording_alone_answers_the_program_with_its_controller_calls(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        program="""
-        from segstore.client import connect
-
-        async def run(uri, scope="shop"):
-            async with connect(f"tcp://{uri}") as pravega:
-                made = await pravega.controller.create_scope(scope)
-                await pravega.controller.create_stream(scope, "orders", segments=1)
-                async with pravega.event_writer(scope, "orders") as writer:
-                    await writer.write(b"tea", routing_key="table 7")
-                async with pravega.event_reader(scope, "orders", from_="head") as events:
-                    return made, (await anext(events)).data
-        """,
-        test_runs="""
-        import asyncio
-        from program import run
-
-        def test_runs(segstore_server):
-            assert asyncio.run(run(segstore_server.controller_uri)) == (True, b"tea")
-        """,
-    )
-    passed(suite.runpytest_inprocess(*STRICT, "test_runs.py", "--segstore-record=traces"), 1)
-    suite.makepyfile(
-        test_replays="""
-        import asyncio, pytest
-        from program import run
-
-        @pytest.mark.parametrize("mode", ["strict", "match"])
-        def test_answers(segstore_trace, mode):
-            trace = segstore_trace("traces/test_runs", mode=mode, complete=True)
-            assert asyncio.run(run(trace.controller_uri)) == (True, b"tea")
-
-        def test_differs(segstore_trace):
-            trace = segstore_trace("traces/test_runs")
-            asyncio.run(run(trace.controller_uri, "shops"))
-        """
-    )
-    result = suite.runpytest_inprocess("-q", "test_replays.py")
-    assert result.parseoutcomes().items() >= {"passed": 2, "failed": 1}.items()
-    result.stdout.fnmatch_lines(
-        [
-            "test_runs.jsonl: controller: createScope differs from the trace: scope: 'shops' here, 'shop' in the *",
-            "*: createScope of shops to the controller: a problem, missing='fail'",
-        ]
-    )
-
-
 def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(suite: pytest.Pytester) -> None:
     suite.makepyfile(WRITES)
     suite.runpytest_inprocess("-q", "--segstore-record=.")
