@@ -97,7 +97,9 @@ class StreamWriter(Shipped, spark.DataSourceArrowWriter):
         return Written(asyncio.run(_write(self.options, self.query, 0, _partition(), iterator)))
 
     def commit(self, messages: list[spark.WriterCommitMessage | None]) -> None:
-        asyncio.run(_commit(self.options, self.query, 0, _results(messages), "the commit of a batch write", is_last=True))
+        asyncio.run(
+            _commit(self.options, self.query, 0, _results(messages), "the commit of a batch write", is_last=True)
+        )
 
     def abort(self, messages: list[spark.WriterCommitMessage | None]) -> None:
         asyncio.run(_abort(self.options, query=self.query))
