@@ -281,7 +281,6 @@ def _changed(config: StreamConfig, given: dict[str, Any]) -> StreamConfig:
 async def create_stream(admin: Admin, client: Client, stream: Name, **given: Any) -> None:
     """Create a stream."""
     config = _new(given)
-
     _must(await client.controller.create_stream(*stream, config), f"stream {'/'.join(stream)} exists")
 
 
@@ -292,7 +291,6 @@ async def create_stream(admin: Admin, client: Client, stream: Name, **given: Any
 async def update_stream(admin: Admin, client: Client, stream: Name, **given: Any) -> None:
     """Change the given parts of a stream's configuration. A fixed number of segments is restored if it was scaled."""
     _new(given)  # finds wrong options
-
     config = await client.controller.stream_config(*stream)
     await client.controller.update_stream(*stream, _changed(config, given))
 
