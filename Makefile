@@ -154,8 +154,6 @@ soak: $(DEV) ## long runs: random examples of the property tests, order, dispatc
 	$(PY) -m tests.soak.processes
 	$(PY) -m tests.soak.stream_sink
 	$(PY) -m tests.soak.stream_spark
-	$(PY) -m tests.soak.stream_watermarks
-	$(PY) -m tests.soak.store_planning
 	$(PY) -m tests.soak.large_events
 	$(PY) -m tests.soak.memory_slope --seconds $(SLOPE_SECONDS)
 	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q -p no:rerunfailures tests/server/coordination/test_histories.py

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.pipeline.engine import Table, engine_of
-from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire.errors import WireError
 from segstore.wire.names import SegmentName
 from segstore.wire.trace import Direction, Record, RecordKind
@@ -109,27 +108,19 @@ def links(rows: Table) -> list[ConnectionUse]:
     engine = engine_of(rows)
     chosen = f"SELECT {columns}, {fields} AS fields FROM {{rows}} WHERE kind <> 'skipped'"
     counted = f"SELECT {', '.join(LINK_COLUMNS)}, fields, count(*) FROM ({chosen}) GROUP BY ALL"
-    return _links(engine.rows(engine.statement(counted, rows=rows)))
-
-
-def links_of(paths: str | Iterable[str]) -> list[ConnectionUse]:
-    """Same as `links`, in plain Python."""
-    columns = (*LINK_COLUMNS, "fields", "kind")
-    return _links((*row[:-1], 1) for row in trace_rows(paths, columns) if row[-1] != "skipped")
-
-
-def _links(rows: Iterable[Sequence[Any]]) -> list[ConnectionUse]:
-    found: Counter[tuple[str, int, str | None]] = Counter()
-    for file, connection, command, segment, source, writer_id, fields, count in rows:
+    uses: Counter[tuple[str, int, str | None]] = Counter()
+    for file, connection, command, segment, source, writer_id, merged, count in engine.rows(
+        engine.statement(counted, rows=rows)
+    ):
         keys = dict.fromkeys(keys_of(segment, source, writer_id))
-        if command in _BATCH and fields is not None:
-            said = json.loads(fields)
-            for name in said.get("source_segment_ids") or said.get("sources") or ():
+        if command in _BATCH and merged is not None:
+            batch_fields = json.loads(merged)
+            for name in batch_fields.get("source_segment_ids") or batch_fields.get("sources") or ():
                 keys.update(dict.fromkeys(keys_of(name, None, None)))
         for key in keys:
-            found[file, connection, key] += 0
-        found[file, connection, None] += count
-    return [ConnectionUse(*key, count) for key, count in sorted(found.items(), key=repr)]
+            uses[file, connection, key] += 0
+        uses[file, connection, None] += count
+    return [ConnectionUse(*key, count) for key, count in sorted(uses.items(), key=repr)]
 
 
 def plan(found: Iterable[ConnectionUse], parts: int) -> ReplayPlan:

@@ -1,9 +1,8 @@
-"""Standard output, standard error and the log of a server, which never waits for their readers.
+"""Standard output and standard error of a server, which never waits for their readers.
 
 A thread writes each stream, as the write to a full pipe returns only when its reader reads. Invariants: the queue for a
 reader is bounded; beyond it, standard error drops lines and says how many, and standard output fails, by name, because
-a recording must not have gaps. The end of the process waits a bounded time for readers. A place in the code logs a
-bounded number of warnings a second, and their count beyond it, so peers cannot fill a disk with their mistakes.
+a recording must not have gaps. The end of the process waits a bounded time for readers.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from __future__ import annotations
 import atexit
 import errno
 import io
-import logging
 import os
 import select
 import sys
 import threading
 from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 UNREAD: Final = "its reader does not keep up"
 _MOST_QUEUED_BYTES: Final = 64 * 1024 * 1024
 _DRAIN_S: Final = 1.0
-_MOST_A_SECOND: Final = 10
-"""Warnings of one place in the code."""
 
 
 class _Output(io.RawIOBase):
@@ -125,44 +121,5 @@ def drain(stream: TextIO) -> bool:
 
 
 def _end(stream: TextIO) -> None:
-    logging.shutdown()  # logs the last counts
     with suppress(OSError):
         drain(stream)
-
-
-class BoundedLog(logging.StreamHandler[TextIO]):
-    """A log with bounded warnings: `_MOST_A_SECOND` from a place in the code, and the number of further warnings."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._counts: dict[tuple[str, int], int] = {}
-        self._newest: dict[tuple[str, int], logging.LogRecord] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        place = record.pathname, record.lineno
-        count = self._counts.get(place, 0) + 1
-        if record.levelno < logging.WARNING or count <= _MOST_A_SECOND:
-            super().emit(record)
-        else:
-            self._newest[place] = record
-        if record.levelno < logging.WARNING:
-            return
-        if count == 1:
-            timer = threading.Timer(1.0, self._report, [place])
-            timer.daemon = True
-            with suppress(RuntimeError):  # there can be no more threads; `close` reports
-                timer.start()
-        self._counts[place] = count
-
-    def _report(self, place: tuple[str, int]) -> None:
-        """Logs how many records of a place were suppressed, and starts to count again."""
-        with self.lock or nullcontext():
-            more, record = self._counts.pop(place, 0) - _MOST_A_SECOND, self._newest.pop(place, None)
-            if record is not None:
-                record.msg, record.args, record.exc_info = f"and {more} more, the last: {record.getMessage()}", (), None
-                super().emit(record)
-
-    def close(self) -> None:
-        for place in tuple(self._counts):
-            self._report(place)
-        super().close()

@@ -216,8 +216,6 @@ class _Hosts:
     def get(self, process: bool | None = None) -> testing.Servers:
         from segstore.testing import ServerProcess, ServerThread
 
-        if not isinstance(process, bool | None):
-            raise ValueError(f"process is True, False or None, not {process!r}")
         key = self._process_by_default if process is None else process
         if key not in self._started:
             self._started[key] = ServerProcess([self.terminal]) if key else ServerThread()
@@ -495,8 +493,6 @@ def pytest_runtest_makereport(
 
 
 def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
-    if not isinstance(file, str | Path):
-        raise ValueError(f"segstore_trace takes the name of a trace, not {file!r}")
     folders = [request.path.parent, *request.config.getini("segstore_traces")]
     for folder in folders:
         for suffix in ("", *_SUFFIXES):

@@ -66,18 +66,6 @@ def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
     assert process.returncode == 0
 
 
-def test_serve_says_nothing_more_to_a_program_that_reads_json() -> None:
-    with serve("--announce", "json") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            parts = {"segment_store", "controller", "admin", "http", "rest"}
-            assert set(json.loads(process.stdout.readline())) == parts
-        finally:
-            process.terminate()
-        assert (process.stdout.read(), process.stderr.read()) == ("", "")
-
-
 @pytest.fixture
 def controller() -> Iterator[str]:
     with serve("--announce", "json") as process:

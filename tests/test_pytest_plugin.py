@@ -152,23 +152,19 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
         @pytest.mark.segstore(controller={"lease_cap": 1})
         def test_of_the_controller(segstore_server): ...
 
-        @pytest.mark.segstore(record=3)
-        def test_of_a_recording(segstore_server): ...
-
         @pytest.mark.segstore(users="alice:pw")
         def test_of_users(segstore_server): ...
     """)
     result = suite.runpytest_inprocess(*STRICT, "-rN")
-    passed(result, 0, errors=7)
+    passed(result, 0, errors=6)
     start = "the settings of the marker segstore"
     result.stdout.fnmatch_lines(
         [
-            f"{start} (auth_key, auht_key) are invalid: there is no option auht_key; did you mean auth_key?",
+            f"{start} (auth_key, auht_key) are invalid: auht_key: there is no such option (auth_key[?])",
             "the marker segstore takes settings by name, *",
             "*missing.yaml*",
             f"{start} (containers) are invalid: containers: it must be greater than 0",
             f"{start} (controller) are invalid: lease_cap: *(lease_cap_ms[?])",
-            f"{start} (record) are invalid: a recording is a file, given as text or a Path, not 3",
             f"{start} (users) are invalid: users are lines of a password file, in a list",
         ]
     )
@@ -361,7 +357,7 @@ FAILS = """
         raise ValueError
 
     def test_trace(segstore_trace):
-        talk(segstore_trace("test_writes"), BEGIN[0], BEGIN[1], KeepAlive())
+        talk(segstore_trace("test_writes", missing="error"), BEGIN[0], BEGIN[1], KeepAlive())
 
     def test_fault(segstore_server):
         segstore_server.faults.add("type = SEAL_SEGMENT and connection = 1", do="drop", name="idle")
@@ -391,7 +387,7 @@ def test_a_failed_test_ends_with_what_its_servers_have_seen(suite: pytest.Pytest
             section.format("trace 1"),
             "requests (3):",
             f"  request 2: CREATE_SEGMENT of {segment} on connection 1: answered as request 2 of the trace",
-            "  request 3: KEEP_ALIVE on connection 1: a problem, missing='fail'",
+            "  request 3: KEEP_ALIVE on connection 1: a problem, missing='error'",
             "problems (1):",
             "open connections (0)",
             "*ERROR at teardown of test_fault*",

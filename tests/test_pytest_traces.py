@@ -44,54 +44,6 @@ def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytes
     passed(suite.runpytest_inprocess(*STRICT, "test_replays.py", "-o", "segstore_traces=traces"), 2)
 
 
-def test_a_recording_alone_answers_the_program_with_its_controller_calls(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        program="""
-        from segstore.client import connect
-
-        async def run(uri, scope="shop"):
-            async with connect(f"tcp://{uri}") as pravega:
-                made = await pravega.controller.create_scope(scope)
-                await pravega.controller.create_stream(scope, "orders", segments=1)
-                async with pravega.event_writer(scope, "orders") as writer:
-                    await writer.write(b"tea", routing_key="table 7")
-                async with pravega.event_reader(scope, "orders", from_="head") as events:
-                    return made, (await anext(events)).data
-        """,
-        test_runs="""
-        import asyncio
-        from program import run
-
-        def test_runs(segstore_server):
-            assert asyncio.run(run(segstore_server.controller_uri)) == (True, b"tea")
-        """,
-    )
-    passed(suite.runpytest_inprocess(*STRICT, "test_runs.py", "--segstore-record=traces"), 1)
-    suite.makepyfile(
-        test_replays="""
-        import asyncio, pytest
-        from program import run
-
-        @pytest.mark.parametrize("mode", ["strict", "match"])
-        def test_answers(segstore_trace, mode):
-            trace = segstore_trace("traces/test_runs", mode=mode, complete=True)
-            assert asyncio.run(run(trace.controller_uri)) == (True, b"tea")
-
-        def test_differs(segstore_trace):
-            trace = segstore_trace("traces/test_runs")
-            asyncio.run(run(trace.controller_uri, "shops"))
-        """
-    )
-    result = suite.runpytest_inprocess("-q", "test_replays.py")
-    assert result.parseoutcomes().items() >= {"passed": 2, "failed": 1}.items()
-    result.stdout.fnmatch_lines(
-        [
-            "test_runs.jsonl: controller: createScope differs from the trace: scope: 'shops' here, 'shop' in the *",
-            "*: createScope of shops to the controller: a problem, missing='fail'",
-        ]
-    )
-
-
 def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(suite: pytest.Pytester) -> None:
     suite.makepyfile(WRITES)
     suite.runpytest_inprocess("-q", "--segstore-record=.")
@@ -123,10 +75,15 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
 
         def test_is_misspelt(segstore_trace):
             segstore_trace("test_write")
+
+        def test_fails_unchecked(segstore_trace):
+            import pytest
+            with pytest.raises(ValueError, match="does not go with check=False"):
+                segstore_trace("test_writes", check=False, missing="fail")
     """
     )
     result = suite.runpytest_inprocess("-q", "test_replays.py")
-    result.assert_outcomes(passed=5, errors=3, failed=2)
+    result.assert_outcomes(passed=6, errors=3, failed=2)
     result.stdout.fnmatch_lines(
         [
             "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment: *",
@@ -136,32 +93,6 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
             f"there is no trace 'test_write' in {suite.path} (test_writes?); *",
         ]
     )
-
-
-def test_arguments_of_the_wrong_type_are_refused_in_one_sentence(suite: pytest.Pytester) -> None:
-    suite.makepyfile(WRITES)
-    suite.runpytest_inprocess("-q", "--segstore-record=.")
-    suite.makepyfile(
-        test_replays="""
-        import pytest
-
-        @pytest.mark.parametrize("options, said", [
-            ({"timeout_s": "x"}, "timeout_s is a number, not 'x'"),
-            ({"pace": "fast"}, "pace is a number, not 'fast'"),
-            ({"missing": "pass", "upstream": "nohost"}, "upstream is (HOST, PORT), not 'nohost'"),
-            ({"missing": "pass", "upstream": ("a",)}, "upstream is (HOST, PORT), not ('a',)"),
-            ({"missing": "pass", "upstream_controller": "a:1"}, "upstream_controller is (HOST, PORT), not 'a:1'"),
-            ({"process": "maybe"}, "process is True, False or None, not 'maybe'"),
-            ({"missing": "fail", "check": False}, "missing='fail' fails the test, so it does not go with check=False"),
-            ({"file": None}, "segstore_trace takes the name of a trace, not None"),
-        ])
-        def test_it(segstore_trace, options, said):
-            with pytest.raises(ValueError) as raised:
-                segstore_trace(**{"file": "test_writes", **options})
-            assert str(raised.value) == said
-    """
-    )
-    passed(suite.runpytest_inprocess("-q", "test_replays.py"), 8)
 
 
 @pytest.mark.parametrize("process", ["yes", "no"])

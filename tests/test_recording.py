@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +16,6 @@ from segstore.testing import ServerThread
 from segstore.traces import Recording, TraceFile, UnknownSuffix
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import Direction, read_lines
-from tests.looped import looped
 from tests.test_serving import PATIENCE_S, SERVE, served
 
 HELLO = encode(Hello(17, 5))
@@ -110,16 +107,6 @@ def test_a_server_of_tests_follows_the_same_rule(tmp_path: Path) -> None:
     assert (tmp_path / "text.jsonl").read_text().startswith('{"segstore_trace"')
     assert (tmp_path / "tap.jsonl").read_text().startswith('{"segstore_trace"')
     assert (tmp_path / "run.jsonl").read_text().startswith('{"segstore_trace"')
-
-
-@looped("given", [3, "", b"run.jsonl"])
-def test_what_is_no_name_of_a_file_is_refused(given: Any) -> None:
-    said = f"a recording is a file, given as text or a Path, not {given!r}"
-    with ServerThread() as thread:
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            thread.serve(record=given)
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            thread.tap(store="127.0.0.1:1", record=given)
 
 
 def say_hello(port: int) -> None:

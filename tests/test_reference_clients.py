@@ -33,11 +33,11 @@ from segstore.wire.trace import Call, Metadata, Record
 from tests.client.support import settings
 from tests.processes import PATIENCE_S, started
 from tests.server.replay.test_calls import one_by_one
-from tests.test_reference_fixtures import FOLDER, read
+from tests.test_trace_fixtures import REFERENCE, read
 
 T = TypeVar("T")
 
-ANSWERS = FOLDER.parent / "controller" / "answers.ndjson"
+ANSWERS = REFERENCE.parent / "controller" / "answers.ndjson"
 SEGSTORE = (sys.executable, "-m", "segstore")
 READ_BYTES = 2 << 20
 """What reads suggested when the recordings were made."""
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 @asynccontextmanager
 async def replayed(scenario: str) -> AsyncIterator[Client]:
     """A client of the recording of a scenario; every request of the client must be in the recording."""
-    records = read(FOLDER / f"{scenario}.jsonl")
+    _, records = read(REFERENCE / f"{scenario}.jsonl")
     async with TraceServer(records, mode="match") as server:
         controller = await server.start_controller(records)
         async with connect(f"tcp://{controller}", settings(read_size_bytes=READ_BYTES)) as pravega:
@@ -176,7 +176,7 @@ def segstore(uri: str, *arguments: str) -> tuple[int, str, str]:
 
 def test_produce_and_consume_make_the_recorded_requests() -> None:
     lines = b"".join(event + b"\n" for event in EVENTS[:6])
-    with served(FOLDER / "group.jsonl") as uri:
+    with served(REFERENCE / "group.jsonl") as uri:
         command = [*SEGSTORE, "produce", "scope/shared", "-b", uri, "-X", "max_batch_events=1"]
         subprocess.run(command, input=lines, check=True, timeout=PATIENCE_S)
         read_bytes = ("-X", f"read_size_bytes={READ_BYTES}")

@@ -27,7 +27,7 @@ from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
 from tests.processes import PATIENCE_S, refusal, refusal_here, started
-from tests.server.support import HELLO, Peer, append, create, read, set_up
+from tests.server.support import HELLO, Peer, append, create, set_up
 from tests.server.traffic import Port, read_all
 
 TAP = (sys.executable, "-m", "segstore", "tap")
@@ -68,19 +68,6 @@ def refused(*options: str) -> tuple[int, str]:
 
 
 # --- the announcement -------------------------------------------------------------------------------------------
-
-
-def test_json_is_announced_with_the_keys_of_serve() -> None:
-    with tapping("--store", "127.0.0.1:9", "--announce", "json") as tap:
-        assert list(tap.announced) == ["segment_store", "controller", "admin", "http", "rest"]
-        assert tap.announced["controller"] is None
-        socket.create_connection((tap.store.host, tap.store.port), timeout=PATIENCE_S).close()
-        assert tap.end()[0] == 0
-    with tapping("--controller", "tcp://127.0.0.1:9", "--announce", "json") as tap:
-        assert tap.announced["segment_store"] is None
-        host, _, port = str(tap.announced["controller"]).rpartition(":")
-        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
-        assert tap.end()[0] == 0
 
 
 def said_by(tap: Tapping, lines: int) -> list[str]:
@@ -173,29 +160,6 @@ async def test_a_client_works_through_it_and_a_signal_while_it_is_busy_leaves_a_
     opened = [each.connection for each in records if each.kind is RecordKind.OPEN]
     assert sorted(opened) == sorted(each.connection for each in records if each.kind is RecordKind.CLOSE)
     assert sum(each.kind is RecordKind.FRAME for each in records) > 4
-
-
-async def test_rules_of_a_file_hold_and_a_fixture_is_written(tmp_path: Path) -> None:
-    faults, path = tmp_path / "faults.yaml", tmp_path / "run.jsonl"
-    faults.write_text("rules:\n  - {match: type = APPEND_BLOCK_END, nth: 2, do: close after}\n")
-    async with MockSegmentStore() as mock:
-        options = ("--store", f"{mock.host}:{mock.port}", "--faults", str(faults), "--record", str(path))
-        with tapping(*options, "--announce", "json") as tap:
-            where: object = tap.store
-            async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone
-                assert len(await peer.ask(HELLO, create(), set_up(), append(1))) == 4
-                peer.send(append(2))
-                assert await peer.closed() == b""
-            async with await Peer.connect(where) as peer:  # type: ignore[arg-type]
-                again = (await peer.ask(HELLO, set_up()))[1]
-                assert getattr(again, "last_event_number", None) == 2
-                peer.send(read(900))  # which waits
-                status, errors = await asyncio.to_thread(tap.end)
-        assert status == 0
-        assert "fault 'rule 1': close after" in errors
-    lines = [json.loads(line) for line in await asyncio.to_thread(lambda: path.read_text().splitlines())]
-    assert lines[0]["segstore_trace"] == 2
-    assert {"reason": "fault 'rule 1': close after"} in [each.get("close") for each in lines]
 
 
 async def test_an_upstream_that_does_not_answer_is_reported_and_clients_are_told_why() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter, methodcaller
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -303,9 +301,9 @@ def test_the_host_to_listen_on_can_be_chosen(servers: Servers) -> None:
 def test_a_setting_that_there_is_not_is_refused(servers: Servers) -> None:
     with pytest.raises(ValueError, match="container"):
         servers.serve(stores=9, containers=4)
-    with pytest.raises(ValueError, match=r"there is no option aut_key; did you mean auth_key\?"):
+    with pytest.raises(ValueError, match=r"aut_key: there is no such option \(auth_key\?\)"):
         servers.serve(aut_key="x")
-    with pytest.raises(ValueError, match=r"there is no option mood; did you mean mode\?"):
+    with pytest.raises(ValueError, match=r"mood: there is no such option \(mode\?\)"):
         servers.replay([], mood="match")
     with pytest.raises(NoFaults):
         servers.serve(watched=False).faults.add("type = HELLO", do="drop")
@@ -348,27 +346,6 @@ def test_what_needs_a_running_server_is_refused_by_a_stopped_one(
     server.stop()
     with pytest.raises(RuntimeError, match=r"^this server was stopped$"):
         call(server)
-
-
-@pytest.mark.parametrize(
-    ("call", "given", "said"),
-    [
-        ("create_stream", (1, "b"), "scope is text, not 1"),
-        ("create_stream", ("a", None), "stream is text, not None"),
-        ("create_stream", ("a", "b", "2"), "segments: a whole number is needed"),
-        ("create_stream", ("a", "b", True), "segments: a whole number is needed"),
-        ("write_events", ("a", [b"x"]), "a name is SCOPE/NAME, not 'a'"),
-        ("snapshot", (None,), "name is text, not None"),
-        ("restore", (3,), "name is text, not 3"),
-        ("read", (b"a",), "segment is text, not b'a'"),
-        ("events", (None,), "name is text, not None"),
-    ],
-)
-def test_an_argument_of_another_type_is_refused_by_its_name(
-    thread: ServerThread, call: str, given: tuple[object, ...], said: str
-) -> None:
-    with pytest.raises(ValueError, match=f"^{said}$"):
-        getattr(thread.serve(), call)(*given)
 
 
 def test_a_stopped_server_starts_no_controller_and_keeps_the_address_of_one(servers: Servers) -> None:
@@ -428,15 +405,6 @@ def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(servers: Servers
         client.ask(ReadSegment("scope/other/0.#epoch.0", 0, 8, "", 8))
     assert trace.problems[-1].request == "READ_SEGMENT"
     assert (trace.host, trace.port) == trace.address
-
-
-def test_a_trace_is_a_file_or_records_and_nothing_else(servers: Servers) -> None:
-    assert servers.replay(str(TRACE)).unused() == servers.replay(TRACE).unused()
-    given: Any
-    for given in (None, 3, b"write.jsonl", [3]):
-        said = f"a trace is a file, given as text or a Path, or records, not {3 if given == [3] else given!r}"
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-            servers.replay(given)
 
 
 def test_a_function_of_a_rule_runs_on_the_servers_thread_and_its_error_is_raised_by_stop() -> None:

@@ -120,14 +120,6 @@ def test_a_recording_can_be_read_while_it_grows(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_a_recording_never_takes_the_place_of_another(tmp_path: Path) -> None:
-    path = tmp_path / "a.wtrace"
-    path.write_bytes(b"precious")
-    with pytest.raises(FileExistsError):
-        a_recorder(path)
-    assert path.read_bytes() == b"precious"
-
-
 def test_only_its_owner_can_read_what_is_written(tmp_path: Path) -> None:
     recorder = a_recorder(tmp_path / "a.wtrace")
     recorder.received(1, HELLO)

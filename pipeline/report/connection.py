@@ -13,6 +13,7 @@ appends on their flow; `segstore.pipeline.report.pending` bounds the memory of r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from segstore.pipeline.report.analysis_rules import (
@@ -56,6 +57,7 @@ TAIL_COLUMNS: Final = (
 """An append block's end: the columns of its violation, where the block was opened, and three sizes."""
 
 
+@dataclass(slots=True)
 class Found:
     """The findings, as rows. The caller may remove rows between records.
 
@@ -63,39 +65,34 @@ class Found:
     blocks that have bytes after their whole events, which were not among the rows.
     """
 
-    def __init__(self) -> None:
-        self.exchanges: list[tuple[Any, ...]] = []
-        self.uncovered: list[tuple[Any, ...]] = []
-        self.set_ups: list[SetUp] = []
-        self.violations: list[tuple[Any, ...]] = []
-        self.tails: list[tuple[Any, ...]] = []
+    exchanges: list[tuple[Any, ...]] = field(default_factory=list)
+    uncovered: list[tuple[Any, ...]] = field(default_factory=list)
+    set_ups: list[SetUp] = field(default_factory=list)
+    violations: list[tuple[Any, ...]] = field(default_factory=list)
+    tails: list[tuple[Any, ...]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class _Epoch:
     """A writer since it was set up; without a set-up in the trace, `since` and `segment` are None."""
 
-    __slots__ = ("ack", "highest", "known", "number", "segment", "since")
-
-    def __init__(self, number: int, segment: str | None, since: Row | None) -> None:
-        self.number = number
-        self.segment = segment
-        self.since = since
-        self.highest: int | None = None
-        self.ack: int | None = None
-        self.known: int | None = None
+    number: int
+    segment: str | None
+    since: Row | None
+    highest: int | None = None
+    ack: int | None = None
+    known: int | None = None
 
 
+@dataclass(slots=True)
 class _Tenure:
     """A flow since a writer was set up on it. done: place of the latest answer to its appends."""
 
-    __slots__ = ("done", "next", "number", "waits", "writer_id")
-
-    def __init__(self, number: int, writer_id: str) -> None:
-        self.number = number
-        self.writer_id = writer_id
-        self.waits = 0
-        self.done = (-1, -1)
-        self.next: Row | None = None
+    number: int
+    writer_id: str
+    waits: int = 0
+    done: tuple[int, int] = (-1, -1)
+    next: Row | None = None
 
 
 class Life:

@@ -6,6 +6,7 @@ Invariant: `Request.exchange` makes rows in the order of `EXCHANGE_COLUMNS` from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -64,6 +65,7 @@ to_row: Final[Callable[[Iterable[Any]], Row]] = partial(tuple.__new__, Row)
 """Makes a row of its values; faster than `Row._make`, and takes all of them."""
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A request, or a reply without one (`orphan`).
 
@@ -72,24 +74,17 @@ class Request:
     whether its events had been acknowledged before.
     """
 
-    __slots__ = (
-        "ack", "block_bytes", "epoch", "failure", "number", "orphan", "queue", "repeated", "reply", "row", "tenure",
-        "writer_segment",
-    )  # fmt: skip
-
-    def __init__(self, row: Row, number: int = 0, *, orphan: bool = False) -> None:
-        self.row = row
-        self.number = number
-        self.queue = row.queue
-        self.orphan = orphan
-        self.reply: Row | None = None
-        self.ack: Row | None = None
-        self.failure: Row | None = None
-        self.repeated = False
-        self.epoch: int | None = None
-        self.tenure = 0
-        self.writer_segment: str | None = None
-        self.block_bytes: int | None = None
+    row: Row
+    number: int = 0
+    orphan: bool = False
+    reply: Row | None = None
+    ack: Row | None = None
+    failure: Row | None = None
+    repeated: bool = False
+    epoch: int | None = None
+    tenure: int = 0
+    writer_segment: str | None = None
+    block_bytes: int | None = None
 
     @property
     def refusal(self) -> Row | None:

@@ -55,7 +55,7 @@ class UnfinishedRequests:
 
     def add(self, request: Request, *, append: bool) -> bool:
         """Adds a request to its queue. Returns whether another one waits there."""
-        queue = request.queue
+        queue = request.row.queue
         waiting = self._queues.get(queue)
         waits = bool(waiting) or self._oldest(queue) is not None
         if waiting is None:
@@ -120,11 +120,11 @@ class UnfinishedRequests:
             request.ack = ack
             if request.number in self._requests:
                 found.append(request)
-            failing = self._may_fail.get(request.queue)
+            failing = self._may_fail.get(request.row.queue)
             if failing is not None and len(failing) < _MANY:
                 failing[:] = [each for each in failing if each.ack is None]
                 if not failing:
-                    del self._may_fail[request.queue]
+                    del self._may_fail[request.row.queue]
         if self._disk is not None:
             self._disk.execute(
                 "UPDATE old SET ack = ? WHERE epoch = ? AND event_number <= ? AND ack IS NULL",
@@ -169,7 +169,7 @@ class UnfinishedRequests:
         self._disk.executemany("INSERT INTO old VALUES (?, ?, ?, ?, ?, ?, ?, ?)", map(_columns, old))
         for request in old:
             del self._requests[request.number]
-        for queue in {request.queue for request in old}:
+        for queue in {request.row.queue for request in old}:
             waiting = self._queues.pop(queue, ())
             if left := deque(each for each in waiting if each.number in self._requests):
                 self._queues[queue] = left
@@ -188,7 +188,7 @@ def _columns(request: Request) -> tuple[Any, ...]:
     later = (request.reply, request.ack, request.failure)
     ackable = request.epoch is not None and not request.repeated
     return (
-        request.number, request.queue, request.epoch if ackable else None, row.event_number, marshal.dumps(fixed),
+        request.number, row.queue, request.epoch if ackable else None, row.event_number, marshal.dumps(fixed),
         *(None if each is None else _packed(each) for each in later),
     )  # fmt: skip
 

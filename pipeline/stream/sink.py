@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
@@ -35,7 +34,7 @@ from pyspark.sql.types import (
 
 from segstore.pipeline.stream.commit import BatchCommitter, abandon, end, sweep
 from segstore.pipeline.stream.options import StreamOptions, read_stream_options
-from segstore.pipeline.stream.segments import Segments, opened, opened_for
+from segstore.pipeline.stream.segments import opened, opened_for
 from segstore.pipeline.stream.write import BadRow, Rows, TaskResult, write_rows
 from segstore.pipeline.trace.options import OptionError
 from segstore.pipeline.versions import DataSourceStreamArrowWriter
@@ -98,19 +97,12 @@ class StreamWriter(Shipped, spark.DataSourceArrowWriter):
         return Written(asyncio.run(_write(self.options, self.query, 0, _partition(), iterator)))
 
     def commit(self, messages: list[spark.WriterCommitMessage | None]) -> None:
-        asyncio.run(self._commit(_results(messages)))
-
-    async def _commit(self, results: list[TaskResult]) -> None:
-        async with _committing(self.options, "the commit of a batch write") as segments:
-            await BatchCommitter(segments, self.options, self.query, 0).commit(results)
-            await end(segments, self.query)
+        asyncio.run(
+            _commit(self.options, self.query, 0, _results(messages), "the commit of a batch write", is_last=True)
+        )
 
     def abort(self, messages: list[spark.WriterCommitMessage | None]) -> None:
-        asyncio.run(self._abort())
-
-    async def _abort(self) -> None:
-        async with _aborting(self.options) as segments:
-            await abandon(segments, (), query=self.query)
+        asyncio.run(_abort(self.options, query=self.query))
 
 
 class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
@@ -127,29 +119,29 @@ class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
     def commit(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
         results = _results(messages)
         if any(each.parts for each in results):
-            asyncio.run(self._commit(results, batchId))
-
-    async def _commit(self, results: list[TaskResult], batch: int) -> None:
-        async with _committing(self.options, f"the commit of batch {batch}") as segments:
-            await BatchCommitter(segments, self.options, results[0].query, batch).commit(results)
+            doing = f"the commit of batch {batchId}"
+            asyncio.run(_commit(self.options, results[0].query, batchId, results, doing))
 
     def abort(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
         results = _results(messages)
         if any(each.parts for each in results):
-            asyncio.run(self._abort(results))
-
-    async def _abort(self, results: list[TaskResult]) -> None:
-        async with _aborting(self.options) as segments:
-            await abandon(segments, results)
+            asyncio.run(_abort(self.options, results))
 
 
-def _committing(options: StreamOptions, doing: str) -> AbstractAsyncContextManager[Segments]:
-    return opened_for(options, f"{doing} into {options.name}", "commitTimeoutMs", options.commit_timeout_ms)
+async def _commit(
+    options: StreamOptions, query: UUID, batch: int, results: list[TaskResult], doing: str, *, is_last: bool = False
+) -> None:
+    doing = f"{doing} into {options.name}"
+    async with opened_for(options, doing, "commitTimeoutMs", options.commit_timeout_ms) as segments:
+        await BatchCommitter(segments, options, query, batch).commit(results)
+        if is_last:
+            await end(segments, query)
 
 
-def _aborting(options: StreamOptions) -> AbstractAsyncContextManager[Segments]:
+async def _abort(options: StreamOptions, results: Sequence[TaskResult] = (), *, query: UUID | None = None) -> None:
     doing = f"deleting what a failed write to {options.name} left, which is invisible and sweep_stream deletes later,"
-    return opened_for(options, doing, "abortTimeoutMs", options.abort_timeout_ms)
+    async with opened_for(options, doing, "abortTimeoutMs", options.abort_timeout_ms) as segments:
+        await abandon(segments, results, query=query)
 
 
 def _context() -> Any:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
@@ -24,17 +24,7 @@ from pyspark.sql.types import StructType
 from segstore.client import CutError
 from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
-from segstore.pipeline.stream.plan import (
-    ByteRange,
-    Lag,
-    batch_ranges,
-    cut_at,
-    lag,
-    next_cut,
-    ranges_between,
-    skipped,
-    start_of,
-)
+from segstore.pipeline.stream.plan import ByteRange, Lag, batch_ranges, lag, next_cut, ranges_between, skipped, start_of
 from segstore.pipeline.stream.rows import COLUMNS, DEFAULT, range_batches, wanted_names
 from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.trace.options import OptionError
@@ -52,6 +42,8 @@ from segstore.wire.blocks import EVENT_HEADER_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:
@@ -124,16 +116,21 @@ class _Reader(Shipped):
             return iter(())  # Spark's own, where there is nothing to read
         return range_batches(self.options, partition.part, self.names)
 
+    def _ask(self, ask: Callable[[Segments], Awaitable[T]]) -> T:
+        """Runs requests about the stream, with a client of their own."""
+
+        async def run() -> T:
+            async with opened(self.options, "READ") as segments:
+                return await ask(segments)
+
+        return asyncio.run(run())
+
 
 class StreamReader(_Reader, spark.DataSourceReader):
     """Reads the events between two cuts."""
 
     def partitions(self) -> list[spark.InputPartition]:
-        return [StreamPart(part) for part in asyncio.run(self._plan())]
-
-    async def _plan(self) -> list[ByteRange]:
-        async with opened(self.options, "READ") as segments:
-            return await batch_ranges(segments, self.options)
+        return list(map(StreamPart, self._ask(lambda segments: batch_ranges(segments, self.options))))
 
 
 class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -153,11 +150,7 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
         self._planned_s = time.monotonic()
 
     def initialOffset(self) -> Offsets:  # noqa: N802 — Spark's name
-        return asyncio.run(self._at())
-
-    async def _at(self) -> Offsets:
-        async with opened(self.options, "READ") as segments:
-            return offsets_of(await start_of(segments, self.options))
+        return offsets_of(self._ask(lambda segments: start_of(segments, self.options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's name
         limit, minimum = self.options.limit, self.options.minimum
@@ -166,19 +159,19 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
         return ReadAllAvailable() if minimum is None else ReadMinRows(minimum.least)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's name
-        return offsets_of(asyncio.run(self._latest(self._checkpointed(start), limit)))
+        cut = self._checkpointed(start)
+        return offsets_of(self._ask(lambda segments: self._latest(segments, cut, limit)))
 
-    async def _latest(self, start: Cut, limit: ReadLimit) -> Cut:
-        async with opened(self.options, "READ") as segments:
-            self._end = start
-            if not isinstance(limit, ReadAllAvailable) and not await self._is_due(segments, start):
-                return start
-            self._end = await next_cut(segments, self.options, start, _limit(limit), self._target)
-            if self._end != start:
-                self._planned_s = time.monotonic()
-                if not self.options.fail_on_data_loss:
-                    self.lost += await skipped(segments, start, self._end)
-            return self._end
+    async def _latest(self, segments: Segments, start: Cut, limit: ReadLimit) -> Cut:
+        self._end = start
+        if not isinstance(limit, ReadAllAvailable) and not await self._is_due(segments, start):
+            return start
+        self._end = await next_cut(segments, self.options, start, _limit(limit), self._target)
+        if self._end != start:
+            self._planned_s = time.monotonic()
+            if not self.options.fail_on_data_loss:
+                self.lost += await skipped(segments, start, self._end)
+        return self._end
 
     async def _is_due(self, segments: Segments, start: Cut) -> bool:
         """Whether there is enough for a batch, or the last batch was planned long ago."""
@@ -196,23 +189,19 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
     def reportLatestOffset(self) -> dict[str, Offsets | int | None]:  # noqa: N802 — Spark's name
         """Returns the latest offset for the query's progress: the stream's tail, how far the last batch is behind it,
         and `lost`."""
-        return asyncio.run(self._report())
+        return self._ask(self._report)
 
-    async def _report(self) -> dict[str, Offsets | int | None]:
-        async with opened(self.options, "READ") as segments:
-            tail = offsets_of(await cut_at(segments, "tail"))
-            behind = Lag(0, 0) if self._end is None else await lag(segments, self.options, self._end)
+    async def _report(self, segments: Segments) -> dict[str, Offsets | int | None]:
+        tail = offsets_of(await segments.tail())
+        behind = Lag(0, 0) if self._end is None else await lag(segments, self.options, self._end)
         return {"tail": tail, "lagBytes": behind.bytes, "lagEvents": behind.events, "lostBytes": self.lost}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
-        self._target = asyncio.run(self._tail())
-
-    async def _tail(self) -> Cut:
-        async with opened(self.options, "READ") as segments:
-            return await cut_at(segments, "tail")
+        self._target = self._ask(lambda segments: segments.tail())
 
     def partitions(self, start: Offsets, end: Offsets) -> list[spark.InputPartition]:
-        return [StreamPart(part) for part in asyncio.run(self._plan(*map(self._checkpointed, (start, end))))]
+        first, last, size = self._checkpointed(start), self._checkpointed(end), self.options.split_bytes
+        return list(map(StreamPart, self._ask(lambda segments: ranges_between(segments, first, last, size))))
 
     def _checkpointed(self, offsets: Offsets) -> Cut:
         try:
@@ -222,10 +211,6 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
                 f"the checkpoint's offset is not one of {self.options.name}: {cause}; start with a new checkpoint",
                 cause.actual,
             ) from cause
-
-    async def _plan(self, start: Cut, end: Cut) -> list[ByteRange]:
-        async with opened(self.options, "READ") as segments:
-            return await ranges_between(segments, start, end, self.options.split_bytes)
 
 
 def _limit(limit: ReadLimit) -> StreamLimit | None:

@@ -32,6 +32,7 @@ from array import array
 from binascii import crc32
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from segstore.pipeline.storage import File
@@ -85,6 +86,7 @@ _End = tuple[bytes, int]
 _Key = tuple[_End, _End]
 
 
+@dataclass(slots=True, eq=False)
 class TcpDirection:
     """One direction of a connection: bytes in order.
 
@@ -93,17 +95,14 @@ class TcpDirection:
     waiting: memory, in bytes, of pieces that came too early. lost: number of bytes after a gap.
     """
 
-    __slots__ = ("_ahead", "_order", "broken", "is_cut", "last", "lost", "next", "waiting")
-
-    def __init__(self) -> None:
-        self.next: int | None = None
-        self.last: int | None = None
-        self._ahead: dict[int, bytes] = {}
-        self._order: list[int] = []
-        self.waiting = 0
-        self.lost = 0
-        self.broken = False
-        self.is_cut = False
+    next: int | None = None
+    last: int | None = None
+    _ahead: dict[int, bytes] = field(default_factory=dict)
+    _order: list[int] = field(default_factory=list)
+    waiting: int = 0
+    lost: int = 0
+    broken: bool = False
+    is_cut: bool = False
 
     def take(self, sequence: int, data: bytes) -> list[bytes]:
         """Adds a piece; returns the pieces that are now in order."""
@@ -161,30 +160,29 @@ class TcpDirection:
             self.waiting = 0
 
 
+def _sides() -> tuple[TcpDirection, TcpDirection]:
+    return TcpDirection(), TcpDirection()
+
+
+@dataclass(slots=True, eq=False)
 class _Connection:
     """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it leads to a store.
     comment: on its first packet. closed_by: the direction that finished first. closing: the comment on the packet that
     finished it.
     """
 
-    __slots__ = (
-        *("client", "closed_by", "closing", "comment", "early", "early_bytes", "first", "known", "number", "other"),
-        *("sides", "ts_ns"),
-    )
-
-    def __init__(self, client: _End, packet: Packet) -> None:
-        self.client = client
-        self.ts_ns = packet.ts_ns
-        self.closed_by: Direction | None = None
-        self.number = packet.at
-        self.comment = packet.comment
-        self.closing = b""
-        self.sides = (TcpDirection(), TcpDirection())
-        self.known = False
-        self.other = False
-        self.early: list[tuple[int, int, bytes]] = []
-        self.early_bytes = 0
-        self.first = b""
+    client: _End
+    number: int
+    ts_ns: int
+    comment: bytes
+    closed_by: Direction | None = None
+    closing: bytes = b""
+    sides: tuple[TcpDirection, TcpDirection] = field(default_factory=_sides)
+    known: bool = False
+    other: bool = False
+    early: list[tuple[int, int, bytes]] = field(default_factory=list)
+    early_bytes: int = 0
+    first: bytes = b""
 
     @property
     def waiting(self) -> int:
@@ -197,7 +195,7 @@ class _Connection:
         self.comment = self.closing = b""
         self.early.clear()
         self.early_bytes = 0
-        self.sides = (TcpDirection(), TcpDirection())
+        self.sides = _sides()
 
 
 def read_packets(
@@ -292,7 +290,7 @@ class Reassembly:
                 yield from self._evict()
             opened_by_source = found.flags & (SYN | ACK) != SYN | ACK and found.source[1] not in self.ports
             client = found.source if opened_by_source else found.target
-            connection = self.connections[key] = _Connection(client, packet)
+            connection = self.connections[key] = _Connection(client, packet.at, packet.ts_ns, packet.comment)
         else:
             self.connections.move_to_end(key)
         if not connection.other:
@@ -306,8 +304,8 @@ class Reassembly:
                 connection.sides[sender].end_at(sequence + len(found.data))
             if all(side.complete for side in connection.sides):
                 yield from self._end(key)
-                connection = self.connections[key] = _Connection(connection.client, packet)
-                connection.leave_alone()  # packets that are sent again open no connection
+                # Packets that are sent again open no connection.
+                self.connections[key] = _Connection(connection.client, packet.at, packet.ts_ns, b"", other=True)
         if found.flags & RST:
             yield from self._end(key)
 

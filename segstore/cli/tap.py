@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, PORT, NewPath, http_token_file
+from segstore.cli.terminal import EXISTING_FILE, PORT, NewPath, announce_option, http_token_file
 
 _STORE = "Segment store to proxy right away; others are added when the controller names them."
 
@@ -74,13 +74,7 @@ def _kept_bytes() -> int:
 )
 @click.option("--record-tokens", is_flag=True, help="Include delegation tokens in the recording.")
 @click.option("--faults", **_file("File with fault rules and toxics (YAML or JSON)."))
-@click.option(
-    "--announce",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Format of the line that announces the addresses.",
-)
+@announce_option
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),

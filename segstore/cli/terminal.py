@@ -28,7 +28,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from segstore.outputs import BoundedLog, never_wait
+from segstore.outputs import never_wait
 
 PORT: Final = click.IntRange(0, 65535)
 EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -39,6 +39,13 @@ http_token_file: Final = click.option(
     type=EXISTING_FILE,
     metavar="FILE",
     help="File with the token that requests to the HTTP port must carry.",
+)
+announce_option: Final = click.option(
+    "--announce",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the line that announces the addresses.",
 )
 _LONGEST_LOGGED = 1_000
 MAX_WAIT_S = 1e6
@@ -121,7 +128,7 @@ def complete_command(command: click.Command) -> None:
     if sys.flags.optimize > 1 and command.help is None and command.callback is not None:
         with suppress(OSError):  # the source is not installed
             declared = ast.parse(textwrap.dedent(inspect.getsource(command.callback))).body[0]
-            assert isinstance(declared, ast.FunctionDef)
+            assert isinstance(declared, ast.FunctionDef | ast.AsyncFunctionDef)
             command.help = ast.get_docstring(declared)
     for below in getattr(command, "commands", {}).values():
         complete_command(below)
@@ -243,7 +250,7 @@ def log_to_stderr(level: str = "warning") -> None:
     From then on, standard output and error do not wait for their readers.
     """
     never_wait()
-    handler = BoundedLog(sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper())
     if level == "debug":  # not of the libraries

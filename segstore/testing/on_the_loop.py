@@ -6,7 +6,6 @@ Each takes the server as its first argument, so it can be sent to another proces
 from __future__ import annotations
 
 import copy
-import difflib
 import gc
 import os
 import time
@@ -20,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from segstore import __version__
 from segstore.server.cluster import MockCluster
-from segstore.server.config import settings_of
+from segstore.server.config import names_there, settings_of
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.faults import FaultSettings, Seen, StageName
+from segstore.server.faults import Decision, FaultSettings, Seen, StageName
 from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
@@ -42,7 +41,6 @@ __tracebackhide__ = True  # pytest shows the caller's line and the failure, not 
 T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8
-_NAMES_SHOWN: Final = 3
 _LET_GO: Final = "this server was stopped, and its stores released their segments: read them before stop()"
 
 
@@ -81,22 +79,27 @@ class Watched(ABC):
         found = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
         return copy.copy(found)
 
-    def add_fault(self, match: Any, do: Any, rest: dict[str, Any]) -> str:
-        return self.observed.faults.add(match, do, **rest)
+    def faults(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Calls a method of the faults, such as `add` or `toxics.clear`."""
+        return attrgetter(name)(self.observed.faults)(*given, **named)
 
-    def faults(self, name: str, *given: Any) -> Any:
-        """Returns an attribute of the faults, such as `rules`, or the result of a method, such as `toxics.clear`."""
-        found = attrgetter(name)(self.observed.faults)
-        return found(*given) if callable(found) else copy.copy(found)
+    def rules(self) -> list[str]:
+        return list(self.observed.faults.rules)
 
-    def add_toxic(self, toxic: Any, fields: dict[str, Any]) -> str:
-        return self.observed.faults.toxics.add(toxic, **fields)
+    def decisions(self) -> list[Decision]:
+        return list(self.observed.faults.decisions)
 
-    def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
-        self.observed.faults.round_trip_ms = given
+    def round_trip_ms(self) -> float | Mapping[int, float]:
+        return self.observed.faults.round_trip_ms
 
-    def set_seed(self, given: int) -> None:
-        self.observed.faults.seed = settings_of(FaultSettings, {"seed": given}).seed
+    def set_round_trip_ms(self, round_trip_ms: float | Mapping[int, float]) -> None:
+        self.observed.faults.round_trip_ms = round_trip_ms
+
+    def seed(self) -> int:
+        return self.observed.faults.seed
+
+    def set_seed(self, seed: int) -> None:
+        self.observed.faults.seed = settings_of(FaultSettings, {"seed": seed}).seed
 
 
 class Served(Watched):
@@ -226,11 +229,7 @@ class Served(Watched):
         try:
             info = store.segment_info(segment)
         except NoSuchSegment as error:
-            names = self.segments(with_indexes=False)
-            near = difflib.get_close_matches(segment, names, _NAMES_SHOWN) or names[:_NAMES_SHOWN]
-            more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
-            there = f"there are {', '.join(map(repr, near))}{more}" if names else "there are no segments"
-            error.args = (f"{error}; {there}",)
+            error.args = (f"{error}; {names_there(segment, self.segments(with_indexes=False), 'segments')}",)
             raise
         return store.segment(segment).read_bytes(info.start_offset, info.length - info.start_offset)
 

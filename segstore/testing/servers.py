@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import difflib
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
@@ -35,14 +34,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 from segstore.server import StoreOptions
 from segstore.server.clock import Clock
 from segstore.server.cluster import MockCluster
+from segstore.server.config import unknown_name
 from segstore.server.controller import Authority, ControllerConfig
 from segstore.server.coordination import Coordinator, OwnershipSettings
 from segstore.server.faults import (
-    Action,
     Decision,
+    Faults,
     FaultSettings,
     Function,
-    Rule,
     RuleOptions,
     Seen,
     StageName,
@@ -50,7 +49,7 @@ from segstore.server.faults import (
     fault_decorator,
 )
 from segstore.server.replay import Problem, TraceOptions
-from segstore.server.toxics import Toxic, ToxicOptions, ToxicTally
+from segstore.server.toxics import Toxics
 from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
 from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, break_connections, end
 from segstore.wire.trace import Record
@@ -107,51 +106,6 @@ class WouldBlock(RuntimeError):
         raise cls(call, instead)
 
 
-def _check_options(given: Collection[str], known: Collection[str]) -> None:
-    """Raises ValueError for an option that does not exist, with the nearest option."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
-            raise ValueError(f"there is no option {name}{meant}")
-
-
-def _check_trace_options(given: Mapping[str, Any]) -> None:
-    """Raises ValueError for an option of the wrong type; `TraceServer` checks other values."""
-    _check_text(host=given.get("host", ""))
-    if not isinstance(given.get("port", 0), int):
-        raise ValueError(f"port is a number, not {given['port']!r}")
-    if given.get("tell") is not None and not callable(given["tell"]):
-        raise ValueError(f"tell is a function, not {given['tell']!r}")
-    for name in ("pace", "timeout_s"):
-        if not isinstance(given.get(name), int | float | None):
-            raise ValueError(f"{name} is a number, not {given[name]!r}")
-    for name in ("upstream", "upstream_controller"):
-        match given.get(name):
-            case None | (str(), int()):
-                continue
-            case other:
-                raise ValueError(f"{name} is (HOST, PORT), not {other!r}")
-
-
-def _check_text(**given: object) -> None:
-    """Raises ValueError for an argument that is not text."""
-    for name, each in given.items():
-        if not isinstance(each, str):
-            raise ValueError(f"{name} is text, not {each!r}")
-
-
-def _trace(given: object) -> Path | list[Record]:
-    """The file of a trace, given as text or a path, or its records. Raises ValueError for others."""
-    if isinstance(given, str | Path):
-        return Path(given)
-    records: list[Any] = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
-    for each in records:
-        if not isinstance(each, Record):
-            raise ValueError(f"a trace is a file, given as text or a Path, or records, not {each!r}")
-    return records
-
-
 async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
     """Runs a blocking function in a daemon thread, which does not keep the process alive."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -178,7 +132,6 @@ class Servers(Host):
         it contains delegation tokens. Other settings are as in `MockCluster`. With `auth_key` the controller issues
         tokens that the stores accept. Raises ValueError for an invalid or unknown setting, FaultFileError, OSError.
         """
-        _check_options(settings, ServerOptions.__annotations__)
         return RunningServer(self, self.create(Served.start, **settings), watched=settings.get("watched", True))
 
     def replay(
@@ -194,9 +147,10 @@ class Servers(Host):
         needs it in `shared`.
         Raises OSError, TraceError, ValueError, also for an option that does not exist.
         """
-        _check_options(options, TraceOptions.__annotations__)
-        _check_trace_options(options)
-        key = self.create(ServedTrace.start, trace=_trace(trace), announce=announce, **options)
+        if unknown := [name for name in options if name not in TraceOptions.__annotations__]:
+            raise ValueError(f"{unknown[0]}: {unknown_name('option', unknown[0], TraceOptions.__annotations__)}")
+        opened = Path(trace) if isinstance(trace, str | Path) else list(trace)
+        key = self.create(ServedTrace.start, trace=opened, announce=announce, **options)
         return RunningTrace(self, key)
 
     def tap(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> RunningTap:
@@ -341,8 +295,8 @@ def _there(
     @wraps(method)
     def call(self: RunningServer, /, *given: P.args, **named: P.kwargs) -> T:
         self._check_runs()
-        found: T = self._do(Served.contents, name, given, named)
-        return found
+        result: T = self._do(Served.contents, name, given, named)
+        return result
 
     return call
 
@@ -388,7 +342,6 @@ class RunningServer(Running):
     def snapshot(self, name: str) -> None:
         """Takes or replaces a snapshot of all data. Raises SnapshotRefused with a data directory."""
         self._check_runs()
-        _check_text(name=name)
         self._do(Served.snapshot, name)
 
     def restore(self, name: str) -> None:
@@ -397,7 +350,6 @@ class RunningServer(Running):
         Raises NoSuchSnapshot, SnapshotRefused.
         """
         self._check_runs()
-        _check_text(name=name)
         self._do(Served.restore, name)
 
     def reset(self) -> None:
@@ -427,7 +379,6 @@ class RunningServer(Running):
 
     def read(self, segment: str) -> bytes:
         """All that a segment holds, from its start offset. Raises NoSuchSegment."""
-        _check_text(segment=segment)
         return self._do(Served.read, segment)
 
     def events(self, name: str) -> list[bytes]:
@@ -435,7 +386,6 @@ class RunningServer(Running):
 
         Raises ControllerError for an unknown stream, NoSuchSegment; ValueError, with the offset, for other bytes.
         """
-        _check_text(name=name)
         return self._do(Served.events, name)
 
     scopes = _there(MockCluster.scopes)
@@ -503,7 +453,7 @@ class Waits:
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """As `RunningFaults.wait_held`."""
         self._server._check_runs()
-        await self._await(Watched.faults, "wait_held", name, count, timeout_s)
+        await self._await(Watched.faults, "wait_held", (name, count, timeout_s), {})
 
     async def _await(self, function: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
         found: T = await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
@@ -519,6 +469,25 @@ class AsyncView(Waits):
         return found
 
 
+def _of_faults(
+    method: Callable[Concatenate[Any, P], T], *, of: str = "", when_stopped: bool = False
+) -> Callable[Concatenate[Any, P], T]:
+    """A method of `Faults`, or of its attribute `of`, which runs where the server does.
+
+    when_stopped: whether it may be called when the server was stopped.
+    """
+    name = f"{of}{method.__name__}"
+
+    @wraps(method)
+    def call(self: RunningFaults | RunningToxics, /, *given: P.args, **named: P.kwargs) -> T:
+        if not when_stopped:
+            self._server._check_runs()
+        result: T = self._server._do(Watched.faults, name, given, named)
+        return result
+
+    return call
+
+
 class RunningFaults:
     """The `Faults` of a running server: the same calls, executed where it runs. toxics: its toxics."""
 
@@ -528,100 +497,53 @@ class RunningFaults:
         self._server = server
         self.toxics = RunningToxics(server)
 
-    def _do(self, name: str, *given: Any) -> Any:
-        return self._server._do(Watched.faults, name, *given)
-
-    def add(
-        self,
-        match: str | Rule = "",
-        do: str | Action | Function | Mapping[str, Any] | Sequence[Any] = (),
-        **rest: Unpack[RuleOptions],
-    ) -> str:
-        """As `Faults.add`: appends a rule and returns its name."""
-        self._server._check_runs()
-        name: str = self._server._do(Watched.add_fault, match, do, rest)
-        return name
-
-    def load(self, source: Path | str | FaultSettings) -> None:
-        """As `Faults.load`: loads the rules of a file. Raises FaultFileError."""
-        self._server._check_runs()
-        self._do("load", source)
-
-    def clear(self, name: str | None = None) -> None:
-        """As `Faults.clear`: removes a rule, or all, and releases held items. Raises NoSuchRule."""
-        self._do("clear", name)
-
-    def release(self, name: str) -> int:
-        """As `Faults.release`: releases the items that a rule holds; returns their number. Raises NoSuchRule."""
-        count: int = self._do("release", name)
-        return count
-
-    def disable(self, name: str) -> None:
-        """As `Faults.disable`: disables a rule; its counts stay. Raises NoSuchRule."""
-        self._server._check_runs()
-        self._do("disable", name)
-
-    def enable(self, name: str) -> None:
-        """As `Faults.enable`: enables a disabled rule. Raises NoSuchRule."""
-        self._server._check_runs()
-        self._do("enable", name)
-
-    def held(self, name: str) -> int:
-        """The number of items that a rule holds now."""
-        count: int = self._do("held", name)
-        return count
+    add = _of_faults(Faults.add)
+    load = _of_faults(Faults.load)
+    clear = _of_faults(Faults.clear, when_stopped=True)
+    release = _of_faults(Faults.release, when_stopped=True)
+    disable = _of_faults(Faults.disable)
+    enable = _of_faults(Faults.enable)
+    held = _of_faults(Faults.held, when_stopped=True)
+    unmatched = _of_faults(Faults.unmatched, when_stopped=True)
+    unmatched_report = _of_faults(Faults.unmatched_report, when_stopped=True)
 
     def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """Waits until a rule holds `count` items. Raises TimeoutError; WouldBlock in a coroutine."""
         self._server._check_runs()
         WouldBlock.check("wait_held", "server.aio.wait_held(…)")
         check_wait(count, timeout_s)
-        given = "wait_held", name, count, timeout_s
-        self._server._do(Watched.faults, *given, timeout_s=timeout_s + PATIENCE_S)
+        given = name, count, timeout_s
+        self._server._do(Watched.faults, "wait_held", given, {}, timeout_s=timeout_s + PATIENCE_S)
 
     @property
     def rules(self) -> list[str]:
         """The names of the rules."""
-        names: list[str] = self._do("rules")
-        return names
+        return self._server._do(Watched.rules)
 
     @property
     def decisions(self) -> list[Decision]:
         """The decisions of the rules, in order."""
-        found: list[Decision] = self._do("decisions")
-        return found
+        return self._server._do(Watched.decisions)
 
     @property
     def round_trip_ms(self) -> float | Mapping[int, float]:
         """The minimum delay of every reply: one number, or one for each store by its number."""
-        found: float | Mapping[int, float] = self._do("round_trip_ms")
-        return found
+        return self._server._do(Watched.round_trip_ms)
 
     @round_trip_ms.setter
-    def round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+    def round_trip_ms(self, round_trip_ms: float | Mapping[int, float]) -> None:
         self._server._check_runs()
-        self._server._do(Watched.set_round_trip_ms, given)
+        self._server._do(Watched.set_round_trip_ms, round_trip_ms)
 
     @property
     def seed(self) -> int:
         """The seed of all random choices. Setting it raises ValueError for a value that is invalid in a fault file."""
-        found: int = self._do("seed")
-        return found
+        return self._server._do(Watched.seed)
 
     @seed.setter
-    def seed(self, given: int) -> None:
+    def seed(self, seed: int) -> None:
         self._server._check_runs()
-        self._server._do(Watched.set_seed, given)
-
-    def unmatched(self) -> list[str]:
-        """One line for each rule that has never matched, or has matched and not fired."""
-        lines: list[str] = self._do("unmatched")
-        return lines
-
-    def unmatched_report(self) -> list[str]:
-        """As `unmatched`, of the first rules only; the last line has the number of further rules."""
-        lines: list[str] = self._do("unmatched_report")
-        return lines
+        self._server._do(Watched.set_seed, seed)
 
 
 class RunningToxics:
@@ -632,20 +554,9 @@ class RunningToxics:
     def __init__(self, server: Running) -> None:
         self._server = server
 
-    def add(self, toxic: str | Toxic | Mapping[str, Any], **fields: Unpack[ToxicOptions]) -> str:
-        """As `Toxics.add`: adds a toxic and returns its name. Raises ValueError."""
-        self._server._check_runs()
-        name: str = self._server._do(Watched.add_toxic, toxic, fields)
-        return name
-
-    def clear(self, name: str | None = None) -> None:
-        """As `Toxics.clear`: removes a toxic, or all. Raises NoSuchToxic."""
-        self._server._do(Watched.faults, "toxics.clear", name)
-
-    def tallies(self) -> list[ToxicTally]:
-        """As `Toxics.tallies`: the toxics, each with the number of open connections that have it."""
-        found: list[ToxicTally] = self._server._do(Watched.faults, "toxics.tallies")
-        return found
+    add = _of_faults(Toxics.add, of="toxics.")
+    clear = _of_faults(Toxics.clear, of="toxics.", when_stopped=True)
+    tallies = _of_faults(Toxics.tallies, of="toxics.", when_stopped=True)
 
 
 class RunningTrace(_Hosted):

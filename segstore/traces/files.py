@@ -222,12 +222,8 @@ def _copy(pipe: io.BufferedReader | io.BufferedRandom) -> io.BufferedRandom:
     return copy
 
 
-def check_suffix(given: object) -> Path:
-    """Returns the path of a trace to write. Raises UnknownSuffix unless its suffix names a form, ValueError for others
-    than paths and text.
-    """
-    if not isinstance(given, str | Path) or not given:
-        raise ValueError(f"a recording is a file, given as text or a Path, not {given!r}")
+def check_suffix(given: Path | str) -> Path:
+    """Returns the path of a trace to write. Raises UnknownSuffix unless its suffix names a form."""
     path = Path(given)
     if path.suffix not in _WRITERS:
         raise UnknownSuffix(path)

@@ -125,9 +125,15 @@ def test_an_index_saves_the_requests_for_headers(store: Any, monkeypatch: pytest
     monkeypatch.setattr(growth, "PIECE_BYTES", 1000)
     without = list(steps(PATH, 0))
     assert len(asked) > len(without)
+    asked.clear()
+    assert len(plan([PATH], 1000, STORAGE)) > 9
+    assert len(asked) < 4, "an unindexed capture is cut at equal distances"
     write_index(PATH, STORAGE)
     asked.clear()
     assert list(steps(PATH, 0)) == without
+    assert len(asked) < 6
+    asked.clear()
+    assert len(plan([PATH], 1000, STORAGE)) > 9
     assert len(asked) < 6
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
 
-from segstore.pipeline.replay_plan import ConnectionUse, PartOutcome, _Task, links_of, plan
+from segstore.pipeline.local_engine import LocalEngine
+from segstore.pipeline.replay_plan import LINK_COLUMNS, ConnectionUse, PartOutcome, _Task, links, plan
 from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
 from segstore.wire.errors import OutOfOrder
 from segstore.wire.names import transaction_name
@@ -41,7 +42,10 @@ def test_transactions_batches_of_merges_and_writers_tie_connections(tmp_path: Pa
         record(SetupAppend(1, UUID(int=1), "d", ""), connection=6),
         record(ReadSegment("alone", 0, 1, "", 1), connection=7),
     ]
-    found = plan(links_of(str(write_fixture(tmp_path / "a.jsonl", records))), 4)
+    path = write_fixture(tmp_path / "a.jsonl", records)
+    (tmp_path / "work").mkdir()
+    with LocalEngine(tmp_path / "work", 0) as engine:
+        found = plan(links(engine.read([str(path)], (*LINK_COLUMNS, "kind", "fields"))), 4)
     together = {tuple(connection for _, connection in part.connections) for part in found.parts}
     assert together == {(1, 2), (3, 4), (5, 6), (7,)}
 

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import linear_regression
 from uuid import uuid4
@@ -94,7 +94,8 @@ def served(program: str, *options: str) -> Iterator[tuple[int, dict[str, str]]]:
                 said.seek(0)
                 raise RuntimeError(f"the store ended with status {process.returncode}: {said.read()[-2000:]}")
         except OSError as error:
-            time.sleep(0.5)
+            with suppress(subprocess.TimeoutExpired):  # it may run on
+                process.wait(timeout=5)
             said.seek(0)
             raise RuntimeError(f"{error}; the store's status: {process.poll()}: {said.read()[-2000:]}") from error
         finally:

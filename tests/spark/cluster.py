@@ -3,18 +3,20 @@
 A master and two workers are started on this machine. `segstore trace report`, the command itself, makes a report
 about a generated trace with planted faults and a torn end; its numbers and every row of its tables are compared with
 the reference, which goes through the trace in one process. Then events go from a stream to a stream
-(`tests.spark.round_trip`). What ran and how long is printed; exits with 1 and says what is wrong if something is.
+(`round_trip`). What ran and how long is printed; exits with 1 and says what is wrong if something is.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,12 @@ import pyarrow.parquet
 
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS
 from segstore.pipeline.report.reference import reference
+from segstore.pipeline.session import session
+from segstore.testing import ServerThread
 from tests.pipeline.planted import planted, soup
+from tests.pipeline.stream_support import SCOPE, every_event, scale, write_events
 from tests.pipeline.support import write_capture
-from tests.spark.round_trip import round_trip
 from tests.spark.standalone import ROOT, Standalone
-
-__all__ = ["main", "report"]
 
 _PATIENCE_S = 900.0
 _PIECES = 4
@@ -102,6 +104,45 @@ def report(master: str, folder: Path, connections: int) -> str:
 
 def _lost(row: dict[str, Any]) -> bool:
     return bool(row["kind"] == "skipped")
+
+
+def round_trip(master: str, conf: Mapping[str, str], folder: Path, events: int) -> str:
+    """Raises AssertionError."""
+    with ServerThread() as servers:
+        server = servers.serve(stores=2, containers=4)
+        uri = f"tcp://{server.controller_uri}"
+        for stream in ("in", "back"):
+            server.create_stream(SCOPE, stream)
+        numbered = [(b"%d" % number, f"k{number % 9}") for number in range(events)]
+        asyncio.run(write_events(uri, numbered[: events // 2], "in"))
+        for stream in ("in", "back"):
+            asyncio.run(scale(uri, 3, stream))
+        asyncio.run(write_events(uri, numbered[events // 2 :], "in"))
+        spark = session(master, app="round trip", conf={"spark.sql.shuffle.partitions": "2", **conf}, quick=True)
+        try:
+            executors = _executors(spark)
+            of = {"controller": uri, "scope": SCOPE}
+            limit = {"maxEventsPerTrigger": str(events // 3)}
+            frame = spark.readStream.format("segstore.stream").options(**of, stream="in", **limit).load()
+            keyed = frame.selectExpr("event", "concat('k', cast(cast(event as string) as int) % 9) key")
+            writer = keyed.repartition(2).writeStream.format("segstore.stream")
+            writer = writer.options(**of, stream="back", routingKeyColumn="key")
+            query = writer.option("checkpointLocation", str(folder / "log")).trigger(availableNow=True).start()
+            assert query.awaitTermination(240), "the query did not end in time"
+            batches = len([each for each in query.recentProgress if each["numInputRows"]])
+        finally:
+            spark.stop()
+        found = Counter(int(event.data) for event in asyncio.run(every_event(uri, "back")))
+        lost, doubled = events - len(found), sum(found.values()) - len(found)
+        assert (lost, doubled) == (0, 0), f"{lost} lost, {doubled} twice"
+    return f"{events} events in {batches} batches, each once; {executors} executors on {master}"
+
+
+def _executors(spark: object) -> int:
+    """How many there are besides the driver, after work has made them start."""
+    context = spark.sparkContext  # type: ignore[attr-defined]
+    context.parallelize(range(8), 8).count()
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def main() -> int:

@@ -1,13 +1,17 @@
-"""A query with a watermark drops no row that its batch query counts, however its stream is skewed and scaled."""
+"""A query with a watermark drops no row that its batch query counts, however its stream is skewed and scaled.
+
+An event says its time: milliseconds, as text. A query counts events by windows of time; rows that are late are dropped,
+which Spark reports.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -15,10 +19,9 @@ from segstore.client import connect
 from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE
 from tests.spark import SPARK
-from tests.spark.watermarks import Counted, Event, count_windows, load, read_windows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [*SPARK, pytest.mark.needs("PySpark 4.2 or newer")]
 
@@ -29,6 +32,10 @@ DELAY = "30 seconds"
 """A round ends within an index entry, and the next within the same step: batches follow rounds to within three."""
 PAUSE_S = 0.02
 KEYS = 40
+FORMAT = "segstore.stream"
+TIME = "timestamp_millis(cast(cast(event as string) as bigint)) time"
+WINDOW = "5 seconds"
+Event = tuple[bytes, str]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +56,10 @@ class Writing:
 
     async def _write(self, count: int) -> None:
         for _ in range(count):
-            await load(self._uri, self._stream, [self._round()])
+            async with connect(self._uri) as pravega, pravega.event_writer(SCOPE, self._stream) as writer:
+                for data, key in self._round():
+                    await writer.submit(data, routing_key=key)
+                await writer.flush()
             if self._random.random() < 0.5:
                 await self._scale()
             await asyncio.sleep(PAUSE_S)
@@ -79,18 +89,54 @@ class Writing:
                 await asyncio.sleep(0.005)
 
 
+class Counted(NamedTuple):
+    """The rows of a query, and those that Spark dropped as late."""
+
+    rows: int
+    late: int
+
+
+def windows(frame: DataFrame, delay: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    counted = frame.selectExpr(TIME).withWatermark("time", delay).groupBy(f.window("time", WINDOW)).count()
+    return counted.selectExpr("cast(window.start as bigint) start", "count")
+
+
+def count_windows(
+    spark: SparkSession, of: Mapping[str, str], counts: dict[int, int], checkpoint: Path, **options: str
+) -> Counted:
+    """Runs a streaming query to the end of its stream; puts the counts of windows that change into `counts`."""
+
+    def update(rows: DataFrame, _: int) -> None:
+        counts.update({row.start: row["count"] for row in rows.collect()})
+
+    frame = windows(spark.readStream.format(FORMAT).options(**of, **options).load(), DELAY)
+    writer = frame.writeStream.foreachBatch(update).outputMode("update")
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(600), "the query did not end in time"
+        progress = query.recentProgress
+    finally:
+        query.stop()
+    rows = sum(each["numInputRows"] for each in progress)
+    return Counted(
+        rows, sum(state["numRowsDroppedByWatermark"] for each in progress for state in each["stateOperators"])
+    )
+
+
 def test_no_row_of_any_stream_is_late(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
     """The query is stopped and started from its checkpoint while the stream grows, each time with another limit."""
     random, stream = Random(1), "any"
     uri = f"tcp://{server.controller_uri}"
     server.create_stream(SCOPE, stream, segments=random.randrange(1, 4))
     of = {"controller": uri, "scope": SCOPE, "stream": stream}
-    how = {"delay": DELAY, "window": "5 seconds", "alignmentMs": "20"}
     writing, counts, found = Writing(uri, stream, random), dict[int, int](), list[Counted]()
     limits = [{"maxEventsPerTrigger": "120"}, {"maxBytesPerTrigger": "2500"}]
     for limit in random.sample(limits, 2):
         writing.rounds(random.randrange(6, 10))
-        found.append(count_windows(spark, of, counts, tmp_path / "log", **how, **limit))
+        found.append(count_windows(spark, of, counts, tmp_path / "log", alignmentMs="20", **limit))
     assert [each.late for each in found] == [0, 0]
     assert sum(each.rows for each in found) == writing.events
-    assert counts == read_windows(spark, of, "5 seconds")
+    whole = windows(spark.read.format(FORMAT).options(**of).load(), "0 seconds")
+    assert counts == {row.start: row["count"] for row in whole.collect()}

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial, wraps
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
@@ -40,42 +41,30 @@ class Admin:
     """The cluster of a command, and how its answers are printed."""
 
     def __init__(self, cluster: ClusterOptions, *, as_json: bool) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._as_json = as_json
 
     def changed(self, option: str, value: Any) -> Admin:
         """Returns this with another value of an option of `segstore admin`."""
         if option == "as_json":
-            return Admin(self._cluster, as_json=value)
+            return Admin(self.cluster, as_json=value)
         field = {"controller": "uri", "cluster": "properties"}.get(option, option)
-        return Admin(self._cluster._replace(**{field: value}), as_json=self._as_json)
-
-    def do(self, work: Callable[[Client], Coroutine[Any, Any, None]]) -> int:
-        """Runs the work of a command; returns the exit status."""
-        from segstore.cli.pravega.running import run
-
-        async def until_done(client: Client, interruption: Interruption) -> None:
-            async with interruption.ends():
-                await work(client)
-
-        return run(self._cluster, until_done)
+        return Admin(self.cluster._replace(**{field: value}), as_json=self._as_json)
 
     async def names(self, column: str, names: AsyncIterator[str]) -> None:
         """Prints names."""
         async for name in names:
             echo(json.dumps({column: name}) if self._as_json else name)
 
-    def list_in(self, column: str, scope: str | None, listed: Callable[[Client, str], AsyncIterator[str]]) -> int:
+    async def list_in(
+        self, column: str, client: Client, scope: str | None, listed: Callable[[str], AsyncIterator[str]]
+    ) -> None:
         """Prints the names of objects in a scope; without a scope, SCOPE/NAME for objects in all scopes."""
-
-        async def everywhere(client: Client) -> AsyncIterator[str]:
-            async for each in client.controller.list_scopes():
-                async for name in listed(client, each):
-                    yield f"{each}/{name}"
-
-        return self.do(
-            lambda client: self.names(column, everywhere(client) if scope is None else listed(client, scope))
-        )
+        if scope is not None:
+            await self.names(column, listed(scope))
+            return
+        async for each in client.controller.list_scopes():
+            await self.names(column, (f"{each}/{name}" async for name in listed(each)))
 
     def show(self, found: dict[str, Any]) -> None:
         """Prints one line for each key."""
@@ -93,7 +82,21 @@ class Admin:
             print_table(columns, rows)
 
 
-_admin: Final[Callable[..., Any]] = click.make_pass_decorator(Admin)
+def _with_client(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., int]:
+    """Runs a command with an open client, and ends it at a signal."""
+
+    def start(admin: Admin, **arguments: Any) -> int:
+        from segstore.cli.pravega.running import run
+
+        async def work(client: Client, interruption: Interruption) -> None:
+            async with interruption.ends():
+                await command(admin, client, **arguments)
+
+        return run(admin.cluster, work)
+
+    return click.make_pass_decorator(Admin)(wraps(command)(start))
+
+
 _scope: Final = click.argument("scope", type=NAME)
 _any_scope: Final = click.argument("scope", type=NAME, required=False)
 _stream: Final = click.argument("stream", type=STREAM)
@@ -129,34 +132,26 @@ def scopes() -> None:
 
 
 @scopes.command("list")
-@_admin
-def list_scopes(admin: Admin) -> int:
+@_with_client
+async def list_scopes(admin: Admin, client: Client) -> None:
     """List the scopes."""
-    return admin.do(lambda client: admin.names("scope", client.controller.list_scopes()))
+    await admin.names("scope", client.controller.list_scopes())
 
 
 @scopes.command("create")
 @_scope
-@_admin
-def create_scope(admin: Admin, scope: str) -> int:
+@_with_client
+async def create_scope(admin: Admin, client: Client, scope: str) -> None:
     """Create a scope."""
-
-    async def work(client: Client) -> None:
-        _must(await client.controller.create_scope(scope), f"scope {scope} exists")
-
-    return admin.do(work)
+    _must(await client.controller.create_scope(scope), f"scope {scope} exists")
 
 
 @scopes.command("delete")
 @_scope
-@_admin
-def delete_scope(admin: Admin, scope: str) -> int:
+@_with_client
+async def delete_scope(admin: Admin, client: Client, scope: str) -> None:
     """Delete an empty scope."""
-
-    async def work(client: Client) -> None:
-        _must(await client.controller.delete_scope(scope), f"there is no scope {scope}")
-
-    return admin.do(work)
+    _must(await client.controller.delete_scope(scope), f"there is no scope {scope}")
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -170,38 +165,34 @@ def streams() -> None:
 @streams.command("list")
 @_any_scope
 @click.option("--tag", help="Only streams with this tag.")
-@_admin
-def list_streams(admin: Admin, scope: str | None, tag: str | None) -> int:
+@_with_client
+async def list_streams(admin: Admin, client: Client, scope: str | None, tag: str | None) -> None:
     """List the streams of a scope, or of all."""
-    return admin.list_in("stream", scope, lambda client, each: client.controller.list_streams(each, tag=tag))
+    await admin.list_in("stream", client, scope, partial(client.controller.list_streams, tag=tag))
 
 
 @streams.command("show")
 @_stream
-@_admin
-def show_stream(admin: Admin, stream: Name) -> int:
+@_with_client
+async def show_stream(admin: Admin, client: Client, stream: Name) -> None:
     """Show a stream's configuration, its segments, and its head and tail as cuts."""
+    from segstore.client import StreamCut
 
-    async def work(client: Client) -> None:
-        from segstore.client import StreamCut
-
-        config = await client.controller.stream_config(*stream)
-        open_ones = await client.controller.current_segments(*stream)
-        head = StreamCut(*stream, await client.controller.head(*stream))
-        async with client.event_reader(*stream, from_="tail") as reader:
-            tail = reader.cut
-        admin.show(
-            {"stream": "/".join(stream)}
-            | _shown(config)
-            | {
-                "sealed": not open_ones,
-                "segments": [f"{each.name.rpartition('/')[2]} {each.low:g}-{each.high:g}" for each in open_ones],
-                "head": head.to_text() if head else None,
-                "tail": tail.to_text() if tail else None,
-            }
-        )
-
-    return admin.do(work)
+    config = await client.controller.stream_config(*stream)
+    open_ones = await client.controller.current_segments(*stream)
+    head = StreamCut(*stream, await client.controller.head(*stream))
+    async with client.event_reader(*stream, from_="tail") as reader:
+        tail = reader.cut
+    admin.show(
+        {"stream": "/".join(stream)}
+        | _shown(config)
+        | {
+            "sealed": not open_ones,
+            "segments": [f"{each.name.rpartition('/')[2]} {each.low:g}-{each.high:g}" for each in open_ones],
+            "head": head.to_text() if head else None,
+            "tail": tail.to_text() if tail else None,
+        }
+    )
 
 
 def _shown(config: StreamConfig) -> dict[str, Any]:
@@ -286,87 +277,66 @@ def _changed(config: StreamConfig, given: dict[str, Any]) -> StreamConfig:
 @streams.command("create")
 @_stream
 @_configured
-@_admin
-def create_stream(admin: Admin, stream: Name, **given: Any) -> int:
+@_with_client
+async def create_stream(admin: Admin, client: Client, stream: Name, **given: Any) -> None:
     """Create a stream."""
     config = _new(given)
-
-    async def work(client: Client) -> None:
-        _must(await client.controller.create_stream(*stream, config), f"stream {'/'.join(stream)} exists")
-
-    return admin.do(work)
+    _must(await client.controller.create_stream(*stream, config), f"stream {'/'.join(stream)} exists")
 
 
 @streams.command("update")
 @_stream
 @_configured
-@_admin
-def update_stream(admin: Admin, stream: Name, **given: Any) -> int:
+@_with_client
+async def update_stream(admin: Admin, client: Client, stream: Name, **given: Any) -> None:
     """Change the given parts of a stream's configuration. A fixed number of segments is restored if it was scaled."""
     _new(given)  # finds wrong options
-
-    async def work(client: Client) -> None:
-        config = await client.controller.stream_config(*stream)
-        await client.controller.update_stream(*stream, _changed(config, given))
-
-    return admin.do(work)
+    config = await client.controller.stream_config(*stream)
+    await client.controller.update_stream(*stream, _changed(config, given))
 
 
 @streams.command("scale")
 @_stream
 @click.argument("segments", type=click.IntRange(1, _MAX_SCALE))
-@_admin
-def scale_stream(admin: Admin, stream: Name, segments: int) -> int:
+@_with_client
+async def scale_stream(admin: Admin, client: Client, stream: Name, segments: int) -> None:
     """Replace a stream's segments by SEGMENTS new segments of equal size."""
-
-    async def work(client: Client) -> None:
-        now = [each.segment_id for each in await client.controller.current_segments(*stream)]
-        bounds = [number / segments for number in range(segments + 1)]
-        await client.controller.scale(*stream, now, list(pairwise(bounds)), wait_ms=_SCALE_MS)
-
-    return admin.do(work)
+    now = [each.segment_id for each in await client.controller.current_segments(*stream)]
+    bounds = [number / segments for number in range(segments + 1)]
+    await client.controller.scale(*stream, now, list(pairwise(bounds)), wait_ms=_SCALE_MS)
 
 
 @streams.command("truncate")
 @_stream
 @click.argument("cut", metavar="CUT|tail")
-@_admin
-def truncate_stream(admin: Admin, stream: Name, cut: str) -> int:
+@_with_client
+async def truncate_stream(admin: Admin, client: Client, stream: Name, cut: str) -> None:
     """Delete a stream's events before a cut, or all that it has now."""
-
-    given = None if cut == "tail" else cut_of(stream, cut, "CUT is tail")
-
-    async def work(client: Client) -> None:
-        place = given
-        if place is None:
-            async with client.event_reader(*stream, from_="tail") as reader:
-                place = reader.cut
-        await client.controller.truncate_stream(*stream, place)
-
-    return admin.do(work)
+    if cut == "tail":
+        async with client.event_reader(*stream, from_="tail") as reader:
+            place = reader.cut
+    else:
+        place = cut_of(stream, cut, "CUT is tail")
+    await client.controller.truncate_stream(*stream, place)
 
 
 @streams.command("seal")
 @_stream
-@_admin
-def seal_stream(admin: Admin, stream: Name) -> int:
+@_with_client
+async def seal_stream(admin: Admin, client: Client, stream: Name) -> None:
     """Seal a stream: it can be read, but not written."""
-    return admin.do(lambda client: client.controller.seal_stream(*stream))
+    await client.controller.seal_stream(*stream)
 
 
 @streams.command("delete")
 @_stream
 @click.option("--seal", is_flag=True, help="Seal it first; only sealed streams can be deleted.")
-@_admin
-def delete_stream(admin: Admin, stream: Name, seal: bool) -> int:
+@_with_client
+async def delete_stream(admin: Admin, client: Client, stream: Name, seal: bool) -> None:
     """Delete a sealed stream and its events."""
-
-    async def work(client: Client) -> None:
-        if seal:
-            await client.controller.seal_stream(*stream)
-        await client.controller.delete_stream(*stream)
-
-    return admin.do(work)
+    if seal:
+        await client.controller.seal_stream(*stream)
+    await client.controller.delete_stream(*stream)
 
 
 # --- reader groups ----------------------------------------------------------------------------------------------------
@@ -382,48 +352,37 @@ def groups() -> None:
 
 @groups.command("show")
 @_group
-@_admin
-def show_group(admin: Admin, group: Name) -> int:
+@_with_client
+async def show_group(admin: Admin, client: Client, group: Name) -> None:
     """Show a group's streams, its online readers, and its position and its end in each stream as a cut."""
     from segstore.client import StreamCut
 
-    async def work(client: Client) -> None:
-        async with client.reader_group(*group) as opened:
-            readers, cuts = await opened.readers(), await opened.cuts()
-            named = {f"position in {name}": cut.to_text() for name, cut in cuts.items()}
-            for name, end in (await opened.config()).ends.items():
-                scope, _, stream = name.partition("/")
-                named[f"end in {name}"] = StreamCut(scope, stream, end).to_text() if end else "none"
-            admin.show({"streams": await opened.streams(), "readers": readers} | named)
-
-    return admin.do(work)
+    async with client.reader_group(*group) as opened:
+        readers, cuts = await opened.readers(), await opened.cuts()
+        named = {f"position in {name}": cut.to_text() for name, cut in cuts.items()}
+        for name, end in (await opened.config()).ends.items():
+            scope, _, stream = name.partition("/")
+            named[f"end in {name}"] = StreamCut(scope, stream, end).to_text() if end else "none"
+        admin.show({"streams": await opened.streams(), "readers": readers} | named)
 
 
 @groups.command("offline")
 @_group
 @click.argument("reader")
-@_admin
-def take_offline(admin: Admin, group: Name, reader: str) -> int:
+@_with_client
+async def take_offline(admin: Admin, client: Client, group: Name, reader: str) -> None:
     """Put a failed reader of a group offline; other readers continue at its last recorded position."""
-
-    async def work(client: Client) -> None:
-        async with client.reader_group(*group) as opened:
-            _must(await opened.reader_offline(reader), f"no reader {reader} of {'/'.join(group)} is online")
-
-    return admin.do(work)
+    async with client.reader_group(*group) as opened:
+        _must(await opened.reader_offline(reader), f"no reader {reader} of {'/'.join(group)} is online")
 
 
 @groups.command("delete")
 @_group
-@_admin
-def delete_group(admin: Admin, group: Name) -> int:
+@_with_client
+async def delete_group(admin: Admin, client: Client, group: Name) -> None:
     """Delete a group, which ends its readers."""
-
-    async def work(client: Client) -> None:
-        async with client.reader_group(*group) as opened:
-            await opened.delete()
-
-    return admin.do(work)
+    async with client.reader_group(*group) as opened:
+        await opened.delete()
 
 
 # --- key-value tables -------------------------------------------------------------------------------------------------
@@ -436,23 +395,19 @@ def tables() -> None:
 
 @tables.command("list")
 @_any_scope
-@_admin
-def list_tables(admin: Admin, scope: str | None) -> int:
+@_with_client
+async def list_tables(admin: Admin, client: Client, scope: str | None) -> None:
     """List the key-value tables of a scope, or of all."""
-    return admin.list_in("table", scope, lambda client, each: client.controller.list_tables(each))
+    await admin.list_in("table", client, scope, client.controller.list_tables)
 
 
 @tables.command("show")
 @_table
-@_admin
-def show_table(admin: Admin, table: Name) -> int:
+@_with_client
+async def show_table(admin: Admin, client: Client, table: Name) -> None:
     """Show a table's configuration."""
-
-    async def work(client: Client) -> None:
-        config = await client.controller.table_config(*table)
-        admin.show({"table": "/".join(table)} | config.model_dump())
-
-    return admin.do(work)
+    config = await client.controller.table_config(*table)
+    admin.show({"table": "/".join(table)} | config.model_dump())
 
 
 @tables.command("create")
@@ -464,8 +419,10 @@ def show_table(admin: Admin, table: Name) -> int:
 @click.option(
     "--secondary-key-bytes", type=click.IntRange(0, _MAX_KEY_BYTES), default=0, help="Length of secondary keys."
 )
-@_admin
-def create_table(admin: Admin, table: Name, partitions: int, key_bytes: int, secondary_key_bytes: int) -> int:
+@_with_client
+async def create_table(
+    admin: Admin, client: Client, table: Name, partitions: int, key_bytes: int, secondary_key_bytes: int
+) -> None:
     """Create a key-value table."""
     from segstore.client import TableConfig
 
@@ -473,22 +430,15 @@ def create_table(admin: Admin, table: Name, partitions: int, key_bytes: int, sec
         raise click.UsageError(f"keys have at most {_MAX_KEY_BYTES} bytes in both parts together")
     config = TableConfig(partitions=partitions, primary_key_bytes=key_bytes, secondary_key_bytes=secondary_key_bytes)
 
-    async def work(client: Client) -> None:
-        _must(await client.controller.create_table(*table, config), f"table {'/'.join(table)} exists")
-
-    return admin.do(work)
+    _must(await client.controller.create_table(*table, config), f"table {'/'.join(table)} exists")
 
 
 @tables.command("delete")
 @_table
-@_admin
-def delete_table(admin: Admin, table: Name) -> int:
+@_with_client
+async def delete_table(admin: Admin, client: Client, table: Name) -> None:
     """Delete a table and its entries."""
-
-    async def work(client: Client) -> None:
-        _must(await client.controller.delete_table(*table), f"there is no table {'/'.join(table)}")
-
-    return admin.do(work)
+    _must(await client.controller.delete_table(*table), f"there is no table {'/'.join(table)}")
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
@@ -501,52 +451,44 @@ def transactions() -> None:
 
 @transactions.command("list")
 @_stream
-@_admin
-def list_transactions(admin: Admin, stream: Name) -> int:
+@_with_client
+async def list_transactions(admin: Admin, client: Client, stream: Name) -> None:
     """List the last transactions of a stream that ended."""
-
-    async def work(client: Client) -> None:
-        found = await client.controller.completed_transactions(*stream)
-        rows = [{"id": str(each), "status": status.value} for each, status in found.items()]
-        admin.table(("id", "status"), rows)
-
-    return admin.do(work)
+    found = await client.controller.completed_transactions(*stream)
+    rows = [{"id": str(each), "status": status.value} for each, status in found.items()]
+    admin.table(("id", "status"), rows)
 
 
 @transactions.command("show")
 @_stream
 @_identifier
-@_admin
-def show_transaction(admin: Admin, stream: Name, identifier: UUID) -> int:
+@_with_client
+async def show_transaction(admin: Admin, client: Client, stream: Name, identifier: UUID) -> None:
     """Show the status of a transaction."""
+    from segstore.client import TransactionStatus
 
-    async def work(client: Client) -> None:
-        from segstore.client import TransactionStatus
-
-        status = await client.controller.transaction_status(*stream, identifier)
-        known = status is not TransactionStatus.UNKNOWN
-        _must(known, f"transaction {identifier} of {'/'.join(stream)} does not exist, or ended long ago")
-        admin.show({"id": str(identifier), "status": status.value})
-
-    return admin.do(work)
+    status = await client.controller.transaction_status(*stream, identifier)
+    known = status is not TransactionStatus.UNKNOWN
+    _must(known, f"transaction {identifier} of {'/'.join(stream)} does not exist, or ended long ago")
+    admin.show({"id": str(identifier), "status": status.value})
 
 
 @transactions.command("commit")
 @_stream
 @_identifier
-@_admin
-def commit_transaction(admin: Admin, stream: Name, identifier: UUID) -> int:
+@_with_client
+async def commit_transaction(admin: Admin, client: Client, stream: Name, identifier: UUID) -> None:
     """Commit an open transaction, whose writer must have flushed it."""
-    return admin.do(lambda client: client.controller.commit_transaction(*stream, identifier))
+    await client.controller.commit_transaction(*stream, identifier)
 
 
 @transactions.command("abort")
 @_stream
 @_identifier
-@_admin
-def abort_transaction(admin: Admin, stream: Name, identifier: UUID) -> int:
+@_with_client
+async def abort_transaction(admin: Admin, client: Client, stream: Name, identifier: UUID) -> None:
     """Abort an open transaction."""
-    return admin.do(lambda client: client.controller.abort_transaction(*stream, identifier))
+    await client.controller.abort_transaction(*stream, identifier)
 
 
 let_options_follow(admin, Admin.changed)

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, NewPath, echo, http_token_file, log_to_stderr, reader_gone
+from segstore.cli.terminal import (
+    MAX_WAIT_S,
+    PORT,
+    Finite,
+    NewPath,
+    announce_option,
+    echo,
+    http_token_file,
+    log_to_stderr,
+    reader_gone,
+)
 from segstore.cli.traces.records import PACE, TRACE, Address, records_of, report_left_out
 
 if TYPE_CHECKING:
@@ -48,13 +58,7 @@ _MOST_PRINTED: Final = 100
     help="Port of the HTTP API, which lists the problems; 0 picks a free port; disabled by default.",
 )
 @http_token_file
-@click.option(
-    "--announce",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Format of the line that announces the addresses.",
-)
+@announce_option
 @click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),
@@ -216,14 +220,8 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     listener = logging.getLogger("segstore.server.connection.connection")
     listener.addFilter(_is_not_a_cut if client else _is_error)
     try:
-        if client is None:
-            found = asyncio.run(
-                explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell)
-            )
-        else:
-            found = asyncio.run(
-                explore_command(client, records, match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell)
-            )
+        run = partial(explore_trace, records) if client is None else partial(explore_command, client, records)
+        found = asyncio.run(run(match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell))
     except CommandError as error:
         raise click.ClickException(f"the client {error}") from error
     except (ClientFailed, OSError, ValueError) as error:

@@ -6,7 +6,6 @@ Planted faults and recorded traces check the rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,6 @@ from segstore.pipeline.report.analysis_rules import APPENDS, EXCHANGE_COLUMNS, F
 from segstore.pipeline.report.connection import TAIL_COLUMNS, Found, Life
 from segstore.pipeline.report.exchange import Row
 from segstore.pipeline.report.reference import reference
-from segstore.pipeline.trace.files import find_files, plan
-from segstore.pipeline.trace.filter import Chosen
-from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import trace_rows
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
@@ -81,39 +77,6 @@ def test_batches_cut_anywhere_give_what_the_reference_finds(trace: str, cut: int
     assert {(row[1], row[2]) for row in exchanges} <= {
         (row["connection"], row["life"]) for row in frames.select(["connection", "life"]).to_pylist()
     }
-
-
-@pytest.mark.parametrize(("piece_bytes", "cut"), [(3_000, 1), (20_000, 7), (1 << 30, 1000)])
-def test_packed_rows_are_followed_like_rows(
-    trace: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, cut: int
-) -> None:
-    import pyarrow as pa
-
-    from segstore.pipeline.report import analysis_steps as steps
-    from segstore.pipeline.trace import batches
-    from segstore.pipeline.trace.columns import PLACE, select
-
-    for name in ("_PACKED_ROWS", "_VALUE_ROWS", "_VALUES_AT_ONCE"):
-        monkeypatch.setattr(batches, name, cut)
-    options = read_options({"path": trace, "columns": ",".join(FRAME_COLUMNS), "packed": "true"})
-    packed = pa.Table.from_batches(
-        each
-        for piece in plan(find_files([trace]), piece_bytes)
-        for each in batches.read_rows([piece], options, options.given, Chosen())
-    ).sort_by([(name, "ascending") for name in PLACE])
-    table = pa.table(list(zip(*in_order(trace), strict=True)), schema=batches.arrow_schema(select(FRAME_COLUMNS)))
-
-    def written(found: Iterable[pa.RecordBatch]) -> list[Any]:
-        result = pa.Table.from_batches(found)
-        values = [pa.table([result[name].drop_null()], names=[name]) for name in ("exchanges", "frames")]
-        schemas = steps.EXCHANGES, steps.FRAMES
-        rows = [
-            pa.Table.from_batches(batches.unpacked(schema, each.to_batches())).to_pylist()
-            for schema, each in zip(schemas, values, strict=True)
-        ]
-        return [*rows, *([each for each in result[name].to_pylist() if each] for name in result.column_names[:4])]
-
-    assert written(steps.follow_packed(packed.to_batches(2))) == written(steps.follow(table.to_batches()))
 
 
 def test_an_exchange_is_added_as_soon_as_nothing_can_change_it(trace: str) -> None:

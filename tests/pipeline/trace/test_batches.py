@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.stream import frame_event
 from segstore.pipeline.trace import batches
 from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined, read_rows
 from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, ColumnError, select
@@ -24,7 +22,6 @@ from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import BadTrace, Row, RowMaker, trace_rows
 from segstore.wire import (
-    AppendBlock,
     AppendBlockEnd,
     ConditionalAppend,
     DataAppended,
@@ -75,22 +72,6 @@ def test_c_fills_the_columns_of_the_usual_commands(tmp_path: Path, monkeypatch: 
     assert batch.column("segment").to_pylist() == segments
     assert batch.column("event_number").to_pylist() == [None, 9, 9, None, None, 9, None, None, None]
     assert batch.column("data_bytes").to_pylist() == [None, 3, None, None, 3, 3, None, None, None]
-
-
-def test_the_events_of_appends_are_a_json_list(tmp_path: Path) -> None:
-    events = [b'{"a": [1]}', b'plain "text"', b"\0\xff", b"17"]
-    block = b"".join(map(frame_event, events))
-    commands = [
-        AppendBlock(WRITER, block + frame_event(b"x" * 90)[:10]),
-        AppendBlockEnd(WRITER, len(block), b"x" * 88, 5, 9, 4),
-        ConditionalAppend(WRITER, 9, 4, Event(b"abc"), 6),
-    ]
-    path = write_capture(tmp_path / "a.wtrace", list(map(record, commands)))
-    (block_of, rest, conditional) = (row[0] for row in both(path, ["EVENTS"]))
-    assert json.loads(block_of) == [
-        {"a": [1]}, 'plain "text"', {"hex": "00ff", "bytes": 2}, 17, {"hex": "7878", "bytes": 90},
-    ]  # fmt: skip
-    assert (rest, conditional) == ("[]", '["abc"]')
 
 
 RECORDS = [record(each, at=at) for at, each in enumerate([Hello(17, 5), ReadSegment("a", 5, 1, "", 6), KeepAlive()])]

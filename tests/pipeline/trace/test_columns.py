@@ -13,12 +13,9 @@ from segstore.pipeline.trace.columns import (
     ColumnError,
     field_nodes,
     select,
-    source_of,
 )
-from segstore.wire.commands import AppendBlockEnd, CreateTransientSegment, DataAppended, NoSuchSegment, ReadSegment
 from segstore.wire.schema import COMMANDS
 from segstore.wire.schema import lowering as low
-from tests.looped import looped
 
 
 def test_every_plain_field_of_every_command_is_a_column_and_no_secret_is() -> None:
@@ -40,21 +37,6 @@ def test_the_default_columns_say_all_that_the_usual_commands_say() -> None:
             assert gathered.get(name, name) in DEFAULT_COLUMNS
     for name in ("ts_ns", "connection", "direction", "command", "code", "flow", "sequence", "failure", "size", "error"):
         assert name in DEFAULT_COLUMNS
-
-
-@looped(
-    ("cls", "column", "field"),
-    [
-        (ReadSegment, "segment", "segment"),
-        (CreateTransientSegment, "segment", "parent_segment"),
-        (AppendBlockEnd, "event_number", "last_event_number"),
-        (DataAppended, "event_number", "event_number"),
-        (DataAppended, "segment", None),
-        (NoSuchSegment, "server_stack_trace", "server_stack_trace"),
-    ],
-)
-def test_a_column_is_filled_by_the_first_field_that_speaks_of_it(cls: type, column: str, field: str | None) -> None:
-    assert source_of(cls, column) == field
 
 
 def test_a_column_that_traces_do_not_have_is_refused_by_name() -> None:

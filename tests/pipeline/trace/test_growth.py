@@ -220,19 +220,6 @@ def test_a_file_that_was_forgotten_is_not_read_again_when_it_grows(tmp_path: Pat
     assert next_offset(folder.paths(), after, None, None, most_age_ns=AGE) == after
 
 
-def test_an_offset_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
-    folder = Folder(str(tmp_path), write_capture)
-    folder.append(999)
-    (path,) = folder.paths()
-    folder.offset = {path: Path(path).stat().st_size, str(tmp_path / "gone.wtrace"): 77}
-    for _ in range(5):
-        folder.now += AGE
-        folder.append(999)
-        folder.follow(None)
-    assert min(folder.read) > 10_001
-    assert str(tmp_path / "gone.wtrace") not in folder.offset
-
-
 def test_a_file_of_a_clock_that_is_ahead_does_not_hide_later_ones(tmp_path: Path) -> None:
     files: list[str] = []
     offset: Offset = {}

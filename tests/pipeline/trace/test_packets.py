@@ -105,16 +105,8 @@ def test_a_packet_that_is_missing_costs_what_stands_behind_it_and_is_told(tmp_pa
 
 def cut_short(packets: list[bytes], snap_bytes: int) -> dict[str, bytes]:
     """The same packets in both formats, as a capture with a snap length has them."""
-
-    def block(kind: int, body: bytes) -> bytes:
-        body += bytes(-len(body) % 4)
-        size = struct.pack("<I", len(body) + 12)
-        return struct.pack("<I", kind) + size + body + size
-
     old = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, snap_bytes, 1)
-    new = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)) + block(
-        1, struct.pack("<HHI", 1, 0, snap_bytes)
-    )
+    new = SECTION + block(1, struct.pack("<HHI", 1, 0, snap_bytes))
     for at, whole in enumerate(packets):
         kept = whole[:snap_bytes]
         old += struct.pack("<IIII", at, 0, len(kept), len(whole)) + kept
