@@ -117,12 +117,17 @@ def decode_body(
             offset=0,
             actual=code,
         )
-    if codec != "construct":
-        try:
-            return decoder_of(code, most_elements)(view, start, end)
-        except REFUSALS:
-            pass  # the schema raises a precise error
-    return schema.parse(COMMANDS[code], BodyStream(view[start:end], most_elements))
+    if codec == "construct":
+        return _parse(code, view[start:end], most_elements)
+    try:
+        return decoder_of(code, most_elements)(view, start, end)
+    except REFUSALS:
+        return _parse(code, view[start:end], most_elements)
+
+
+def _parse(code: int, body: memoryview, most_elements: int | None) -> Command:
+    """Decodes a body through the schema, which raises a precise error."""
+    return schema.parse(COMMANDS[code], BodyStream(body, most_elements))
 
 
 def _length_error(code: int, length: int, present: int) -> WireError:
@@ -138,7 +143,16 @@ def _length_error(code: int, length: int, present: int) -> WireError:
 # --- encoding ---------------------------------------------------------------------------------------------------
 
 
-_encoder_of: Final = cache(compiler.make_encoder)
+@cache
+def _encoder_of(cls: type[Any], codec: Codec | None, parts: bool) -> Callable[[Any], Any]:
+    """Returns the encoder of a class of commands, compiled on first use. Raises TypeError for another class."""
+    if not issubclass(cls, Command) or cls is Command:
+        raise TypeError(f"encode takes a command, not {cls.__name__}")
+    if cls is Unknown:
+        return _unknown_parts if parts else lambda command: b"".join(_unknown_parts(command))
+    if (DEFAULT_CODEC if codec is None else checked_codec(codec)) == "construct":
+        return lambda command: [_build(command)] if parts else _build(command)
+    return compiler.make_encoder(cls, parts=parts)
 
 
 @or_in_c
@@ -147,7 +161,14 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
 
     Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
     """
-    return b"".join(_encoded(command, codec))
+    encoder = _encoder_of(type(command), codec, False)
+    try:
+        frame: bytes = encoder(command)
+    except TooLong as refused:
+        raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
+    except REFUSALS:
+        return _build(command)
+    return frame
 
 
 @or_in_c
@@ -157,19 +178,9 @@ def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     Payloads are the caller's own buffers, not copies: they must not change until written. ("construct" builds the frame
     in one piece.) Raises as `encode`.
     """
-    return _encoded(command, codec)
-
-
-def _encoded(command: Command, codec: Codec | None) -> list[Buffer]:
-    if not isinstance(command, Command):
-        raise TypeError(f"encode takes a command, not {type(command).__name__}")
-    used = DEFAULT_CODEC if codec is None else checked_codec(codec)
-    if isinstance(command, Unknown):
-        return _unknown_parts(command)
-    if used == "construct":
-        return [_build(command)]
+    encoder = _encoder_of(type(command), codec, True)
     try:
-        parts: list[Buffer] = _encoder_of(type(command))(command)
+        parts: list[Buffer] = encoder(command)
     except TooLong as refused:
         raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
     except REFUSALS:

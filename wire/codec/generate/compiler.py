@@ -1,4 +1,4 @@
-"""Compiles the intermediate form into a decoder and a scatter-gather encoder for each command.
+"""Compiles the intermediate form into a decoder, an encoder and a scatter-gather encoder for each command.
 
 Generated code is faster than construct: it reads adjacent fixed-width fields with one `struct.Struct`, tries ASCII
 first for text, slices payloads from a memoryview, and only loops over counted elements.
@@ -38,6 +38,6 @@ def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callab
     return _compiled(cls.type_name, "decode", decoder_source(cls, most_elements))
 
 
-def make_encoder(cls: type[Command]) -> Callable[[Any], list[Any]]:
-    """`encode(command) -> buffers of the frame`, payloads as the caller's own buffers."""
-    return _compiled(cls.type_name, "encode", encoder_source(cls))
+def make_encoder(cls: type[Command], *, parts: bool = False) -> Callable[[Any], Any]:
+    """`encode(command) -> frame`; with `parts`, the buffers of the frame, payloads as the caller's own buffers."""
+    return _compiled(cls.type_name, "encode", encoder_source(cls, parts=parts))

@@ -191,8 +191,8 @@ def _attribute(owner: str, name: str) -> str:
     return f"{owner}.{name}" if name else owner
 
 
-def encoder_source(cls: type[Command]) -> tuple[str, dict[str, Any]]:
-    """Returns source and constants of `encode(c) -> list[Buffer]`."""
+def encoder_source(cls: type[Command], *, parts: bool) -> tuple[str, dict[str, Any]]:
+    """Returns source and constants of `encode(c) -> bytes`, or `-> list[Buffer]` with `parts`."""
     source = Source()
     body = Writer(source)
     body.run = [("i", str(cls.code)), ("i", "size")]
@@ -204,7 +204,12 @@ def encoder_source(cls: type[Command]) -> tuple[str, dict[str, Any]]:
         source.line(f"size = {body.total()}")
     if not body.bounded:
         source.line(f"if size > {MAX_BODY}: raise {source.constant(TooLong, 'TOO_LONG')}(size)")
-    source.line(f"return {_as_parts(body.pieces)}")
+    if parts:
+        source.line(f"return {_as_parts(body.pieces)}")
+    elif len(body.pieces) > 2 or any(kind == "list" for _, kind in body.pieces):
+        source.line(f'return b"".join({_as_parts(body.pieces)})')
+    else:
+        source.line(f"return {' + '.join(piece for piece, _ in body.pieces)}")
     return source.text("def encode(c):"), source.constants
 
 

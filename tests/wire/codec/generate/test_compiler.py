@@ -34,7 +34,7 @@ def decoders(cls: type[Command]) -> list[Callable[[bytes], Any]]:
 @CLASSES
 def test_generated_functions_take_every_good_value_themselves(cls: type[Command]) -> None:
     """Falling back to the schema would be right, and twenty times as slow."""
-    read, write = decoders(cls), compiler.make_encoder(cls)
+    read, write = decoders(cls), compiler.make_encoder(cls, parts=True)
 
     @examples(15)
     @given(command_of(cls))
@@ -72,7 +72,7 @@ def test_frames_that_end_early_in_their_tails_are_read_by_generated_functions_to
 def test_generated_encoders_refuse_with_the_errors_that_their_callers_know(cls: type[Command]) -> None:
     if refused_of(cls).is_empty:
         return
-    write = compiler.make_encoder(cls)
+    write = compiler.make_encoder(cls, parts=True)
 
     @examples(15)
     @given(refused_of(cls))
