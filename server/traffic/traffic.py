@@ -85,9 +85,9 @@ _first_request = attrgetter("first_request")
 def _is_request(columns: Columns, index: int) -> bool:
     """Whether a record has the next number of a request."""
     kind = columns.kind[index]
-    if columns.direction[index] != Direction.REQUEST or kind in (RecordKind.OPEN, RecordKind.CLOSE):
+    if columns.direction[index] != Direction.REQUEST or kind not in (RecordKind.FRAME, RecordKind.CALL):
         return False
-    return kind != RecordKind.FRAME or is_request(columns.data[(columns.end[index - 1] if index else 0) + 3])
+    return kind == RecordKind.CALL or is_request(columns.data[(columns.end[index - 1] if index else 0) + 3])
 
 
 class Traffic(TraceRecorder):
@@ -151,6 +151,10 @@ class Traffic(TraceRecorder):
         self._closed.append(connection)
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)
+
+    def skip_number(self) -> int:
+        self.last_request = super().skip_number()
+        return self.last_request
 
     def take_block(self) -> None:
         """Keeps the pending records."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import pytest
 
 from segstore.server import areas
 from segstore.server.connection.receiving import LONG_BYTES, ReceiveBuffers
-from segstore.server.recording import WITH_ROLE, together
+from segstore.server.recording import WITH_ROLE, RecordedConnection, together
 from segstore.server.traffic import KEPT_BYTES, Traffic
 from segstore.wire import AppendBlock, KeepAlive, Padding, SetupAppend, encode
 from segstore.wire.trace import Direction, Exchanges, Record, RecordKind, read_records
@@ -296,6 +296,28 @@ def test_incomplete_frames_beyond_the_bound_are_recorded_as_the_bytes_that_they_
     again = {each.connection: each.data for _, _, each in kept.records() if each.kind is RecordKind.BYTES}
     assert again
     assert all(data == sent[connection] for connection, data in (*found.items(), *again.items()))
+
+
+def test_requests_have_numbers_of_their_own_if_incomplete_frames_exceed_the_bound() -> None:
+    kept = traffic(MIB)
+    connections = [RecordedConnection(kept) for _ in range(4)]
+    for each in connections:
+        each.is_numbering = True
+    frames = [b"\0\0\0\x09\0\x06\0\0" + bytes(393_216) for _ in connections]
+    for at in range(0, len(frames[0]), 65_536):
+        for each, frame in zip(connections, frames, strict=True):
+            each.received(frame[at : at + 65_536])
+    for each in connections:
+        each.received(encode(KeepAlive()) * 3)
+    taken = {each.number: [each.take_numbers(1)[0] for _ in range(4)] for each in connections}
+    kept.received(kept.opened(), encode(KeepAlive()))
+    kept.flush()
+    found = [(number, each.connection, each.kind) for _, number, each in kept.records() if number]
+    *recorded, (last, _, _) = found
+    assert 0 < len(recorded) < 16, "incomplete frames of some connections became bytes"
+    assert {kind for _, _, kind in found} == {RecordKind.FRAME}
+    assert all(number in taken[connection] for number, connection, _ in recorded)
+    assert sorted([*chain(*taken.values()), last]) == list(range(1, 18))
 
 
 def test_most_of_many_tiny_records_are_kept() -> None:
