@@ -55,7 +55,6 @@ log = logging.getLogger(__name__)
 
 _POLL_WINDOW: Final = 1 / 256
 """Fraction of the long-poll time. Reads at the tail that start within it share the timer of the first."""
-_WOKEN_AT_ONCE: Final = 16
 _UNREAD_TIMES: Final = 16
 """A list is not decoded if it is longer than this multiple of the items that a request may name."""
 
@@ -338,7 +337,7 @@ class StoreService:
         """Answers the reads that changes of the store have woken, later if their peer has too many pending replies."""
         waiters = self.store.waiters
         while waiters.woken:
-            for read, reason in waiters.take_woken(_WOKEN_AT_ONCE):
+            for read, reason in waiters.take_woken():
                 assert isinstance(read, WaitingRead)
                 session = read.session
                 if session.crowded:

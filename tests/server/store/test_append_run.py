@@ -73,7 +73,7 @@ def test_a_run_wakes_the_readers_that_wait_for_it() -> None:
     store = container()
     store.wait(NAME, 3, "reader")
     store.append(NAME, WRITER.bytes, run_of([(1, 1, b"ab"), (1, 1, b"cd")]), -(1 << 63), 2)
-    assert [woken.token for woken in store.waiters.take_woken()] == ["reader"]
+    assert [token for token, _ in store.waiters.take_woken()] == ["reader"]
 
 
 def test_a_refused_run_writes_nothing() -> None:

@@ -312,7 +312,7 @@ def test_a_change_of_a_table_wakes_readers_of_its_bytes(container: Container) ->
     container.create_table_segment("t", now_ms=1)
     container.wait("t", 0, "reader")
     container.update_table("t", [(b"a", b"1", NULL_VALUE)], now_ms=2)
-    assert [woken.token for woken in container.waiters.take_woken()] == ["reader"]
+    assert [token for token, _ in container.waiters.take_woken()] == ["reader"]
 
 
 def test_storage_would_hold_one_chunk_of_what_is_left(container: Container) -> None:

@@ -23,7 +23,6 @@ from segstore.server.store import (
 )
 from segstore.server.store.errors import IndexTruncated, Unmapped
 from segstore.server.store.index import unpack_entry
-from segstore.server.store.waiting import Woken
 from segstore.wire.names import container_of
 from tests.server.support import append_to
 
@@ -82,7 +81,7 @@ def test_a_released_container_can_be_owned_again_with_its_segments(store: Segmen
     write(store, S, b"data")
     store.container_for(S).wait(S, 4, "reader")
     container = store.release(0)
-    assert store.waiters.take_woken() == [Woken("reader", WakeReason.NOT_OWNED)]
+    assert store.waiters.take_woken() == [("reader", WakeReason.NOT_OWNED)]
     with pytest.raises(NotOwner):
         store.segment_info(S)
     store.own(0, container)
@@ -183,7 +182,7 @@ def test_readers_at_the_tail_of_an_index_are_woken_by_the_sweep(store: SegmentSt
     store.container_for(INDEX).wait(INDEX, 0, "reader")
     assert store.settle_index(109) == 0
     assert store.settle_index(110) == 1
-    assert store.waiters.take_woken() == [Woken("reader", WakeReason.DATA)]
+    assert store.waiters.take_woken() == [("reader", WakeReason.DATA)]
 
 
 def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:
