@@ -61,32 +61,6 @@ class Connection(asyncio.BufferedProtocol):
         held_bytes: memory held for the peer, as counted by the hub.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_buffers",
-        "_counters",
-        "_execution",
-        "_held",
-        "_hub",
-        "_lane",
-        "_loop",
-        "_lost_by",
-        "_number",
-        "_output",
-        "_problem",
-        "_recorded",
-        "_scheduled",
-        "_state",
-        "admin",
-        "bytes_in",
-        "bytes_out",
-        "held_bytes",
-        "received",
-        "session",
-        "transport",
-        "waits",
-    )
-
     received: Received
     session: Session
     _execution: Execution
@@ -94,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
     _lost_by: Exception | None
     _output: Output
 
-    def __init__(self, hub: ConnectionHub[Connection], *, admin: bool = False) -> None:
+    def __init__(self, hub: ConnectionHub, *, admin: bool = False) -> None:
         self._hub = hub
         self._buffers = hub.buffers
         self._counters = hub.service.counters

@@ -9,7 +9,7 @@ session is notified when no request is in flight behind a failed append.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from segstore.server.connection.receiving import Received
 from segstore.server.connection.session import WRITE_ABOVE_BYTES, Session
@@ -39,8 +39,6 @@ class LaneHost:
     Attributes:
         out_bytes: size of the replies that have passed, and are still to be written.
     """
-
-    __slots__ = ("_lane", "_most_bytes", "_on_reply", "_out", "_reset", "_seen", "out_bytes")
 
     def __init__(
         self, lane: Lane, service: StoreService, *, on_reply: Callable[[], None], reset: Callable[[str], None]
@@ -180,11 +178,9 @@ class Execution:
         lane: decides about them before; None without rules and observers.
     """
 
-    __slots__ = ("lane", "received", "session")
-
     def __init__(
         self,
-        hub: ConnectionHub[Any],
+        hub: ConnectionHub,
         lane: Lane | None,
         peer: str,
         waits: Waits,

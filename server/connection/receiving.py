@@ -47,8 +47,6 @@ class ReceiveBuffers:
         held_bytes: the size of the last read if a view of it is held; call `advance` before the next read.
     """
 
-    __slots__ = ("_area", "_areas", "_at", "_lent", "held_bytes", "view")
-
     def __init__(self) -> None:
         self._areas = Areas(HUGE_BYTES)
         self._lent = 0
@@ -102,23 +100,6 @@ class Received:
         has_part: whether a frame or an append block is incomplete.
         step: number of commands in the last items, or in the next items from the backlog.
     """
-
-    __slots__ = (
-        "_backlog_bytes",
-        "_buffers",
-        "_counters",
-        "_data",
-        "_now_s",
-        "_waits",
-        "at",
-        "backlog",
-        "blocks",
-        "decoder",
-        "end",
-        "has_part",
-        "problem",
-        "step",
-    )
 
     def __init__(
         self,

@@ -29,8 +29,6 @@ class HeldReplies:
         is_stalled: whether reading from the peer is paused until the disk has caught up.
     """
 
-    __slots__ = ("_most_bytes", "bytes", "gate", "is_stalled")
-
     def __init__(self, gate: Gate, most_bytes: int) -> None:
         """most_bytes: above this size, the disk should catch up before more is executed."""
         self.gate = gate
@@ -77,8 +75,6 @@ class Output:
         held: None if changes need not be durable.
         is_full: whether the peer has too many replies to read.
     """
-
-    __slots__ = ("_high_bytes", "_recorded", "_transport", "_unread_bytes", "held", "is_full")
 
     def __init__(
         self,

@@ -81,32 +81,6 @@ class Session:
         why: one sentence on why it ends; "" if the peer disconnected.
     """
 
-    __slots__ = (
-        "_blocks",
-        "_encode",
-        "_encode_parts",
-        "_expiries",
-        "_gone",
-        "_memory",
-        "_on_reply",
-        "_refused",
-        "_set_ups",
-        "_transients",
-        "_whole_frames",
-        "_writers",
-        "admin",
-        "ending",
-        "full",
-        "out",
-        "out_bytes",
-        "out_has_payload",
-        "peer",
-        "reads",
-        "service",
-        "why",
-        "woken",
-    )
-
     def __init__(
         self,
         service: StoreService,

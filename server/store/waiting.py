@@ -15,14 +15,14 @@ from collections.abc import Hashable
 from enum import Enum, auto
 from itertools import count
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from sortedcontainers import SortedList
 
 Token = Hashable
 """Identifies a waiting reader; chosen by the caller, unique among the waiting readers."""
 
-TailReaders = SortedList[tuple[int, int, Token]]
+TailReaders: TypeAlias = "SortedList[tuple[int, int, Token]]"
 """The readers at the tail of one segment: offset, number of arrival, token."""
 
 
@@ -71,10 +71,12 @@ class Waiters:
         """Registers `token` to wait for the byte at `offset`. Raises `ValueError` if it waits already."""
         if token in self._waiting or token in self.woken:
             raise ValueError(f"{token!r} waits already")
-        if segment.waiters is None:
-            segment.watch(SortedList())
+        readers = segment.waiters
+        if readers is None:
+            readers = SortedList()
+            segment.watch(readers)
         arrival = next(self._arrivals)
-        segment.waiters.add((offset, arrival, token))  # type: ignore[union-attr]  # `watch` has set it
+        readers.add((offset, arrival, token))
         self._waiting[token] = segment, offset, arrival
 
     def cancel(self, token: Token) -> bool:

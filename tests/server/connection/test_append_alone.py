@@ -116,7 +116,7 @@ class Side:
         self.store = SegmentStore()
         self.service = StoreService(StoreSettings(), self.store, clock, lambda: "0" * 32)
         self.gate = gate
-        self.hub: ConnectionHub[Connection] = ConnectionHub(self.service, gate)
+        self.hub = ConnectionHub(self.service, gate)
         self.connection = kind(self.hub)
         self.transport = Transport()
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
