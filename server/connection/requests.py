@@ -394,7 +394,5 @@ def _flush(store: SegmentStore, c: FlushToStorage, _: int) -> Command:
 
 @_request(ListStorageChunks, "ListStorageChunks", admin_only=True)
 def _list_chunks(store: SegmentStore, c: ListStorageChunks, _: int) -> Command:
-    chunks = store.list_chunks(c.segment)
-    return StorageChunksListed(
-        c.request_id, tuple(ChunkInfo(each.length, 0, each.start_offset, each.segment, False) for each in chunks)
-    )
+    chunks = [ChunkInfo(size, 0, start, c.segment, False) for start, size in store.list_chunks(c.segment)]
+    return StorageChunksListed(c.request_id, tuple(chunks))

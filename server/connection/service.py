@@ -264,7 +264,7 @@ class StoreService:
         session = read.session
         try:
             if not session.ended:
-                self._answer(session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
+                self._answer(session, read.segment, read.request_id, ReadResult(read.offset, [], True, False))
         except Exception as error:  # noqa: BLE001 — the session ends with it
             self.failed(session, error)
 
@@ -307,7 +307,7 @@ class StoreService:
         if session.ended:
             return
         if reason is WakeReason.DELETED:
-            self._answer(session, segment, request_id, ReadResult(offset, [], 0, True, False))
+            self._answer(session, segment, request_id, ReadResult(offset, [], True, False))
             return
         if reason is WakeReason.NOT_OWNED:
             session.reply(WrongHost(request_id, segment, "", ""))

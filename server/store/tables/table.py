@@ -146,11 +146,7 @@ class TableSegment:
     def check_delete(self, must_be_empty: bool) -> None:
         """Raises `Unsupported` or `TableNotEmpty` if the table may not be deleted."""
         if must_be_empty and self.is_fixed_key:
-            raise Unsupported(
-                "mustBeEmpty not supported on Fixed-Key-Length Table Segments.",
-                segment=self.name,
-                operation="deleteTableSegment",
-            )
+            raise Unsupported("mustBeEmpty not supported on Fixed-Key-Length Table Segments.", segment=self.name)
         if must_be_empty and self._index:
             raise TableNotEmpty(self.name)
 
@@ -291,7 +287,7 @@ class TableSegment:
         `Unmapped` for a position inside an entry or in the truncated part.
         """
         if self.is_fixed_key:
-            raise Unsupported("entryDeltaIterator", segment=self.name, operation="readTableEntriesDelta")
+            raise Unsupported("entryDeltaIterator", segment=self.name)
         length = self.log.length
         if from_position > length:
             raise IllegalArgument(

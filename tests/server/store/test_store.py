@@ -344,7 +344,11 @@ def test_a_batch_continues_after_a_source_that_is_refused(store: SegmentStore) -
 
 def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -> None:
     write(store, S, b"x" * 1000)
-    assert [chunk.length for chunk in store.list_chunks(S)] == [1000]
+    assert store.list_chunks(S) == [(0, 1000)]
+    store.truncate_segment(S, 4)
+    assert store.list_chunks(S) == [(4, 996)]
+    store.truncate_segment(S, 1000)
+    assert store.list_chunks(S) == []
     assert store.flush(0) is store.containers[0]
     with pytest.raises(Unmapped):
         store.flush(77)

@@ -223,9 +223,8 @@ def test_a_table_is_deleted_if_empty_only_when_it_is() -> None:
     driver.remove(b"a")
     driver.table.check_delete(True)
     Driver(4).table.check_delete(False)
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(Unsupported):
         Driver(4).table.check_delete(True)
-    assert refused.value.operation == "deleteTableSegment"
 
 
 @looped(("key_length", "kept"), [(-5, 0), (0, 0), (1, 1), (256, 256)])
@@ -269,9 +268,8 @@ def test_a_fixed_key_table_is_walked_in_the_order_of_its_keys() -> None:
         driver.table.iterate_keys(100, b"", b"cc", b"bb")
     with pytest.raises(IllegalArgument, match=r"^ContinuationToken not supported for FixedKeyLengthTableSegments\.$"):
         driver.table.iterate_keys(100, token)
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(Unsupported):
         driver.table.delta(-1, 10)
-    assert refused.value.operation == "readTableEntriesDelta"
 
 
 def test_a_fixed_key_page_is_a_leaf_and_a_range_continues_from_it() -> None:
