@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _has_requests(self) -> bool:
         """Whether requests are to be executed, now or when a rule lets them."""
-        return self.received.is_pending() or (self._lane is not None and self._lane.has_waiting_requests)
+        return self.received.is_pending() or (self._lane is not None and self._lane.lane.has_waiting_requests)
 
     def _can_go_on(self) -> bool:
         """Whether pending requests can be executed now."""
@@ -430,7 +430,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is ConnectionState.CLOSING:
             return
         self.received.drop()
-        if lane is not None and session.ending is SessionEnding.FLUSHED and not (lane.is_drained or self._hub.closing):
+        if (
+            lane is not None
+            and session.ending is SessionEnding.FLUSHED
+            and not (lane.lane.is_drained or self._hub.closing)
+        ):
             self._take(ConnectionEvent.ENDED)
             self.waits.received(self._loop.time(), frames=False, partial=False)  # what was incomplete is dropped
             return  # each reply that may leave comes here again

@@ -242,14 +242,14 @@ def outcome(monkeypatch: pytest.MonkeyPatch, seed: int, *, asks: bool) -> tuple[
         room.faults.add("type = APPEND_BLOCK_END and segment = nothing", do="close before")
     line = room.connect()
     lane: Any = line.connection._lane
-    passes = lane._lane.appends_passed
+    passes = lane.lane.appends_passed
 
     def appends_passed(count: int) -> None:
         nonlocal passed
         passed += count
         passes(count)
 
-    lane._lane.appends_passed = appends_passed
+    lane.lane.appends_passed = appends_passed
     for data in traffic(chance):
         if chance.random() < 0.4:
             if "later" in room.faults.rules:
@@ -268,7 +268,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, seed: int, *, asks: bool) -> tuple[
     return done, passed
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_appends_that_no_rule_looks_at_pass_as_they_would_if_one_did(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
