@@ -430,11 +430,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is ConnectionState.CLOSING:
             return
         self.received.drop()
-        if (
-            lane is not None
-            and session.ending is SessionEnding.FLUSHED
-            and not (lane.lane.is_drained or self._hub.closing)
-        ):
+        is_drained = lane is None or lane.lane.is_drained or self._hub.closing
+        if session.ending is SessionEnding.FLUSHED and not is_drained:
             self._take(ConnectionEvent.ENDED)
             self.waits.received(self._loop.time(), frames=False, partial=False)  # what was incomplete is dropped
             return  # each reply that may leave comes here again

@@ -110,6 +110,16 @@ def test_containers_that_the_store_has_lost_are_removed_before_a_request_is_exec
     assert exists(room)
 
 
+def test_nothing_is_left_of_a_read_when_the_fence_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = filled(room, 0)
+    room.hub.fence = lambda: line.connection.failed("its containers are another store's now")
+    line.send(append(2), read())
+    assert not line.connection.received.is_pending()
+    assert line.socket.calls[-1] == "close"
+    assert room.service.store.segment(SEGMENT).length == 0
+
+
 def test_a_request_that_waited_wakes_the_reads_of_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch, rules=True)
     writer, reader = filled(room, 0), room.connect()

@@ -22,7 +22,6 @@ from segstore.wire import (
     DataAppended,
     DeleteSegment,
     Event,
-    FlushToStorage,
     Hello,
     InvalidEventNumber,
     KeepAlive,
@@ -197,13 +196,6 @@ def test_a_container_that_left_the_store_takes_no_append_of_a_writer_set_up_befo
     assert container.segments[SEGMENT].length == 0
 
 
-def test_a_container_that_came_back_as_another_one_is_found_again() -> None:
-    desk = writing(Desk(make_service(containers=1)))
-    desk.service.store.release(0)
-    desk.service.store.own(0)
-    assert desk.ask(append(0)) == [NoSuchSegment(3, SEGMENT, "", -1)]
-
-
 def test_nothing_behind_the_end_is_carried_out() -> None:
     desk = writing()
     desk.ask(append(5), Hello(99, 99), append(6))
@@ -230,12 +222,6 @@ def test_the_owner_is_called_once_for_all_replies_that_gather_and_looks_for_ackn
     assert desk.called == 2
     assert [type(each) for each in desk.ask(append(1), append(2))] == [DataAppended, DataAppended]
     assert desk.called == 2
-
-
-def test_the_data_port_serves_no_admin_command() -> None:
-    desk = Desk(make_service())
-    assert desk.ask(FlushToStorage(0, "", 5)) == []
-    assert desk.session.ending is SessionEnding.DROPPED
 
 
 # --- tokens that expire -----------------------------------------------------------------------------------------
