@@ -11,7 +11,7 @@ Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from segstore.server.auth import AccessLevel, TokenError
@@ -54,20 +54,16 @@ def handles(kind: type[Command]) -> Callable[[H], H]:
     return register
 
 
-def _no_offset(_: Command) -> int:
-    return -1
-
-
 def _request(
     kind: type[C],
     operation: str,
     *,
     segment: str = "segment",
     access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
-    offset: Callable[[C], int] = _no_offset,
+    offset: str = "",
     admin_only: bool = False,
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
-    check_size: Callable[[C, LimitSettings], None] | None = None,
+    named: Callable[[C], Sized] | None = None,
 ) -> Callable[[Perform[C]], Perform[C]]:
     """Registers a handler that applies a command to the store: (store, command, now in ms) → reply; raises StoreError.
 
@@ -76,11 +72,11 @@ def _request(
         segment: the command's attribute that names the segment for refusals; "" if there is none.
         access: the (segment, level) pairs that the token must grant, in the order in which they are checked; by default
             READ for the segment.
-        offset: the offset in a refusal.
+        offset: the command's attribute with the offset for refusals; "" if there is none.
         admin_only: whether it is served on the admin port only.
         afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if no
             error can occur.
-        check_size: (command, limits) → None; raises IllegalArgument if a request names too many items. None for
+        named: the keys or, for `MergeSegmentsBatch`, segments that a request names, whose number is limited. None for
             requests that name a single segment or key.
     """
 
@@ -93,30 +89,33 @@ def _request(
                 return
             service.counters.requests += 1
             name = getattr(command, segment) if segment else ""
-            about = {"request_id": command.request_id, "segment": name, "operation": operation}
+            at = getattr(command, offset) if offset else -1
+            about = {"request_id": command.request_id, "segment": name, "operation": operation, "offset": at}
             try:
-                if check_size is not None:
-                    check_size(command, service.settings.limits)
-                if service.checks_tokens:
-                    for resource, level in ((name, AccessLevel.READ),) if access is None else access(command):
-                        service.authorize(resource, command.delegation_token, level)
+                if named is not None:
+                    _check_count(command, name, len(named(command)), service.settings.limits)
+                for resource, level in ((name, AccessLevel.READ),) if access is None else access(command):
+                    service.authorize(resource, command.delegation_token, level)
                 reply = perform(service.store, command, service.now_ms())
             except (StoreError, TokenError) as error:
-                service.refuse(session, error, offset=offset(command), **about)
+                service.refuse(session, error, **about)
                 return
             session.reply(reply)
             failed = None if afterwards is None else afterwards(command, reply)
             if failed is not None:
-                service.refuse(session, failed, offset=offset(command), **about)
+                service.refuse(session, failed, **about)
 
         return perform
 
     return register
 
 
-def _check_count(segment: str, count: int, limits: LimitSettings) -> None:
-    if count > (most := limits.request_keys):
-        raise IllegalArgument(f"A request names {count} keys, but at most {most} are allowed.", segment=segment)
+def _check_count(command: Command, segment: str, count: int, limits: LimitSettings) -> None:
+    is_batch = isinstance(command, w.MergeSegmentsBatch)
+    most, items = (limits.request_segments, "segments") if is_batch else (limits.request_keys, "keys")
+    if count > most:
+        why = f"A request names {count} {items}, but at most {most} are allowed."
+        raise IllegalArgument(why, segment=segment)
 
 
 # --- segments ---------------------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ def _delete_segment(store: SegmentStore, c: w.DeleteSegment, _: int) -> Command:
     return w.SegmentDeleted(c.request_id, c.segment)
 
 
-@_request(w.TruncateSegment, "truncateSegment", offset=lambda c: c.truncation_offset)
+@_request(w.TruncateSegment, "truncateSegment", offset="truncation_offset")
 def _truncate_segment(store: SegmentStore, c: w.TruncateSegment, now_ms: int) -> Command:
     store.truncate_segment(c.segment, c.truncation_offset, now_ms=now_ms)
     return w.SegmentTruncated(c.request_id, c.segment)
@@ -202,12 +201,12 @@ def _no_index_of_an_index(c: w.MergeSegments, reply: Command) -> StoreError | No
     return IllegalArgument(IS_INDEX, segment=c.target) if merged else None
 
 
-def _check_updates(c: w.MergeSegments, limits: LimitSettings) -> None:
-    _check_count(c.source, len(c.attribute_updates), limits)
-
-
 @_request(
-    w.MergeSegments, "mergeSegments", segment="source", afterwards=_no_index_of_an_index, check_size=_check_updates
+    w.MergeSegments,
+    "mergeSegments",
+    segment="source",
+    afterwards=_no_index_of_an_index,
+    named=lambda c: c.attribute_updates,
 )
 def _merge(store: SegmentStore, c: w.MergeSegments, now_ms: int) -> Command:
     updates = [
@@ -221,13 +220,6 @@ def _merge(store: SegmentStore, c: w.MergeSegments, now_ms: int) -> Command:
     return w.SegmentsMerged(c.request_id, c.target, c.source, length)
 
 
-def _check_batch(c: w.MergeSegmentsBatch, limits: LimitSettings) -> None:
-    count, most = len(c.source_segment_ids), limits.request_segments
-    if count > most:
-        why = f"A batch names {count} segments, but at most {most} are allowed."
-        raise IllegalArgument(why, segment=c.target_segment_id)
-
-
 def _batch_access(c: w.MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
     yield c.target_segment_id, AccessLevel.READ_UPDATE
     for source in c.source_segment_ids:
@@ -239,7 +231,7 @@ def _batch_access(c: w.MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
     "mergeSegmentsBatch",
     segment="target_segment_id",
     access=_batch_access,
-    check_size=_check_batch,
+    named=lambda c: c.source_segment_ids,
 )
 def _merge_batch(store: SegmentStore, c: w.MergeSegmentsBatch, now_ms: int) -> Command:
     lengths = store.merge_batch(c.target_segment_id, c.source_segment_ids, now_ms=now_ms)
@@ -247,14 +239,6 @@ def _merge_batch(store: SegmentStore, c: w.MergeSegmentsBatch, now_ms: int) -> C
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
-
-
-def _check_keys(c: w.ReadTable | w.RemoveTableKeys, limits: LimitSettings) -> None:
-    _check_count(c.segment, len(c.keys), limits)
-
-
-def _check_entries(c: w.UpdateTableEntries, limits: LimitSettings) -> None:
-    _check_count(c.segment, len(c.table_entries.entries), limits)
 
 
 def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> w.TableEntries:
@@ -286,7 +270,7 @@ def _table_info(store: SegmentStore, c: w.GetTableSegmentInfo, _: int) -> Comman
 
 
 @_request(
-    w.UpdateTableEntries, "updateTableEntries", offset=lambda c: c.table_segment_offset, check_size=_check_entries
+    w.UpdateTableEntries, "updateTableEntries", offset="table_segment_offset", named=lambda c: c.table_entries.entries
 )
 def _update_entries(store: SegmentStore, c: w.UpdateTableEntries, now_ms: int) -> Command:
     entries = [(each.key.data, each.value.data, each.key.key_version) for each in c.table_entries.entries]
@@ -296,14 +280,14 @@ def _update_entries(store: SegmentStore, c: w.UpdateTableEntries, now_ms: int) -
     return w.TableEntriesUpdated(c.request_id, tuple(versions))
 
 
-@_request(w.RemoveTableKeys, "removeTableKeys", offset=lambda c: c.table_segment_offset, check_size=_check_keys)
+@_request(w.RemoveTableKeys, "removeTableKeys", offset="table_segment_offset", named=lambda c: c.keys)
 def _remove_keys(store: SegmentStore, c: w.RemoveTableKeys, now_ms: int) -> Command:
     keys = [(each.data, each.key_version) for each in c.keys]
     store.container_for(c.segment).remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
     return w.TableKeysRemoved(c.request_id, c.segment)
 
 
-@_request(w.ReadTable, "readTable", check_size=_check_keys)
+@_request(w.ReadTable, "readTable", named=lambda c: c.keys)
 def _read_table(store: SegmentStore, c: w.ReadTable, _: int) -> Command:
     found = store.table(c.segment).get([each.data for each in c.keys])
     return w.TableRead(c.request_id, c.segment, _entries(found))

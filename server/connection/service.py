@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
+from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenExpired, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
@@ -23,6 +23,7 @@ from segstore.server.connection.requests import HANDLERS, handles
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.store import (
+    BadAttribute,
     NoSuchSegment,
     ReadResult,
     SegmentSealed,
@@ -49,6 +50,8 @@ from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import Joined, encoder, frame_decoder, parts_encoder
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from segstore.server.connection.session import Session
 
 log = logging.getLogger(__name__)
@@ -140,14 +143,8 @@ class StoreService:
         """Calls back at a given wall-clock time."""
         return self._clock.call_later(max(0.0, time_s - self._clock.wall_s()), callback)
 
-    def traces(self, session: Session) -> bool:
-        """Whether errors on this connection carry stack traces: always on the admin port, as in the reference."""
-        return session.admin or self.settings.stack_traces
-
     def authorize(self, segment: str, token: str, needed: AccessLevel) -> DelegationToken | None:
         """Returns the verified token, or None if tokens are not checked. Raises TokenError."""
-        if not self._verifier.enabled:
-            return None
         return self._verifier.verify(segment, token, needed, self._clock.wall_s())
 
     def drop_transient(self, name: str) -> None:
@@ -188,14 +185,22 @@ class StoreService:
         self.counters.requests += 1
         session.end(f"{command.type_name} is not served on this port")
 
-    @property
-    def checks_tokens(self) -> bool:
-        return self._verifier.enabled
-
     def refuse(
-        self, session: Session, error: Exception, *, request_id: int, segment: str, operation: str, offset: int
+        self,
+        session: Session,
+        error: Exception,
+        *,
+        request_id: int,
+        segment: str,
+        operation: str,
+        offset: int = -1,
+        writer_id: UUID | None = None,
     ) -> None:
-        """Replies to a request that failed, or ends its session if no reply tells of the error."""
+        """Replies to a request that failed. Ends its session if no reply tells of the error, or if it is a writer that
+        cannot go on.
+
+        offset, writer_id: as for `refusal`.
+        """
         if isinstance(error, Unanswered):
             return
         reply = refusal(
@@ -204,12 +209,13 @@ class StoreService:
             segment=segment,
             operation=operation,
             offset=offset,
-            with_trace=self.traces(session),
+            writer_id=writer_id,
+            with_trace=session.admin or self.settings.stack_traces,  # on the admin port always, as in the reference
         )
-        if reply is None:
-            session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)
-        else:
+        if reply is not None:
             session.reply(reply)
+        if reply is None or (writer_id is not None and isinstance(error, (BadAttribute, TokenExpired))):
+            session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)
 
     def _refuse_read(self, session: Session, error: Exception, request_id: int, segment: str, offset: int) -> None:
         self.refuse(session, error, request_id=request_id, segment=segment, operation="readSegment", offset=offset)

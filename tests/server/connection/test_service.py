@@ -343,7 +343,7 @@ def test_a_batch_of_more_segments_than_can_be_merged_in_good_time_is_refused(wri
     assert refused == ErrorMessage(
         8,
         SEGMENT,
-        "A batch names 257 segments, but at most 256 are allowed.",
+        "A request names 257 segments, but at most 256 are allowed.",
         ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION,
     )
     assert not writer.session.ended

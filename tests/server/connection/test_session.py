@@ -99,7 +99,7 @@ def test_a_stale_writer_is_told_so_and_loses_its_connection() -> None:
     second.ask(append(7))
     assert first.ask(append(8)) == [InvalidEventNumber(WRITER, 3, "", 8)]
     assert first.session.ending is SessionEnding.FLUSHED
-    assert first.session.why.startswith("appending data failed: ")
+    assert first.session.why.startswith(f"appending data on {SEGMENT!r} failed: ")
     assert not second.session.ended
 
 
@@ -288,7 +288,7 @@ def test_an_expired_token_is_refused_as_such_and_ends_the_connection() -> None:
     expired = token(**{"*": "READ_UPDATE", "exp": 999})
     assert desk.ask(set_up(token=expired)) == [AuthTokenCheckFailed(2, "", AuthTokenErrorCode.TOKEN_EXPIRED)]
     assert desk.session.ending is SessionEnding.FLUSHED
-    assert desk.session.why.startswith("setting up append failed: ")
+    assert desk.session.why.startswith(f"setting up append on {SEGMENT!r} failed: ")
 
 
 def test_an_error_of_a_writer_that_has_no_reply_ends_the_connection_with_its_reason() -> None:
@@ -296,7 +296,7 @@ def test_an_error_of_a_writer_that_has_no_reply_ends_the_connection_with_its_rea
     desk.service.store.container_for("table").create_table_segment("table", key_length=4, now_ms=0)
     assert desk.ask(set_up("table")) == []
     assert desk.session.ending is SessionEnding.FLUSHED
-    assert desk.session.why == "setting up append failed: the attributes of 'table' are its keys"
+    assert desk.session.why == "setting up append on 'table' failed: the attributes of 'table' are its keys"
 
 
 def test_a_token_that_only_reads_sets_up_no_writer_and_leaves_the_connection() -> None:
