@@ -296,19 +296,20 @@ def _read_table(store: SegmentStore, c: w.ReadTable, _: int) -> Command:
 @_request(w.ReadTableKeys, "readTableKeys")
 def _read_keys(store: SegmentStore, c: w.ReadTableKeys, _: int) -> Command:
     args = c.args
-    found, token = store.table(c.segment).iterate_keys(
-        min(c.suggested_key_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
+    count = min(c.suggested_key_count, _PAGE_ITEMS)
+    entries, token = store.table(c.segment).iterate(
+        count, args.continuation_token, args.from_key, args.to_key, with_values=False
     )
-    return w.TableKeysRead(c.request_id, c.segment, tuple(w.TableKey(key, version) for key, version in found), token)
+    keys = tuple(w.TableKey(key, version) for key, version, _ in entries)
+    return w.TableKeysRead(c.request_id, c.segment, keys, token)
 
 
 @_request(w.ReadTableEntries, "readTableEntries")
 def _read_entries(store: SegmentStore, c: w.ReadTableEntries, _: int) -> Command:
     args = c.args
-    found, token = store.table(c.segment).iterate_entries(
-        min(c.suggested_entry_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
-    )
-    return w.TableEntriesRead(c.request_id, c.segment, _entries(found), token)
+    count = min(c.suggested_entry_count, _PAGE_ITEMS)
+    entries, token = store.table(c.segment).iterate(count, args.continuation_token, args.from_key, args.to_key)
+    return w.TableEntriesRead(c.request_id, c.segment, _entries(entries), token)
 
 
 @_request(w.ReadTableEntriesDelta, "readTableEntriesDelta")
