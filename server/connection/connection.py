@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
             self._held.drop(self)
         if self in hub.connections:
             self._counters.connections_open -= 1
-        self._output.is_full = self.session.full = False
+        self.session.full = False
         self._drop_out()
         self.look_up()
         self._wind_up()
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_full(self) -> bool:
         """Whether the peer has too many replies to read."""
-        return self._output.is_full
+        return self.session.full
 
     def rewire(self, transport: asyncio.Transport) -> None:
         """Uses another transport from now on."""
@@ -229,16 +229,15 @@ class Connection(asyncio.BufferedProtocol):
         return transport is not None and transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
-        self._output.filled()
         if self.transport is None:
             return
+        self._output.filled()
         self.session.full = True
         self._pause_reading()
         self.waits.paused(self._loop.time())
         self._hub.watch(self)
 
     def resume_writing(self) -> None:
-        self._output.drained()
         self.session.full = False
         self.waits.resumed(self._loop.time())
         self.catch_up_soon()
@@ -295,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
     def is_paused(self) -> bool:
         """Whether no request is to be executed now: the peer or the disk is behind, or the lane holds requests."""
         held, lane = self._held, self._lane
-        return self._output.is_full or (held is not None and held.is_stalled) or (lane is not None and lane.is_paused)
+        return self.session.full or (held is not None and held.is_stalled) or (lane is not None and lane.is_paused)
 
     def _serve(self) -> None:
         """Executes one step of what was read, unless the peer or the disk is behind; writes its replies, and ends the
@@ -303,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         hub, execution, held, received = self._hub, self._execution, self._held, self.received
         if held is not None and held.is_overfull and not held.is_stalled and self._pause_reading():
             held.stall(self)
-        if not self._output.is_full and (held is None or not held.is_stalled):
+        if not self.session.full and (held is None or not held.is_stalled):
             hub.run(self, execution.run)
         execution.settle()
         if received.has_part:
@@ -386,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         if session.ending is not _NOT_YET:
             self._close(session, transport)
             return
-        if session.woken and not self._output.is_full:
+        if session.woken and not session.full:
             self.catch_up_soon()
         if self.held_bytes or transport.get_write_buffer_size():
             self.look_up()

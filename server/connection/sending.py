@@ -73,7 +73,6 @@ class Output:
 
     Attributes:
         held: None if changes need not be durable.
-        is_full: whether the peer has too many replies to read.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class Output:
     ) -> None:
         """recorded: records what is written. high_bytes: size of the replies that may wait for the peer."""
         self.held = held
-        self.is_full = False
         self._recorded = recorded
         self._high_bytes = high_bytes
         self._unread_bytes = 0
@@ -117,12 +115,7 @@ class Output:
 
     def filled(self) -> None:
         """The transport takes no more: the peer is to read first."""
-        self.is_full = True
         self._unread_bytes = self._transport.get_write_buffer_size()
-
-    def drained(self) -> None:
-        """Ends `filled`."""
-        self.is_full = False
 
     def has_progressed(self) -> bool:
         """Whether the peer has read more since the last call that said so, or since the output was full."""
