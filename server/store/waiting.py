@@ -15,23 +15,18 @@ from collections.abc import Hashable
 from enum import Enum, auto
 from itertools import count
 from operator import itemgetter
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from sortedcontainers import SortedList
+
+if TYPE_CHECKING:
+    from segstore.server.store.segment import Segment
 
 Token = Hashable
 """Identifies a waiting reader; chosen by the caller, unique among the waiting readers."""
 
 TailReaders: TypeAlias = "SortedList[tuple[int, int, Token]]"
 """The readers at the tail of one segment: offset, number of arrival, token."""
-
-
-class WatchedSegment(Protocol):
-    """A segment. waiters: the readers at its tail, or None; `watch` sets them."""
-
-    waiters: TailReaders | None
-
-    def watch(self, readers: TailReaders | None) -> None: ...
 
 
 class WakeReason(Enum):
@@ -59,7 +54,7 @@ class Waiters:
     __slots__ = ("_arrivals", "_waiting", "woken")
 
     def __init__(self) -> None:
-        self._waiting: dict[Token, tuple[WatchedSegment, int, int]] = {}
+        self._waiting: dict[Token, tuple[Segment, int, int]] = {}
         """The segment of each reader, its offset and the number of its arrival."""
         self._arrivals = count()
         self.woken: dict[Token, WakeReason] = {}
@@ -67,7 +62,7 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._waiting) + len(self.woken)
 
-    def add(self, segment: WatchedSegment, offset: int, token: Token) -> None:
+    def add(self, segment: Segment, offset: int, token: Token) -> None:
         """Registers `token` to wait for the byte at `offset`. Raises `ValueError` if it waits already."""
         if token in self._waiting or token in self.woken:
             raise ValueError(f"{token!r} waits already")
@@ -97,7 +92,7 @@ class Waiters:
         woken, self.woken = self.woken, {}
         return list(woken.items())
 
-    def wake(self, segment: WatchedSegment, reason: WakeReason, *, below: int | None = None) -> None:
+    def wake(self, segment: Segment, reason: WakeReason, *, below: int | None = None) -> None:
         """Wakes the readers that wait for an offset below `below`, or all."""
         readers = segment.waiters
         if readers is None:
