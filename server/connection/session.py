@@ -247,6 +247,11 @@ class Session:
             writer.count.connected -= 1
         self._memory.charge(-_writer_bytes(key))
 
+    @property
+    def writer_count(self) -> int:
+        """Writers that are set up on it now."""
+        return len(self._writers)
+
     def close(self) -> None:
         """Drops waiting requests and deletes the transient segments of the closed connection."""
         self.end("")

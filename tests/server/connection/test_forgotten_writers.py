@@ -60,7 +60,7 @@ async def test_a_connection_outlives_any_number_of_writers_whose_segments_went(g
             peer.send(*batch(gone, start, 150))
             assert len(await peer.receive(600)) == 600
             assert connection.session is not None
-            assert len(connection.session._writers) <= 3 * 256
+            assert connection.session.writer_count <= 3 * 256
             store.store.truncate_segment(SEGMENT, store.segments[SEGMENT].length)
             used.append(store.store.pool.memory.used)
         assert [type(each) for each in await peer.ask(append(1))] == [DataAppended]
@@ -94,7 +94,7 @@ def test_a_writer_whose_segment_came_back_is_kept() -> None:
     desk.ask(create(source(1)))
     refill(desk)
     refill(desk)
-    assert len(desk.session._writers) == 2
+    assert desk.session.writer_count == 2
 
 
 def test_writers_that_are_alive_are_kept_however_many_set_ups_there_are() -> None:

@@ -420,7 +420,7 @@ def test_the_admin_port_names_what_it_does_not_serve(command: Command) -> None:
 
 def test_what_a_session_stores_and_queues_is_counted() -> None:
     desk = writing()
-    assert (len(desk.session._writers), desk.session.out_bytes, desk.session.waiting_bytes) == (1, 0, 0)
+    assert (desk.session.writer_count, desk.session.out_bytes, desk.session.waiting_bytes) == (1, 0, 0)
     desk.session.receive_all(desk._blocks.feed_all([append(number) for number in (1, 2, 3)]))
     assert desk.service.counters.appends == 3
     assert desk.session.out_bytes == sum(map(len, desk.session.out)) > 0
@@ -431,7 +431,7 @@ def test_what_a_session_stores_and_queues_is_counted() -> None:
         assert (desk.session.waiting_bytes > 0) == held
     waiting = desk.session.waiting_bytes
     desk.session.close()
-    assert (waiting, desk.session.waiting_bytes, len(desk.session._writers)) == (waiting, 0, 0)
+    assert (waiting, desk.session.waiting_bytes, desk.session.writer_count) == (waiting, 0, 0)
     assert len(desk.service.store.waiters) == 0
 
 
