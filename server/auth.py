@@ -86,10 +86,6 @@ class TokenVerifier:
     def __init__(self, key: str | None) -> None:
         self._key = None if key is None else key.encode()
 
-    @property
-    def enabled(self) -> bool:
-        return self._key is not None
-
     def verify(self, resource: str, token: str, needed: AccessLevel, now_s: float) -> DelegationToken | None:
         """Returns the token if it allows `needed` on the resource now; None if there is no key.
 

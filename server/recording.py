@@ -33,6 +33,10 @@ class Recorder(Protocol):
         """The number of the last request that has come; requests are numbered from 1, over all connections."""
         ...
 
+    def skip_number(self) -> int:
+        """Returns the next number, for a request that is not recorded as a whole frame."""
+        ...
+
     def opened(self, **facts: str) -> int:
         """Called for a new connection; returns its number for the other calls."""
         ...
@@ -86,9 +90,10 @@ class RecordedConnection:
 
     def take_numbers(self, most: int) -> tuple[int, int]:
         """Returns the number of the next request that has arrived, and how many, at most `most`, are numbered from it
-        on; 0 if none is numbered."""
+        on. A request that the recorder did not find, because the connection's bytes are no frames any more, gets a
+        number that no record has."""
         if not self._arrived:
-            return 0, 0
+            return self._recorder.skip_number(), 1
         first, last = self._arrived[0]
         count = min(most, last + 1 - first)
         if first + count > last:
@@ -127,6 +132,11 @@ class TraceRecorder(ABC):
 
     @property
     def requests(self) -> int:
+        return self._writer.requests
+
+    def skip_number(self) -> int:
+        self.take_block()  # the numbers within a block have no gaps
+        self._writer.requests += 1
         return self._writer.requests
 
     @abstractmethod
@@ -188,6 +198,9 @@ class _Together:
     @property
     def requests(self) -> int:
         return self._first.requests
+
+    def skip_number(self) -> int:
+        return self._first.skip_number()
 
     def opened(self, **facts: str) -> int:
         number = self._first.opened(**facts)

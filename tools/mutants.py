@@ -1,7 +1,7 @@
 """Change the code of a room in small ways, run the room's tests on each change, and list what no test notices.
 
 `python tools/mutants.py server/store client/connection/pool.py` takes rooms and modules. Their tests are those in the
-same folder below `tests/` that are not marked `slow` or `needs`. mutmut makes the mutants and runs them in a copy of
+same folder below `tests/` that are not marked `long` or `needs`. mutmut makes the mutants and runs them in a copy of
 the tree, because it does not follow the symbolic links of `segstore/`. Two things differ from mutmut's own mutants:
 statements that are only a call are dropped, one at a time, and texts stay as they are, because tests do not compare
 every message.
@@ -76,7 +76,7 @@ def configuration(room: str) -> str:
         "-o",
         f"timeout={TEST_S}",
     ]
-    options += ["-m", "not needs and not slow"]
+    options += ["-m", "not needs and not long"]
     return f"""
 [tool.mutmut]
 source_paths = ["segstore"]

@@ -61,32 +61,6 @@ class Connection(asyncio.BufferedProtocol):
         held_bytes: memory held for the peer, as counted by the hub.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_buffers",
-        "_counters",
-        "_execution",
-        "_held",
-        "_hub",
-        "_lane",
-        "_loop",
-        "_lost_by",
-        "_number",
-        "_output",
-        "_problem",
-        "_recorded",
-        "_scheduled",
-        "_state",
-        "admin",
-        "bytes_in",
-        "bytes_out",
-        "held_bytes",
-        "received",
-        "session",
-        "transport",
-        "waits",
-    )
-
     received: Received
     session: Session
     _execution: Execution
@@ -94,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
     _lost_by: Exception | None
     _output: Output
 
-    def __init__(self, hub: ConnectionHub[Connection], *, admin: bool = False) -> None:
+    def __init__(self, hub: ConnectionHub, *, admin: bool = False) -> None:
         self._hub = hub
         self._buffers = hub.buffers
         self._counters = hub.service.counters
@@ -170,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
             self._held.drop(self)
         if self in hub.connections:
             self._counters.connections_open -= 1
-        self._output.is_full = self.session.full = False
+        self.session.full = False
         self._drop_out()
         self.look_up()
         self._wind_up()
@@ -197,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_full(self) -> bool:
         """Whether the peer has too many replies to read."""
-        return self._output.is_full
+        return self.session.full
 
     def rewire(self, transport: asyncio.Transport) -> None:
         """Uses another transport from now on."""
@@ -255,16 +229,15 @@ class Connection(asyncio.BufferedProtocol):
         return transport is not None and transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
-        self._output.filled()
         if self.transport is None:
             return
+        self._output.filled()
         self.session.full = True
         self._pause_reading()
         self.waits.paused(self._loop.time())
         self._hub.watch(self)
 
     def resume_writing(self) -> None:
-        self._output.drained()
         self.session.full = False
         self.waits.resumed(self._loop.time())
         self.catch_up_soon()
@@ -312,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _has_requests(self) -> bool:
         """Whether requests are to be executed, now or when a rule lets them."""
-        return self.received.is_pending() or (self._lane is not None and self._lane.has_waiting_requests)
+        return self.received.is_pending() or (self._lane is not None and self._lane.lane.has_waiting_requests)
 
     def _can_go_on(self) -> bool:
         """Whether pending requests can be executed now."""
@@ -321,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
     def is_paused(self) -> bool:
         """Whether no request is to be executed now: the peer or the disk is behind, or the lane holds requests."""
         held, lane = self._held, self._lane
-        return self._output.is_full or (held is not None and held.is_stalled) or (lane is not None and lane.is_paused)
+        return self.session.full or (held is not None and held.is_stalled) or (lane is not None and lane.is_paused)
 
     def _serve(self) -> None:
         """Executes one step of what was read, unless the peer or the disk is behind; writes its replies, and ends the
@@ -329,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         hub, execution, held, received = self._hub, self._execution, self._held, self.received
         if held is not None and held.is_overfull and not held.is_stalled and self._pause_reading():
             held.stall(self)
-        if not self._output.is_full and (held is None or not held.is_stalled):
+        if not self.session.full and (held is None or not held.is_stalled):
             hub.run(self, execution.run)
         execution.settle()
         if received.has_part:
@@ -412,7 +385,7 @@ class Connection(asyncio.BufferedProtocol):
         if session.ending is not _NOT_YET:
             self._close(session, transport)
             return
-        if session.woken and not self._output.is_full:
+        if session.woken and not session.full:
             self.catch_up_soon()
         if self.held_bytes or transport.get_write_buffer_size():
             self.look_up()
@@ -456,7 +429,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is ConnectionState.CLOSING:
             return
         self.received.drop()
-        if lane is not None and session.ending is SessionEnding.FLUSHED and not (lane.is_drained or self._hub.closing):
+        is_drained = lane is None or lane.lane.is_drained or self._hub.closing
+        if session.ending is SessionEnding.FLUSHED and not is_drained:
             self._take(ConnectionEvent.ENDED)
             self.waits.received(self._loop.time(), frames=False, partial=False)  # what was incomplete is dropped
             return  # each reply that may leave comes here again

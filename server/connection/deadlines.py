@@ -42,8 +42,6 @@ class Waits:
         closing_since: closing began.
     """
 
-    __slots__ = ("block_since", "closing_since", "first_frame_since", "frame_since", "reading_since")
-
     def __init__(self, now_s: float) -> None:
         self.first_frame_since: float | None = now_s
         self.frame_since: float | None = None

@@ -9,7 +9,7 @@ session is notified when no request is in flight behind a failed append.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from segstore.server.connection.receiving import Received
 from segstore.server.connection.session import WRITE_ABOVE_BYTES, Session
@@ -37,17 +37,16 @@ class LaneHost:
     """The lane of one connection and the replies that have passed it.
 
     Attributes:
+        lane: decides about requests and replies.
         out_bytes: size of the replies that have passed, and are still to be written.
     """
-
-    __slots__ = ("_lane", "_most_bytes", "_on_reply", "_out", "_reset", "_seen", "out_bytes")
 
     def __init__(
         self, lane: Lane, service: StoreService, *, on_reply: Callable[[], None], reset: Callable[[str], None]
     ) -> None:
         """on_reply, reset: as in `Execution`."""
         self.out_bytes = 0
-        self._lane = lane
+        self.lane = lane
         self._most_bytes = service.settings.limits.connection_outstanding_bytes
         self._on_reply = on_reply
         self._reset = reset
@@ -57,29 +56,19 @@ class LaneHost:
     @property
     def held_bytes(self) -> int:
         """Size of all requests and replies that are held."""
-        return self._lane.requests_bytes + self._lane.replies_bytes + self.out_bytes
+        return self.lane.requests_bytes + self.lane.replies_bytes + self.out_bytes
 
     @property
     def is_paused(self) -> bool:
         """Whether no request is to be executed now."""
-        lane = self._lane
+        lane = self.lane
         return lane.is_blocked or lane.requests_bytes + lane.replies_bytes > self._most_bytes
-
-    @property
-    def has_waiting_requests(self) -> bool:
-        """Whether a request waits, overtakable or not."""
-        return self._lane.has_waiting_requests
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether no reply is held."""
-        return self._lane.is_drained
 
     def execute(self, session: Session, items: list[Item]) -> int:
         """Executes requests in order until enough output is pending or the lane holds one; returns how many are done.
         Appends of runs take the place of the runs in `items` if rules are asked about each.
         """
-        lane, done = self._lane, 0
+        lane, done = self.lane, 0
         while done < len(items):
             item, is_held = items[done], False
             if isinstance(item, list):
@@ -100,7 +89,7 @@ class LaneHost:
     def _pass_appends(self, session: Session, appends: Append | list[Run], count: int) -> None:
         """Executes appends that no rule is asked about; their replies leave at once."""
         self.take_replies(session)
-        self._lane.appends_passed(count)
+        self.lane.appends_passed(count)
         session.receive_all((appends,), whole=False)
         if session.out:
             if not self._out:
@@ -112,25 +101,25 @@ class LaneHost:
         """Passes replies of reads that waited through the lane."""
         if session.out:
             for frame in session.take_out():
-                self.apply(session, self._lane.reply([bytes(frame)]))
+                self.apply(session, self.lane.reply([bytes(frame)]))
 
     def take_out(self) -> list[Buffer]:
         """The replies that have passed the lane, in order; the caller writes them."""
-        self._lane.sent(self._seen)
+        self.lane.sent(self._seen)
         out, self._out, self._seen, self.out_bytes = self._out, [], [], 0
         return out
 
     def nothing_in_flight(self, session: Session) -> None:
         """Everything that was received is executed."""
         session.nothing_in_flight()
-        self._lane.nothing_in_flight()
+        self.lane.nothing_in_flight()
 
     def drop_waiting(self) -> bool:
         """Drops waiting requests after the loss of the connection. Returns whether a request was held, so that the
         requests behind it must be dropped.
         """
-        was_blocked = self._lane.is_blocked
-        self._lane.drop_waiting()
+        was_blocked = self.lane.is_blocked
+        self.lane.drop_waiting()
         self.drop_out()
         return was_blocked
 
@@ -154,7 +143,7 @@ class LaneHost:
                 case Forget(segment, writer_id):
                     session.forget_writer(segment, writer_id)
                 case Finish(why):
-                    self.apply(session, self._lane.end(why))
+                    self.apply(session, self.lane.end(why))
                 case End(why, reset=True):
                     self._reset(why)
                 case End(why):
@@ -166,9 +155,9 @@ class LaneHost:
         session.receive_all((request.item,), whole=False)
         frames = list(map(bytes, session.take_out()))
         if not frames and len(session.reads) > waiting:
-            self._lane.await_reply(request)
+            self.lane.await_reply(request)
         elif frames or not session.ended:
-            self.apply(session, self._lane.reply(frames, request))
+            self.apply(session, self.lane.reply(frames, request))
 
 
 class Execution:
@@ -180,11 +169,9 @@ class Execution:
         lane: decides about them before; None without rules and observers.
     """
 
-    __slots__ = ("lane", "received", "session")
-
     def __init__(
         self,
-        hub: ConnectionHub[Any],
+        hub: ConnectionHub,
         lane: Lane | None,
         peer: str,
         waits: Waits,

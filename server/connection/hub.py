@@ -14,16 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from segstore.server.connection.receiving import ReceiveBuffers
 from segstore.server.connection.states import SessionEnding
 from segstore.server.net import most_connections
 
 if TYPE_CHECKING:
-    from segstore.server.connection.deadlines import Missed, Waits
+    from segstore.server.connection.connection import Connection
     from segstore.server.connection.service import StoreService
-    from segstore.server.connection.session import Session
     from segstore.server.durable import Gate
     from segstore.server.faults import Faults
     from segstore.server.recording import Recorder
@@ -33,34 +32,7 @@ log = logging.getLogger(__name__)
 _SWEEP_S = 0.5
 
 
-class Member(Protocol):
-    """A connection as the hub sees it; attributes and methods as in `Connection`."""
-
-    session: Session
-
-    @property
-    def held_bytes(self) -> int: ...
-
-    @property
-    def waits(self) -> Waits: ...
-
-    def look_up(self) -> None: ...
-
-    def missed(self, missed: Missed, now_s: float) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def end(self, why: str, ending: SessionEnding) -> None: ...
-
-    def cut(self, why: str) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-C = TypeVar("C", bound=Member)
-
-
-class ConnectionHub(Generic[C]):
+class ConnectionHub:
     """The connections of one or more listeners, and their shared state.
 
     Attributes:
@@ -92,25 +64,25 @@ class ConnectionHub(Generic[C]):
         self.number = number
         self.fence: Callable[[], None] | None = None
         self.limits = limits = service.settings.limits
-        self.connections: set[C] = set()
+        self.connections: set[Connection] = set()
         self.buffers = ReceiveBuffers()
         self.outstanding_bytes = 0
         self.closing = False
         self.recorder: Recorder | None = None
-        self._to_flush: dict[C, None] = {}
-        self._watched: set[C] = set()
+        self._to_flush: dict[Connection, None] = {}
+        self._watched: set[Connection] = set()
         shortest = min(
             limits.first_frame_timeout_s, limits.frame_timeout_s, limits.stalled_peer_timeout_s, limits.linger_s
         )
         self._sweep_s = min(_SWEEP_S, shortest / 4)
         self._sweeper: asyncio.TimerHandle | None = None
         self._max_connections = limits.max_connections or max(1, most_connections() // stores)
-        self._running: C | None = None
+        self._running: Connection | None = None
         self._all_closed: asyncio.Event | None = None
 
     # --- running and flushing ---------------------------------------------------------------------------------------
 
-    def run(self, connection: C, execute: Callable[[], None]) -> None:
+    def run(self, connection: Connection, execute: Callable[[], None]) -> None:
         """Executes requests of a connection, which writes its own replies; answers the reads that they woke. An
         unexpected error ends this connection only. Losing containers to the fence may close it.
         """
@@ -129,7 +101,7 @@ class ConnectionHub(Generic[C]):
                 if self._to_flush:
                     self.flush()
 
-    def reply_queued(self, connection: C) -> None:
+    def reply_queued(self, connection: Connection) -> None:
         """Handles a new reply or the end of a session. Outside `run`, replies are written in the next iteration."""
         if connection is self._running:
             return
@@ -163,7 +135,7 @@ class ConnectionHub(Generic[C]):
 
     # --- admission --------------------------------------------------------------------------------------------------
 
-    def admit(self, connection: C) -> str:
+    def admit(self, connection: Connection) -> str:
         """Admits a new connection; returns "", or why it is refused."""
         if len(self.connections) >= self._max_connections:
             setting = "max_connections" if self.limits.max_connections else "half of ulimit -n"
@@ -178,7 +150,7 @@ class ConnectionHub(Generic[C]):
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
-    def watch(self, connection: C) -> None:
+    def watch(self, connection: Connection) -> None:
         """Checks a connection periodically, until it waits for nothing and holds nothing."""
         self._watched.add(connection)
         if self._sweeper is None and not self.closing:
@@ -231,7 +203,7 @@ class ConnectionHub(Generic[C]):
         if self.connections:
             await self._all_closed.wait()
 
-    def closed(self, connection: C) -> None:
+    def closed(self, connection: Connection) -> None:
         """Removes a closed connection."""
         self.connections.discard(connection)
         self._watched.discard(connection)

@@ -3,8 +3,7 @@
 Bytes come in, commands and whole appends go out, up to 256 frames at a time. Bytes that are not decoded yet and items
 that are not executed yet can outlive their read: `hold` and `put_back` keep them.
 
-Invariants: items come out in the order of their bytes, up to a malformed frame and not beyond it; a lent read is given
-back once.
+Invariant: items come out in the order of their bytes, up to a malformed frame and not beyond it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,6 @@ _RECEIVE_BYTES: Final = 1024 * 1024
 LONG_BYTES: Final = 256 * 1024
 """Reads of this size may stay where they were received."""
 _ALIGNED_BYTES: Final = 64
-_LENT_READS: Final = 4
-_LARGE_BYTES: Final = 128 * 1024
-"""Up to this size, pending bytes are copied; more are borrowed."""
 _STEP: Final = 256
 """Number of frames decoded at a time."""
 _ITEM_BYTES: Final = 256
@@ -47,11 +43,8 @@ class ReceiveBuffers:
         held_bytes: the size of the last read if a view of it is held; call `advance` before the next read.
     """
 
-    __slots__ = ("_area", "_areas", "_at", "_lent", "held_bytes", "view")
-
     def __init__(self) -> None:
         self._areas = Areas(HUGE_BYTES)
-        self._lent = 0
         self._renew()
 
     def _renew(self) -> None:
@@ -74,22 +67,6 @@ class ReceiveBuffers:
         """Frees memory that is not used any more."""
         self._areas.trim()
 
-    def lend(self, size: int) -> bool:
-        """Leaves a read of this size, or its end, to a connection that holds a view of it.
-
-        Returns False, and does nothing, if too many are lent.
-        """
-        if self._lent == _LENT_READS:
-            return False
-        self._lent += 1
-        self.held_bytes = size
-        self.advance()
-        return True
-
-    def give_back(self) -> None:
-        """Ends `lend` for one connection, which holds no view any more."""
-        self._lent -= 1
-
 
 class Received:
     """Received bytes and items of one peer that its owner has not executed yet.
@@ -102,23 +79,6 @@ class Received:
         has_part: whether a frame or an append block is incomplete.
         step: number of commands in the last items, or in the next items from the backlog.
     """
-
-    __slots__ = (
-        "_backlog_bytes",
-        "_buffers",
-        "_counters",
-        "_data",
-        "_now_s",
-        "_waits",
-        "at",
-        "backlog",
-        "blocks",
-        "decoder",
-        "end",
-        "has_part",
-        "problem",
-        "step",
-    )
 
     def __init__(
         self,
@@ -174,10 +134,7 @@ class Received:
     def _read_more(self, size: int) -> None:
         if self.problem is not None:
             return
-        # Payloads may lie in the buffer that is given back.
-        self.backlog = [owned(item)[0] for item in self.backlog]
         more = b"".join((memoryview(self._data)[self.at : self.end], self._buffers.view[:size]))
-        self.release()
         self._data, self.at, self.end = more, 0, len(more)
 
     def take_backlog(self) -> list[Item]:
@@ -226,26 +183,20 @@ class Received:
             self._backlog_bytes += size + _ITEM_BYTES
 
     def hold(self) -> None:
-        """Holds the bytes of the last read, because the next read reuses the shared buffer."""
-        if self.end - self.at < _LARGE_BYTES or not self._buffers.lend(self.end):
-            self._data = bytes(self._buffers.view[self.at : self.end])
-            self.at, self.end = 0, len(self._data)
+        """Holds a copy of the bytes of the last read, because the next read reuses the shared buffer."""
+        self._data = bytes(self._buffers.view[self.at : self.end])
+        self.at, self.end = 0, len(self._data)
 
     def finish(self) -> bool:
         """Releases the buffer if everything was executed; returns whether it was."""
         if self.at < self.end or self.backlog or self.problem is not None:
             return False
-        if self._data is self._buffers.view:
-            self._data = b""
-        else:
-            self.release()
+        self._data = b""
         return True
 
     def release(self) -> None:
         """Releases the buffer: all of it was executed or dropped."""
-        lent, self._data = self._data, b""
-        if type(lent) is memoryview and lent is not self._buffers.view:
-            self._buffers.give_back()
+        self._data = b""
 
     def drop(self) -> None:
         """Drops everything, incomplete frames and blocks too: nothing more is received."""

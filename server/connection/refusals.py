@@ -11,25 +11,8 @@ from uuid import UUID
 
 from segstore.server.auth import TokenExpired, TokenRefused
 from segstore.server.store import errors
-from segstore.wire import (
-    AuthTokenCheckFailed,
-    AuthTokenErrorCode,
-    Command,
-    ErrorMessage,
-    ErrorMessageCode,
-    InvalidEventNumber,
-    NoSuchSegment,
-    OperationUnsupported,
-    SegmentAlreadyExists,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    SegmentTruncated,
-    TableKeyBadVersion,
-    TableKeyDoesNotExist,
-    TableSegmentNotEmpty,
-    WireError,
-    WrongHost,
-)
+from segstore.wire import AuthTokenErrorCode, Command, ErrorMessageCode, WireError
+from segstore.wire import commands as w
 
 _MAX_TRACE_CHARACTERS = 20_000
 
@@ -58,35 +41,35 @@ def refusal(
     trace = stack_trace(error) if with_trace else ""
     match error:
         case errors.SegmentExists():
-            return SegmentAlreadyExists(request_id, segment, trace)
+            return w.SegmentAlreadyExists(request_id, segment, trace)
         case errors.NoSuchSegment():
-            return NoSuchSegment(request_id, segment, trace, -1 if writer_id is not None else offset)
+            return w.NoSuchSegment(request_id, segment, trace, -1 if writer_id is not None else offset)
         case errors.SegmentSealed():
-            return SegmentIsSealed(request_id, segment, trace, offset)
+            return w.SegmentIsSealed(request_id, segment, trace, offset)
         case errors.NotOwner():
-            return WrongHost(request_id, segment, "", trace)
+            return w.WrongHost(request_id, segment, "", trace)
         case errors.SegmentTruncated():
-            return SegmentIsTruncated(request_id, segment, error.start_offset, trace, offset)
+            return w.SegmentIsTruncated(request_id, segment, error.start_offset, trace, offset)
         case errors.BadOffset():
-            return SegmentIsTruncated(request_id, segment, error.actual, trace, offset)
+            return w.SegmentIsTruncated(request_id, segment, error.actual, trace, offset)
         case errors.IndexTruncated():
-            return SegmentTruncated(request_id, segment)
+            return w.SegmentTruncated(request_id, segment)
         case errors.BadAttribute() if writer_id is not None:
-            return InvalidEventNumber(writer_id, request_id, trace, offset)
+            return w.InvalidEventNumber(writer_id, request_id, trace, offset)
         case TokenExpired():
-            return AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_EXPIRED)
+            return w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_EXPIRED)
         case TokenRefused():
-            return AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_CHECK_FAILED)
+            return w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_CHECK_FAILED)
         case errors.Unsupported():
-            return OperationUnsupported(request_id, operation, trace)
+            return w.OperationUnsupported(request_id, operation, trace)
         case errors.TableNotEmpty():
-            return TableSegmentNotEmpty(request_id, segment, trace)
+            return w.TableSegmentNotEmpty(request_id, segment, trace)
         case errors.KeyMissing():
-            return TableKeyDoesNotExist(request_id, segment, trace)
+            return w.TableKeyDoesNotExist(request_id, segment, trace)
         case errors.KeyBadVersion():
-            return TableKeyBadVersion(request_id, segment, trace)
+            return w.TableKeyBadVersion(request_id, segment, trace)
         case errors.IllegalArgument():
-            return ErrorMessage(request_id, segment, error.message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
+            return w.ErrorMessage(request_id, segment, error.message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
     return None
 
 

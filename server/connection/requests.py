@@ -11,7 +11,7 @@ Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from segstore.server.auth import AccessLevel, TokenError
@@ -25,58 +25,8 @@ from segstore.server.store import (
     StoreError,
     Unsupported,
 )
-from segstore.wire import (
-    ChunkInfo,
-    Command,
-    CreateSegment,
-    CreateTableSegment,
-    DeleteSegment,
-    DeleteTableSegment,
-    FlushToStorage,
-    GetSegmentAttribute,
-    GetStreamSegmentInfo,
-    GetTableSegmentInfo,
-    ListStorageChunks,
-    LocateOffset,
-    MergeSegments,
-    MergeSegmentsBatch,
-    MergeTableSegments,
-    OffsetLocated,
-    ReadTable,
-    ReadTableEntries,
-    ReadTableEntriesDelta,
-    ReadTableKeys,
-    RemoveTableKeys,
-    SealSegment,
-    SealTableSegment,
-    SegmentAttribute,
-    SegmentAttributeUpdated,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentPolicyUpdated,
-    SegmentsBatchMerged,
-    SegmentSealed,
-    SegmentsMerged,
-    SegmentTruncated,
-    StorageChunksListed,
-    StorageFlushed,
-    StreamSegmentInfo,
-    TableEntries,
-    TableEntriesDeltaRead,
-    TableEntriesRead,
-    TableEntriesUpdated,
-    TableEntry,
-    TableKey,
-    TableKeysRead,
-    TableKeysRemoved,
-    TableRead,
-    TableSegmentInfo,
-    TableValue,
-    TruncateSegment,
-    UpdateSegmentAttribute,
-    UpdateSegmentPolicy,
-    UpdateTableEntries,
-)
+from segstore.wire import Command
+from segstore.wire import commands as w
 from segstore.wire.names import is_index
 
 if TYPE_CHECKING:
@@ -104,20 +54,16 @@ def handles(kind: type[Command]) -> Callable[[H], H]:
     return register
 
 
-def _no_offset(_: Command) -> int:
-    return -1
-
-
 def _request(
     kind: type[C],
     operation: str,
     *,
     segment: str = "segment",
     access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
-    offset: Callable[[C], int] = _no_offset,
+    offset: str = "",
     admin_only: bool = False,
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
-    check_size: Callable[[C, LimitSettings], None] | None = None,
+    named: Callable[[C], Sized] | None = None,
 ) -> Callable[[Perform[C]], Perform[C]]:
     """Registers a handler that applies a command to the store: (store, command, now in ms) → reply; raises StoreError.
 
@@ -126,11 +72,11 @@ def _request(
         segment: the command's attribute that names the segment for refusals; "" if there is none.
         access: the (segment, level) pairs that the token must grant, in the order in which they are checked; by default
             READ for the segment.
-        offset: the offset in a refusal.
+        offset: the command's attribute with the offset for refusals; "" if there is none.
         admin_only: whether it is served on the admin port only.
         afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if no
             error can occur.
-        check_size: (command, limits) → None; raises IllegalArgument if a request names too many items. None for
+        named: the keys or, for `MergeSegmentsBatch`, segments that a request names, whose number is limited. None for
             requests that name a single segment or key.
     """
 
@@ -143,37 +89,40 @@ def _request(
                 return
             service.counters.requests += 1
             name = getattr(command, segment) if segment else ""
-            about = {"request_id": command.request_id, "segment": name, "operation": operation}
+            at = getattr(command, offset) if offset else -1
+            about = {"request_id": command.request_id, "segment": name, "operation": operation, "offset": at}
             try:
-                if check_size is not None:
-                    check_size(command, service.settings.limits)
-                if service.checks_tokens:
-                    for resource, level in ((name, AccessLevel.READ),) if access is None else access(command):
-                        service.authorize(resource, command.delegation_token, level)
+                if named is not None:
+                    _check_count(command, name, len(named(command)), service.settings.limits)
+                for resource, level in ((name, AccessLevel.READ),) if access is None else access(command):
+                    service.authorize(resource, command.delegation_token, level)
                 reply = perform(service.store, command, service.now_ms())
             except (StoreError, TokenError) as error:
-                service.refuse(session, error, offset=offset(command), **about)
+                service.refuse(session, error, **about)
                 return
             session.reply(reply)
             failed = None if afterwards is None else afterwards(command, reply)
             if failed is not None:
-                service.refuse(session, failed, offset=offset(command), **about)
+                service.refuse(session, failed, **about)
 
         return perform
 
     return register
 
 
-def _check_count(segment: str, count: int, limits: LimitSettings) -> None:
-    if count > (most := limits.request_keys):
-        raise IllegalArgument(f"A request names {count} keys, but at most {most} are allowed.", segment=segment)
+def _check_count(command: Command, segment: str, count: int, limits: LimitSettings) -> None:
+    is_batch = isinstance(command, w.MergeSegmentsBatch)
+    most, items = (limits.request_segments, "segments") if is_batch else (limits.request_keys, "keys")
+    if count > most:
+        why = f"A request names {count} {items}, but at most {most} are allowed."
+        raise IllegalArgument(why, segment=segment)
 
 
 # --- segments ---------------------------------------------------------------------------------------------------
 
 
-@_request(CreateSegment, "createSegment")
-def _create_segment(store: SegmentStore, c: CreateSegment, now_ms: int) -> Command:
+@_request(w.CreateSegment, "createSegment")
+def _create_segment(store: SegmentStore, c: w.CreateSegment, now_ms: int) -> Command:
     store.create_segment(
         c.segment,
         scale_type=c.scale_type,
@@ -181,83 +130,85 @@ def _create_segment(store: SegmentStore, c: CreateSegment, now_ms: int) -> Comma
         rollover_size=c.rollover_size_bytes,
         now_ms=now_ms,
     )
-    return SegmentCreated(c.request_id, c.segment)
+    return w.SegmentCreated(c.request_id, c.segment)
 
 
-@_request(GetStreamSegmentInfo, "getStreamSegmentInfo", segment="segment_name")
-def _segment_info(store: SegmentStore, c: GetStreamSegmentInfo, now_ms: int) -> Command:
+@_request(w.GetStreamSegmentInfo, "getStreamSegmentInfo", segment="segment_name")
+def _segment_info(store: SegmentStore, c: w.GetStreamSegmentInfo, now_ms: int) -> Command:
     info = store.segment_info(c.segment_name, now_ms=now_ms)
-    return StreamSegmentInfo(
+    return w.StreamSegmentInfo(
         c.request_id, c.segment_name, True, info.sealed, False, info.last_modified_ms, info.length, info.start_offset
     )
 
 
-@_request(SealSegment, "sealSegment")
-def _seal_segment(store: SegmentStore, c: SealSegment, now_ms: int) -> Command:
+@_request(w.SealSegment, "sealSegment")
+def _seal_segment(store: SegmentStore, c: w.SealSegment, now_ms: int) -> Command:
     store.container_for(c.segment).seal_segment(c.segment, now_ms=now_ms)
-    return SegmentSealed(c.request_id, c.segment)
+    return w.SegmentSealed(c.request_id, c.segment)
 
 
-@_request(DeleteSegment, "deleteSegment")
-def _delete_segment(store: SegmentStore, c: DeleteSegment, _: int) -> Command:
+@_request(w.DeleteSegment, "deleteSegment")
+def _delete_segment(store: SegmentStore, c: w.DeleteSegment, _: int) -> Command:
     store.delete_segment(c.segment)
-    return SegmentDeleted(c.request_id, c.segment)
+    return w.SegmentDeleted(c.request_id, c.segment)
 
 
-@_request(TruncateSegment, "truncateSegment", offset=lambda c: c.truncation_offset)
-def _truncate_segment(store: SegmentStore, c: TruncateSegment, now_ms: int) -> Command:
+@_request(w.TruncateSegment, "truncateSegment", offset="truncation_offset")
+def _truncate_segment(store: SegmentStore, c: w.TruncateSegment, now_ms: int) -> Command:
     store.truncate_segment(c.segment, c.truncation_offset, now_ms=now_ms)
-    return SegmentTruncated(c.request_id, c.segment)
+    return w.SegmentTruncated(c.request_id, c.segment)
 
 
-@_request(UpdateSegmentPolicy, "updateSegmentPolicy")
-def _update_policy(store: SegmentStore, c: UpdateSegmentPolicy, now_ms: int) -> Command:
+@_request(w.UpdateSegmentPolicy, "updateSegmentPolicy")
+def _update_policy(store: SegmentStore, c: w.UpdateSegmentPolicy, now_ms: int) -> Command:
     store.container_for(c.segment).update_policy(
         c.segment, scale_type=c.scale_type, target_rate=c.target_rate, now_ms=now_ms
     )
-    return SegmentPolicyUpdated(c.request_id, c.segment)
+    return w.SegmentPolicyUpdated(c.request_id, c.segment)
 
 
-@_request(LocateOffset, "locateOffset")
-def _locate_offset(store: SegmentStore, c: LocateOffset, now_ms: int) -> Command:
-    return OffsetLocated(c.request_id, c.segment, store.locate_offset(c.segment, c.target_offset, now_ms=now_ms))
+@_request(w.LocateOffset, "locateOffset")
+def _locate_offset(store: SegmentStore, c: w.LocateOffset, now_ms: int) -> Command:
+    return w.OffsetLocated(c.request_id, c.segment, store.locate_offset(c.segment, c.target_offset, now_ms=now_ms))
 
 
 # --- attributes -------------------------------------------------------------------------------------------------
 
 
-@_request(GetSegmentAttribute, "getSegmentAttribute", segment="segment_name")
-def _get_attribute(store: SegmentStore, c: GetSegmentAttribute, _: int) -> Command:
-    return SegmentAttribute(
+@_request(w.GetSegmentAttribute, "getSegmentAttribute", segment="segment_name")
+def _get_attribute(store: SegmentStore, c: w.GetSegmentAttribute, _: int) -> Command:
+    return w.SegmentAttribute(
         c.request_id, store.container_for(c.segment_name).get_attribute(c.segment_name, c.attribute_id)
     )
 
 
-@_request(UpdateSegmentAttribute, "updateSegmentAttribute", segment="segment_name")
-def _update_attribute(store: SegmentStore, c: UpdateSegmentAttribute, now_ms: int) -> Command:
+@_request(w.UpdateSegmentAttribute, "updateSegmentAttribute", segment="segment_name")
+def _update_attribute(store: SegmentStore, c: w.UpdateSegmentAttribute, now_ms: int) -> Command:
     try:
         store.container_for(c.segment_name).update_attribute(
             c.segment_name, c.attribute_id, c.new_value, c.expected_value, now_ms=now_ms
         )
     except BadAttribute:
-        return SegmentAttributeUpdated(c.request_id, False)
-    return SegmentAttributeUpdated(c.request_id, True)
+        return w.SegmentAttributeUpdated(c.request_id, False)
+    return w.SegmentAttributeUpdated(c.request_id, True)
 
 
 # --- merges -----------------------------------------------------------------------------------------------------
 
 
-def _no_index_of_an_index(c: MergeSegments, reply: Command) -> StoreError | None:
-    merged = isinstance(reply, SegmentsMerged) and is_index(c.target)
+def _no_index_of_an_index(c: w.MergeSegments, reply: Command) -> StoreError | None:
+    merged = isinstance(reply, w.SegmentsMerged) and is_index(c.target)
     return IllegalArgument(IS_INDEX, segment=c.target) if merged else None
 
 
-def _check_updates(c: MergeSegments, limits: LimitSettings) -> None:
-    _check_count(c.source, len(c.attribute_updates), limits)
-
-
-@_request(MergeSegments, "mergeSegments", segment="source", afterwards=_no_index_of_an_index, check_size=_check_updates)
-def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
+@_request(
+    w.MergeSegments,
+    "mergeSegments",
+    segment="source",
+    afterwards=_no_index_of_an_index,
+    named=lambda c: c.attribute_updates,
+)
+def _merge(store: SegmentStore, c: w.MergeSegments, now_ms: int) -> Command:
     updates = [
         AttributeUpdate.from_wire(each.attribute_id, each.attribute_update_type, each.new_value, each.old_value)
         for each in c.attribute_updates
@@ -265,112 +216,106 @@ def _merge(store: SegmentStore, c: MergeSegments, now_ms: int) -> Command:
     try:
         length = store.merge(c.target, c.source, updates, now_ms=now_ms)
     except BadAttribute:
-        return SegmentAttributeUpdated(c.request_id, False)
-    return SegmentsMerged(c.request_id, c.target, c.source, length)
+        return w.SegmentAttributeUpdated(c.request_id, False)
+    return w.SegmentsMerged(c.request_id, c.target, c.source, length)
 
 
-def _check_batch(c: MergeSegmentsBatch, limits: LimitSettings) -> None:
-    count, most = len(c.source_segment_ids), limits.request_segments
-    if count > most:
-        why = f"A batch names {count} segments, but at most {most} are allowed."
-        raise IllegalArgument(why, segment=c.target_segment_id)
-
-
-def _batch_access(c: MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
+def _batch_access(c: w.MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
     yield c.target_segment_id, AccessLevel.READ_UPDATE
     for source in c.source_segment_ids:
         yield source, AccessLevel.READ
 
 
 @_request(
-    MergeSegmentsBatch, "mergeSegmentsBatch", segment="target_segment_id", access=_batch_access, check_size=_check_batch
+    w.MergeSegmentsBatch,
+    "mergeSegmentsBatch",
+    segment="target_segment_id",
+    access=_batch_access,
+    named=lambda c: c.source_segment_ids,
 )
-def _merge_batch(store: SegmentStore, c: MergeSegmentsBatch, now_ms: int) -> Command:
+def _merge_batch(store: SegmentStore, c: w.MergeSegmentsBatch, now_ms: int) -> Command:
     lengths = store.merge_batch(c.target_segment_id, c.source_segment_ids, now_ms=now_ms)
-    return SegmentsBatchMerged(c.request_id, c.target_segment_id, c.source_segment_ids, tuple(lengths))
+    return w.SegmentsBatchMerged(c.request_id, c.target_segment_id, c.source_segment_ids, tuple(lengths))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def _check_keys(c: ReadTable | RemoveTableKeys, limits: LimitSettings) -> None:
-    _check_count(c.segment, len(c.keys), limits)
+def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> w.TableEntries:
+    return w.TableEntries(
+        tuple(w.TableEntry(w.TableKey(key, version), w.TableValue(value)) for key, version, value in found)
+    )
 
 
-def _check_entries(c: UpdateTableEntries, limits: LimitSettings) -> None:
-    _check_count(c.segment, len(c.table_entries.entries), limits)
-
-
-def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> TableEntries:
-    return TableEntries(tuple(TableEntry(TableKey(key, version), TableValue(value)) for key, version, value in found))
-
-
-@_request(CreateTableSegment, "createTableSegment")
-def _create_table(store: SegmentStore, c: CreateTableSegment, now_ms: int) -> Command:
+@_request(w.CreateTableSegment, "createTableSegment")
+def _create_table(store: SegmentStore, c: w.CreateTableSegment, now_ms: int) -> Command:
     store.container_for(c.segment).create_table_segment(
         c.segment, key_length=c.key_length, rollover_size=c.rollover_size_bytes, now_ms=now_ms
     )
-    return SegmentCreated(c.request_id, c.segment)
+    return w.SegmentCreated(c.request_id, c.segment)
 
 
-@_request(DeleteTableSegment, "deleteTableSegment")
-def _delete_table(store: SegmentStore, c: DeleteTableSegment, _: int) -> Command:
+@_request(w.DeleteTableSegment, "deleteTableSegment")
+def _delete_table(store: SegmentStore, c: w.DeleteTableSegment, _: int) -> Command:
     store.container_for(c.segment).delete_table_segment(c.segment, must_be_empty=c.must_be_empty)
-    return SegmentDeleted(c.request_id, c.segment)
+    return w.SegmentDeleted(c.request_id, c.segment)
 
 
-@_request(GetTableSegmentInfo, "getTableSegmentInfo", segment="segment_name")
-def _table_info(store: SegmentStore, c: GetTableSegmentInfo, _: int) -> Command:
+@_request(w.GetTableSegmentInfo, "getTableSegmentInfo", segment="segment_name")
+def _table_info(store: SegmentStore, c: w.GetTableSegmentInfo, _: int) -> Command:
     info = store.table(c.segment_name).info()
-    return TableSegmentInfo(
+    return w.TableSegmentInfo(
         c.request_id, c.segment_name, info.start_offset, info.length, info.entry_count, info.key_length
     )
 
 
-@_request(UpdateTableEntries, "updateTableEntries", offset=lambda c: c.table_segment_offset, check_size=_check_entries)
-def _update_entries(store: SegmentStore, c: UpdateTableEntries, now_ms: int) -> Command:
+@_request(
+    w.UpdateTableEntries, "updateTableEntries", offset="table_segment_offset", named=lambda c: c.table_entries.entries
+)
+def _update_entries(store: SegmentStore, c: w.UpdateTableEntries, now_ms: int) -> Command:
     entries = [(each.key.data, each.value.data, each.key.key_version) for each in c.table_entries.entries]
     versions = store.container_for(c.segment).update_table(
         c.segment, entries, offset=c.table_segment_offset, now_ms=now_ms
     )
-    return TableEntriesUpdated(c.request_id, tuple(versions))
+    return w.TableEntriesUpdated(c.request_id, tuple(versions))
 
 
-@_request(RemoveTableKeys, "removeTableKeys", offset=lambda c: c.table_segment_offset, check_size=_check_keys)
-def _remove_keys(store: SegmentStore, c: RemoveTableKeys, now_ms: int) -> Command:
+@_request(w.RemoveTableKeys, "removeTableKeys", offset="table_segment_offset", named=lambda c: c.keys)
+def _remove_keys(store: SegmentStore, c: w.RemoveTableKeys, now_ms: int) -> Command:
     keys = [(each.data, each.key_version) for each in c.keys]
     store.container_for(c.segment).remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
-    return TableKeysRemoved(c.request_id, c.segment)
+    return w.TableKeysRemoved(c.request_id, c.segment)
 
 
-@_request(ReadTable, "readTable", check_size=_check_keys)
-def _read_table(store: SegmentStore, c: ReadTable, _: int) -> Command:
+@_request(w.ReadTable, "readTable", named=lambda c: c.keys)
+def _read_table(store: SegmentStore, c: w.ReadTable, _: int) -> Command:
     found = store.table(c.segment).get([each.data for each in c.keys])
-    return TableRead(c.request_id, c.segment, _entries(found))
+    return w.TableRead(c.request_id, c.segment, _entries(found))
 
 
-@_request(ReadTableKeys, "readTableKeys")
-def _read_keys(store: SegmentStore, c: ReadTableKeys, _: int) -> Command:
+@_request(w.ReadTableKeys, "readTableKeys")
+def _read_keys(store: SegmentStore, c: w.ReadTableKeys, _: int) -> Command:
     args = c.args
-    found, token = store.table(c.segment).iterate_keys(
-        min(c.suggested_key_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
+    count = min(c.suggested_key_count, _PAGE_ITEMS)
+    entries, token = store.table(c.segment).iterate(
+        count, args.continuation_token, args.from_key, args.to_key, with_values=False
     )
-    return TableKeysRead(c.request_id, c.segment, tuple(TableKey(key, version) for key, version in found), token)
+    keys = tuple(w.TableKey(key, version) for key, version, _ in entries)
+    return w.TableKeysRead(c.request_id, c.segment, keys, token)
 
 
-@_request(ReadTableEntries, "readTableEntries")
-def _read_entries(store: SegmentStore, c: ReadTableEntries, _: int) -> Command:
+@_request(w.ReadTableEntries, "readTableEntries")
+def _read_entries(store: SegmentStore, c: w.ReadTableEntries, _: int) -> Command:
     args = c.args
-    found, token = store.table(c.segment).iterate_entries(
-        min(c.suggested_entry_count, _PAGE_ITEMS), args.continuation_token, args.from_key, args.to_key
-    )
-    return TableEntriesRead(c.request_id, c.segment, _entries(found), token)
+    count = min(c.suggested_entry_count, _PAGE_ITEMS)
+    entries, token = store.table(c.segment).iterate(count, args.continuation_token, args.from_key, args.to_key)
+    return w.TableEntriesRead(c.request_id, c.segment, _entries(entries), token)
 
 
-@_request(ReadTableEntriesDelta, "readTableEntriesDelta")
-def _read_delta(store: SegmentStore, c: ReadTableEntriesDelta, _: int) -> Command:
+@_request(w.ReadTableEntriesDelta, "readTableEntriesDelta")
+def _read_delta(store: SegmentStore, c: w.ReadTableEntriesDelta, _: int) -> Command:
     delta = store.table(c.segment).delta(c.from_position, min(c.suggested_entry_count, _PAGE_ITEMS))
-    return TableEntriesDeltaRead(
+    return w.TableEntriesDeltaRead(
         c.request_id, c.segment, _entries(delta.entries), delta.should_clear, delta.reached_end, delta.last_position
     )
 
@@ -379,22 +324,20 @@ def _refuse_legacy(_: SegmentStore, c: Command, __: int) -> Command:
     raise Unsupported(f"{c.type_name} is a request of older clients that no store serves any more")
 
 
-_request(SealTableSegment, "sealTableSegment")(_refuse_legacy)
-_request(MergeTableSegments, "mergeTableSegments", segment="target")(_refuse_legacy)
+_request(w.SealTableSegment, "sealTableSegment")(_refuse_legacy)
+_request(w.MergeTableSegments, "mergeTableSegments", segment="target")(_refuse_legacy)
 
 
 # --- the admin port ---------------------------------------------------------------------------------------------
 
 
-@_request(FlushToStorage, "flushToStorage", segment="", admin_only=True)
-def _flush(store: SegmentStore, c: FlushToStorage, _: int) -> Command:
+@_request(w.FlushToStorage, "flushToStorage", segment="", admin_only=True)
+def _flush(store: SegmentStore, c: w.FlushToStorage, _: int) -> Command:
     store.flush(c.container_id)
-    return StorageFlushed(c.request_id)
+    return w.StorageFlushed(c.request_id)
 
 
-@_request(ListStorageChunks, "ListStorageChunks", admin_only=True)
-def _list_chunks(store: SegmentStore, c: ListStorageChunks, _: int) -> Command:
-    chunks = store.list_chunks(c.segment)
-    return StorageChunksListed(
-        c.request_id, tuple(ChunkInfo(each.length, 0, each.start_offset, each.segment, False) for each in chunks)
-    )
+@_request(w.ListStorageChunks, "ListStorageChunks", admin_only=True)
+def _list_chunks(store: SegmentStore, c: w.ListStorageChunks, _: int) -> Command:
+    chunks = [w.ChunkInfo(size, 0, start, c.segment, False) for start, size in store.list_chunks(c.segment)]
+    return w.StorageChunksListed(c.request_id, tuple(chunks))

@@ -29,8 +29,6 @@ class HeldReplies:
         is_stalled: whether reading from the peer is paused until the disk has caught up.
     """
 
-    __slots__ = ("_most_bytes", "bytes", "gate", "is_stalled")
-
     def __init__(self, gate: Gate, most_bytes: int) -> None:
         """most_bytes: above this size, the disk should catch up before more is executed."""
         self.gate = gate
@@ -75,10 +73,7 @@ class Output:
 
     Attributes:
         held: None if changes need not be durable.
-        is_full: whether the peer has too many replies to read.
     """
-
-    __slots__ = ("_high_bytes", "_recorded", "_transport", "_unread_bytes", "held", "is_full")
 
     def __init__(
         self,
@@ -89,7 +84,6 @@ class Output:
     ) -> None:
         """recorded: records what is written. high_bytes: size of the replies that may wait for the peer."""
         self.held = held
-        self.is_full = False
         self._recorded = recorded
         self._high_bytes = high_bytes
         self._unread_bytes = 0
@@ -121,12 +115,7 @@ class Output:
 
     def filled(self) -> None:
         """The transport takes no more: the peer is to read first."""
-        self.is_full = True
         self._unread_bytes = self._transport.get_write_buffer_size()
-
-    def drained(self) -> None:
-        """Ends `filled`."""
-        self.is_full = False
 
     def has_progressed(self) -> bool:
         """Whether the peer has read more since the last call that said so, or since the output was full."""

@@ -9,13 +9,13 @@ Clock, timers and randomness are arguments, so that tests can fake them.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
+from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenExpired, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
@@ -23,6 +23,7 @@ from segstore.server.connection.requests import HANDLERS, handles
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.store import (
+    BadAttribute,
     NoSuchSegment,
     ReadResult,
     SegmentSealed,
@@ -49,13 +50,12 @@ from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import Joined, encoder, frame_decoder, parts_encoder
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from segstore.server.connection.session import Session
 
 log = logging.getLogger(__name__)
 
-_POLL_WINDOW: Final = 1 / 256
-"""Fraction of the long-poll time. Reads at the tail that start within it share the timer of the first."""
-_WOKEN_AT_ONCE: Final = 16
 _UNREAD_TIMES: Final = 16
 """A list is not decoded if it is longer than this multiple of the items that a request may name."""
 
@@ -77,60 +77,18 @@ class Counters(msgspec.Struct):
     internal_errors: int = 0
 
 
-class Asker(Protocol):
-    """The session of a request; attributes and methods as in `Session`."""
-
-    peer: str
-    admin: bool
-    reads: set[WaitingRead]
-    woken: deque[tuple[WaitingRead, WakeReason]]
-
-    @property
-    def ended(self) -> bool: ...
-
-    @property
-    def crowded(self) -> bool: ...
-
-    def end(self, why: str, ending: SessionEnding = SessionEnding.DROPPED) -> None: ...
-
-    def reply(self, command: Command) -> None: ...
-
-    def reply_with_payload(self, command: Command) -> None: ...
-
-
 class WaitingRead:
     """A read that waits at the tail, and its token in the store. Keeps the fields of the command that a reply needs."""
 
-    __slots__ = ("length", "offset", "poll", "request_id", "segment", "session")
+    __slots__ = ("length", "offset", "request_id", "segment", "session", "timer")
 
-    def __init__(self, session: Asker, segment: str, offset: int, length: int, request_id: int) -> None:
+    def __init__(self, session: Session, segment: str, offset: int, length: int, request_id: int) -> None:
         self.session = session
         self.segment = segment
         self.offset = offset
         self.length = length
         self.request_id = request_id
-        self.poll: _Poll | None = None
-
-
-class _Poll:
-    """Reads that started to wait at about the same time. They share a timer and are answered empty together."""
-
-    __slots__ = ("_service", "began_s", "reads", "timer")
-
-    def __init__(self, service: StoreService, began_s: float) -> None:
-        self._service = service
-        self.began_s = began_s
-        self.reads: dict[WaitingRead, None] = {}
         self.timer: TimerHandle | None = None
-
-    def end(self) -> None:
-        """Answers the reads that still wait."""
-        for read in tuple(self.reads):
-            try:
-                if read in self.reads:
-                    self._service.answer_empty(read)
-            except Exception as error:  # noqa: BLE001 — it must not affect other reads on the same timer
-                self._service.failed(read.session, error)
 
 
 class StoreService:
@@ -157,8 +115,6 @@ class StoreService:
         self.encode_parts = parts_encoder(settings.wire_version)
         self.acknowledge = acknowledger(settings.wire_version)
         self.random_hex32 = random_hex32
-        self._poll: _Poll | None = None
-        self._poll_window_s = settings.long_poll_s * _POLL_WINDOW
         self._verifier = TokenVerifier(settings.signing_key)
         self._clock = clock
         self.now_ms = clock.now_ms
@@ -187,14 +143,8 @@ class StoreService:
         """Calls back at a given wall-clock time."""
         return self._clock.call_later(max(0.0, time_s - self._clock.wall_s()), callback)
 
-    def traces(self, session: Asker) -> bool:
-        """Whether errors on this connection carry stack traces: always on the admin port, as in the reference."""
-        return session.admin or self.settings.stack_traces
-
     def authorize(self, segment: str, token: str, needed: AccessLevel) -> DelegationToken | None:
         """Returns the verified token, or None if tokens are not checked. Raises TokenError."""
-        if not self._verifier.enabled:
-            return None
         return self._verifier.verify(segment, token, needed, self._clock.wall_s())
 
     def drop_transient(self, name: str) -> None:
@@ -213,7 +163,7 @@ class StoreService:
             return False
         return True
 
-    def failed(self, session: Asker, error: Exception) -> None:
+    def failed(self, session: Session, error: Exception) -> None:
         """Closes the connection of a request that failed with an unexpected error."""
         if isinstance(error, WireError):
             # In a wire version without a command for the reply, such an error closed the connection.
@@ -226,23 +176,31 @@ class StoreService:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def handle(self, session: Asker, command: Command) -> None:
+    def handle(self, session: Session, command: Command) -> None:
         """Executes any command except appends."""
         handler: Callable[[Any, Command], None] = HANDLERS.get(type(command), self.not_served)
         handler(session, command)
 
-    def not_served(self, session: Asker, command: Command) -> None:
+    def not_served(self, session: Session, command: Command) -> None:
         self.counters.requests += 1
         session.end(f"{command.type_name} is not served on this port")
 
-    @property
-    def checks_tokens(self) -> bool:
-        return self._verifier.enabled
-
     def refuse(
-        self, session: Asker, error: Exception, *, request_id: int, segment: str, operation: str, offset: int
+        self,
+        session: Session,
+        error: Exception,
+        *,
+        request_id: int,
+        segment: str,
+        operation: str,
+        offset: int = -1,
+        writer_id: UUID | None = None,
     ) -> None:
-        """Replies to a request that failed, or ends its session if no reply tells of the error."""
+        """Replies to a request that failed. Ends its session if no reply tells of the error, or if it is a writer that
+        cannot go on.
+
+        offset, writer_id: as for `refusal`.
+        """
         if isinstance(error, Unanswered):
             return
         reply = refusal(
@@ -251,19 +209,20 @@ class StoreService:
             segment=segment,
             operation=operation,
             offset=offset,
-            with_trace=self.traces(session),
+            writer_id=writer_id,
+            with_trace=session.admin or self.settings.stack_traces,  # on the admin port always, as in the reference
         )
-        if reply is None:
-            session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)
-        else:
+        if reply is not None:
             session.reply(reply)
+        if reply is None or (writer_id is not None and isinstance(error, (BadAttribute, TokenExpired))):
+            session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)
 
-    def _refuse_read(self, session: Asker, error: Exception, request_id: int, segment: str, offset: int) -> None:
+    def _refuse_read(self, session: Session, error: Exception, request_id: int, segment: str, offset: int) -> None:
         self.refuse(session, error, request_id=request_id, segment=segment, operation="readSegment", offset=offset)
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
-    def read(self, session: Asker, command: ReadSegment) -> None:
+    def read(self, session: Session, command: ReadSegment) -> None:
         """Answers a read, or lets it wait for data."""
         self.counters.requests += 1
         segment, offset, request_id = command.segment, command.offset, command.request_id
@@ -290,7 +249,7 @@ class StoreService:
             return
         self._answer(session, segment, request_id, result)
 
-    def _answer(self, session: Asker, segment: str, request_id: int, result: ReadResult) -> None:
+    def _answer(self, session: Session, segment: str, request_id: int, result: ReadResult) -> None:
         data = result.data[0] if len(result.data) == 1 else b"".join(result.data)
         session.reply_with_payload(
             SegmentRead(segment, result.offset, result.at_tail, result.end_of_segment, data, request_id)
@@ -303,46 +262,39 @@ class StoreService:
             return
         self.store.container_for(read.segment).wait(read.segment, read.offset, read)
         session.reads.add(read)
-        now_s, poll = self._clock.now_s(), self._poll
-        if poll is None or not poll.reads or not 0 <= now_s - poll.began_s <= self._poll_window_s:
-            self._poll = poll = _Poll(self, now_s)
-            poll.timer = self._clock.call_later(self.settings.long_poll_s, poll.end)
-        poll.reads[read] = None
-        read.poll = poll
+        read.timer = self._clock.call_later(self.settings.long_poll_s, partial(self._time_out, read))
 
-    def answer_empty(self, read: WaitingRead) -> None:
-        """Answers a read at the tail that has timed out, unless its session has ended."""
+    def _time_out(self, read: WaitingRead) -> None:
+        """Answers a read empty, unless its session has ended: no data came in time."""
         self.forget_read(read)
-        if not read.session.ended:
-            self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
+        session = read.session
+        try:
+            if not session.ended:
+                self._answer(session, read.segment, read.request_id, ReadResult(read.offset, [], True, False))
+        except Exception as error:  # noqa: BLE001 — the session ends with it
+            self.failed(session, error)
 
     def forget_read(self, read: WaitingRead) -> None:
         """Removes a waiting read, which is not answered here afterwards."""
         self.store.waiters.cancel(read)
         self._settle(read)
 
-    @classmethod
-    def _settle(cls, read: WaitingRead) -> None:
-        read.session.reads.discard(read)
-        cls._stop_time(read)
-
     @staticmethod
-    def _stop_time(read: WaitingRead) -> None:
-        poll, read.poll = read.poll, None
-        if poll is not None:
-            poll.reads.pop(read, None)
-            if not poll.reads and poll.timer is not None:
-                poll.timer.cancel()
+    def _settle(read: WaitingRead) -> None:
+        read.session.reads.discard(read)
+        if read.timer is not None:
+            read.timer.cancel()
 
     def answer_waiting(self) -> None:
         """Answers the reads that changes of the store have woken, later if their peer has too many pending replies."""
         waiters = self.store.waiters
         while waiters.woken:
-            for read, reason in waiters.take_woken(_WOKEN_AT_ONCE):
+            for read, reason in waiters.take_woken():
                 assert isinstance(read, WaitingRead)
                 session = read.session
                 if session.crowded:
-                    self._stop_time(read)
+                    assert read.timer is not None
+                    read.timer.cancel()
                     session.woken.append((read, reason))
                     continue
                 try:
@@ -350,7 +302,7 @@ class StoreService:
                 except Exception as error:  # noqa: BLE001 — it must not affect the connection that made the change
                     self.failed(session, error)
 
-    def answer_later(self, session: Asker) -> None:
+    def answer_later(self, session: Session) -> None:
         """Answers the reads of a session that were woken while its peer had too many pending replies."""
         while session.woken and not session.crowded and not session.ended:
             self._answer_woken(*session.woken.popleft())
@@ -361,7 +313,7 @@ class StoreService:
         if session.ended:
             return
         if reason is WakeReason.DELETED:
-            self._answer(session, segment, request_id, ReadResult(offset, [], 0, True, False))
+            self._answer(session, segment, request_id, ReadResult(offset, [], True, False))
             return
         if reason is WakeReason.NOT_OWNED:
             session.reply(WrongHost(request_id, segment, "", ""))

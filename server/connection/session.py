@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from segstore.server.auth import AccessLevel, TokenError, TokenExpired
-from segstore.server.connection.refusals import refusal
+from segstore.server.auth import AccessLevel, TokenError
 from segstore.server.connection.requests import handles
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
-from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
+from segstore.server.store import BadOffset, StoreError, name_bytes
 from segstore.wire import (
     AppendSetup,
     Buffer,
@@ -80,32 +79,6 @@ class Session:
         ending: whether the connection is to be closed, and how.
         why: one sentence on why it ends; "" if the peer disconnected.
     """
-
-    __slots__ = (
-        "_blocks",
-        "_encode",
-        "_encode_parts",
-        "_expiries",
-        "_gone",
-        "_memory",
-        "_on_reply",
-        "_refused",
-        "_set_ups",
-        "_transients",
-        "_whole_frames",
-        "_writers",
-        "admin",
-        "ending",
-        "full",
-        "out",
-        "out_bytes",
-        "out_has_payload",
-        "peer",
-        "reads",
-        "service",
-        "why",
-        "woken",
-    )
 
     def __init__(
         self,
@@ -359,7 +332,7 @@ class Session:
         except (StoreError, TokenError) as error:
             # A refusal may be about the segment's index, and names it then.
             named = error.segment if isinstance(error, StoreError) and error.segment else segment
-            self._refuse_writer(error, command.request_id, named, writer_id, "setting up append", -1)
+            self._refuse_writer(error, command.request_id, named, writer_id, "setting up append")
             return
         key = (segment, writer_id.bytes)
         limit = service.settings.limits.connection_writer_bytes
@@ -431,23 +404,11 @@ class Session:
         self._all_without_writer(writer, rows)
 
     def _refuse_writer(
-        self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int
+        self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int = -1
     ) -> None:
-        reply = refusal(
-            error,
-            request_id=request_id,
-            segment=segment,
-            operation=operation,
-            offset=number,
-            writer_id=writer_id,
-            with_trace=self.service.traces(self),
+        self.service.refuse(
+            self, error, request_id=request_id, segment=segment, operation=operation, offset=number, writer_id=writer_id
         )
-        if reply is None:
-            self.end(f"{operation} failed: {error}", SessionEnding.FLUSHED)
-            return
-        self.reply(reply)
-        if isinstance(error, (BadAttribute, TokenExpired)):
-            self.end(f"{operation} failed: {error}", SessionEnding.FLUSHED)
 
     @handles(CreateTransientSegment)
     def _create_transient(self, command: CreateTransientSegment) -> None:
@@ -470,7 +431,7 @@ class Session:
                 parent, writer_id, random_part, now_ms=service.now_ms()
             )
         except (StoreError, TokenError) as error:
-            self._refuse_writer(error, command.request_id, name, writer_id, "createTransientSegment", -1)
+            self._refuse_writer(error, command.request_id, name, writer_id, "createTransientSegment")
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))

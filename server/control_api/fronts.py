@@ -118,7 +118,7 @@ class Store(Protocol):
     number: int
     store: SegmentStore
     service: StoreService
-    hub: ConnectionHub[Connection]
+    hub: ConnectionHub
     address: Endpoint | None
     admin_address: Endpoint | None
 

@@ -34,6 +34,7 @@ from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group, JournalFailed, JournalWriter
 
 if TYPE_CHECKING:
+    from segstore.server.durable.committers import Committers
     from segstore.wire import Buffer
 
 log = logging.getLogger(__name__)
@@ -118,16 +119,6 @@ class Gate(ABC):
             each.failed(why)
 
 
-class Watcher(Protocol):
-    """Is notified of progress by each of a store's committers."""
-
-    def forming(self, committer: Committer) -> None:
-        """Called when a batch starts."""
-
-    def moved(self) -> None:
-        """Called when more is durable, or there is room again."""
-
-
 class _Batch(NamedTuple):
     number: int
     records: list[bytes]
@@ -171,7 +162,7 @@ class Committer(Gate):
         room_until_bytes: `full` is set when `batch_bytes` exceeds this, because the data stays in memory until a
             snapshot has it.
         look_at_bytes: `on_look` is called when `batch_bytes` exceeds this.
-        watcher: None for a single committer.
+        watcher: is notified of new batches and of progress; None for a single committer.
         written: numbers and sizes of batches that are on disk and were not reported; the thread appends, the loop pops.
     """
 
@@ -196,7 +187,7 @@ class Committer(Gate):
         self.batch_bytes = 0
         self.room_until_bytes: float = inf
         self.look_at_bytes: float = inf
-        self.watcher: Watcher | None = None
+        self.watcher: Committers | None = None
         self._directory = directory
         self._where = where
         self._on_failure = on_failure

@@ -61,6 +61,7 @@ class Committers(Gate):
     # --- notifications of committers --------------------------------------------------------------------------------
 
     def forming(self, committer: Committer) -> None:
+        """Called when a batch of a committer starts."""
         if not self._forming:
             self.mark += 1
             asyncio.get_running_loop().call_soon(self._end_round)
@@ -72,6 +73,7 @@ class Committers(Gate):
         self.moved()
 
     def moved(self) -> None:
+        """Called when more is durable, or there is room again."""
         if self.failure:
             return
         rounds, before = self._rounds, self.committed

@@ -84,7 +84,6 @@ class Durability:
         pool: for the chunks of all segments.
         controller_image, controller_operations: the controller's recovered state, which the controller decodes.
         controller_state: returns the controller's state for a snapshot; None without a controller.
-        add_record: as `Committer.add_record`. Raises `RuntimeError` before `start`.
         snapshots: number of snapshots taken.
     """
 
@@ -129,7 +128,6 @@ class Durability:
         self._chunks: dict[int, ChunkFile] = {}
         self._containers: Mapping[int, Container] = {}
         self._committer: Committer | None = None
-        self.add_record: Callable[[bytes], None] = self._not_started
         self._journals: Journals | None = None
         self._on_failure: Callable[[str], None] | None = None
         self._executor: ThreadPoolExecutor | None = None
@@ -177,9 +175,6 @@ class Durability:
             raise RuntimeError("the data directory is open and not started")
         return self._committer
 
-    def _not_started(self, record: bytes) -> None:
-        self.committer.add_record(record)
-
     @property
     def committer_or_none(self) -> Committer | None:
         """Returns `committer`; None before `start`."""
@@ -223,7 +218,6 @@ class Durability:
             where=str(directory.path),
         )
         committer.batch_bytes = found.replayed_bytes
-        self.add_record = committer.add_record
         self._saved(0)
         if len(journals.ended) > _JOURNALS_READ:
             self._tidy_at_s = 0
@@ -449,4 +443,4 @@ class ContainerJournal:
     @property
     def add_record(self) -> Callable[[bytes], None]:
         """The function that records executed appends."""
-        return self._durability.add_record
+        return self._durability.committer.add_record

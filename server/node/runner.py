@@ -83,7 +83,7 @@ class SegmentStoreServer:
         )
         self._durability = durability
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
-        self.hub: ConnectionHub[Connection] = ConnectionHub(self.service, stores=stores, faults=faults, number=number)
+        self.hub = ConnectionHub(self.service, stores=stores, faults=faults, number=number)
         self.hub.recorder = recorder
         self.address: Endpoint | None = None
         self.admin_address: Endpoint | None = None

@@ -2,7 +2,7 @@
 
 from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeUpdate
 from segstore.server.store.chunks import Buffer, ChunkExtent, ChunkPool, FileChunk
-from segstore.server.store.container import MAX_ATTRIBUTES, Container
+from segstore.server.store.container import MAX_ATTRIBUTES, Container, ReadResult, read_length
 from segstore.server.store.errors import (
     BadAttribute,
     BadOffset,
@@ -31,7 +31,6 @@ from segstore.server.store.operations import (
     pack_name,
     unpack_name,
 )
-from segstore.server.store.results import ReadResult, read_length
 from segstore.server.store.segment import Kind, Segment
 from segstore.server.store.store import IS_INDEX, SegmentStore
 from segstore.server.store.tables import MAX_FIXED_KEY_BYTES

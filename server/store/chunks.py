@@ -79,11 +79,9 @@ class ChunkPool:
 
     Attributes:
         idle_bytes: bytes in idle chunks, including chunks with views.
-        recycled: number of times a chunk was reused.
-        busy: number of times an idle chunk was skipped because a view of it was held.
     """
 
-    __slots__ = ("_counted", "_idle", "_max_idle_bytes", "busy", "idle_bytes", "memory", "recycled")
+    __slots__ = ("_counted", "_idle", "_max_idle_bytes", "idle_bytes", "memory")
 
     def __init__(
         self, *, max_idle_bytes: int = _IDLE_BYTES, memory: MemoryAccount | None = None, counted: bool = True
@@ -96,8 +94,6 @@ class ChunkPool:
         """Idle chunks by size; the size that was released last comes last."""
         self._max_idle_bytes = max_idle_bytes
         self.idle_bytes = 0
-        self.recycled = 0
-        self.busy = 0
 
     def check(self, size: int, *, frees: bool = False) -> None:
         """Raises `StoreFull` if chunks of `size` bytes would exceed the limit; see `MemoryAccount.check`."""
@@ -123,9 +119,7 @@ class ChunkPool:
             chunk = idle.popleft()
             if not has_views(chunk):
                 self.idle_bytes -= size
-                self.recycled += 1
                 return chunk
-            self.busy += 1
             idle.append(chunk)
         return new_memory(size)
 
@@ -259,11 +253,6 @@ class SegmentData:
         self._release_chunks()
         self.start_offset = 0
         self.length = 0
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes of all chunks in memory, used or not."""
-        return sum(len(chunk) for chunk in self._chunks if not isinstance(chunk, FileChunk))
 
     # For data directories
 

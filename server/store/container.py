@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.store import operations as op
@@ -55,8 +55,7 @@ from segstore.server.store.errors import (
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
 from segstore.server.store.operations import AppendItem, OperationJournal
-from segstore.server.store.results import ReadResult, StoredChunk
-from segstore.server.store.segment import AppendCheck, Kind, Segment, SegmentInfo, has_field
+from segstore.server.store.segment import AppendCheck, Kind, Segment, has_field
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
     TableSegment,
@@ -72,7 +71,27 @@ MAX_ATTRIBUTES: Final = 1_000_000
 MAX_TRANSIENT_ATTRIBUTES: Final = 16
 """A transient segment that has more attributes than this, core ones included, takes no update any more."""
 
+MAX_READ_BYTES: Final = 2 * 1024 * 1024
+MIN_READ_BYTES: Final = 8
+
 _FIRST_EPOCH: Final = 1
+
+
+def read_length(suggested: int) -> int:
+    """Returns the maximum length of a reply to ReadSegment, given the suggested length of the request."""
+    return min(MAX_READ_BYTES, max(MIN_READ_BYTES, suggested))
+
+
+class ReadResult(NamedTuple):
+    """Bytes of a segment from `offset`, in read-only views that stay valid and unchanged as long as they are held.
+
+    If the read reached the end of the data, `at_tail` is set for an open segment, else `end_of_segment`.
+    """
+
+    offset: int
+    data: list[memoryview]
+    at_tail: bool
+    end_of_segment: bool
 
 
 def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
@@ -177,10 +196,6 @@ class Container(ContainerState):
             raise NoSuchSegment(name)
         return segment
 
-    def segment_info(self, name: str) -> SegmentInfo:
-        """Length, start and state. Raises `NoSuchSegment`."""
-        return self.segment(name).info()
-
     def get_attribute(self, name: str, attribute_id: UUID) -> int:
         """Returns an attribute's value, or -2^63 if it is absent. Raises `NoSuchSegment`."""
         value = self.segment(name).attribute(attribute_id)
@@ -205,13 +220,13 @@ class Container(ContainerState):
         if offset < segment.start_offset:
             raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
         if offset >= length:
-            return ReadResult(offset, [], 0, False, True) if segment.sealed else None
+            return ReadResult(offset, [], False, True) if segment.sealed else None
         size = min(max_length, length - offset)
         data = segment.read(offset, size)
         if woken:
-            return ReadResult(offset, data, size, True, False)
+            return ReadResult(offset, data, True, False)
         short = size < max_length
-        return ReadResult(offset, data, size, short and not segment.sealed, short and segment.sealed)
+        return ReadResult(offset, data, short and not segment.sealed, short and segment.sealed)
 
     def wait(self, name: str, offset: int, token: Token) -> None:
         """Wakes `token` when the byte at `offset` exists, or can never exist.
@@ -219,12 +234,6 @@ class Container(ContainerState):
         Raises `NoSuchSegment`, and `ValueError` if the token waits already. Forgotten by `waiters.cancel`.
         """
         self.waiters.add(self.segment(name), offset, token)
-
-    def list_chunks(self, name: str) -> list[StoredChunk]:
-        """The segment's data as one chunk of storage; none if it holds no data. Raises `NoSuchSegment`."""
-        segment = self.segment(name)
-        size = segment.length - segment.start_offset
-        return [StoredChunk(name, segment.start_offset, size)] if size else []
 
     # Changing
 
@@ -331,7 +340,7 @@ class Container(ContainerState):
         if expected_offset >= 0 and expected_offset != start:
             raise BadOffset(name, expected=expected_offset, actual=start)
         if now_ms >= segment.index_due_ms:
-            self.update_index(segment, now_ms)
+            self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
         try:
             segment.append(writer, rows, now_ms)
         except (StoreFull, MemoryError) as error:
@@ -382,7 +391,7 @@ class Container(ContainerState):
         values = self._decide(target, counted)
         home.settle_index(source_name)
         if now_ms >= target.index_due_ms:
-            self.update_index(target, now_ms)
+            self._write_index_entry(target, now_ms + INDEX_DELAY_MS)
         if source.length == 0:
             self._commit(op.AttributesUpdated(target_name, values, now_ms))
             home._commit(op.SegmentDeleted(source_name, retired=True))
@@ -457,10 +466,6 @@ class Container(ContainerState):
                 self._write_index_entry(segment, 0)
                 written += 1
         return written
-
-    def update_index(self, segment: Segment, now_ms: int) -> None:
-        """Writes the index entry if it is due. Call before an append, at `index_due_ms` or later."""
-        self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
 
     # Inside
 

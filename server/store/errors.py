@@ -121,13 +121,7 @@ class IllegalArgument(StoreError):
 
 
 class Unsupported(StoreError):
-    """The operation, such as `delete_table_segment`, does not exist for this kind of segment; "" stands for the
-    request that was made.
-    """
-
-    def __init__(self, message: str, *, segment: str = "", operation: str = "") -> None:
-        super().__init__(message, segment=segment)
-        self.operation = operation
+    """The operation, such as `delete_table_segment`, does not exist for this kind of segment."""
 
 
 class TableNotEmpty(_OfSegment):

@@ -10,7 +10,8 @@ empty appends produce.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -34,22 +35,16 @@ def unpack_entry(data: bytes) -> tuple[int, int, int]:
     return length, event_count, now_ms
 
 
-class _Lengths:
-    """The lengths in all complete entries from number `first` on, as a sequence to bisect."""
+def _entries(segment: str, index: Segment) -> tuple[range, Callable[[int], int]]:
+    """Returns the numbers of all complete entries, and a function that returns the length in an entry.
 
-    def __init__(self, segment: str, index: Segment) -> None:
-        self._segment = segment
-        self._index = index
-        self.first = index.start_offset // ENTRY_BYTES
-
-    def __len__(self) -> int:
-        return max(0, self._index.length // ENTRY_BYTES - self.first)
-
-    def __getitem__(self, number: int) -> int:
-        offset = (self.first + number) * ENTRY_BYTES
-        if offset < self._index.start_offset:
-            raise IndexTruncated(self._segment)
-        return unpack_entry(self._index.read_bytes(offset, ENTRY_BYTES))[0]
+    Raises `IndexTruncated` if the first entry is incomplete.
+    """
+    first = index.start_offset // ENTRY_BYTES
+    numbers = range(first, max(first, index.length // ENTRY_BYTES))
+    if numbers and first * ENTRY_BYTES < index.start_offset:
+        raise IndexTruncated(segment)
+    return numbers, lambda number: unpack_entry(index.read_bytes(number * ENTRY_BYTES, ENTRY_BYTES))[0]
 
 
 def locate(segment: str, index: Segment, target: int) -> int | None:
@@ -57,14 +52,9 @@ def locate(segment: str, index: Segment, target: int) -> int | None:
 
     Raises `IndexTruncated` if the first entry is incomplete.
     """
-    lengths = _Lengths(segment, index)
-    if not len(lengths):
-        return None
-    if target <= lengths[0]:
-        return lengths[0]
-    if target > lengths[len(lengths) - 1]:
-        return None
-    return lengths[bisect_left(lengths, target)]
+    numbers, length_in = _entries(segment, index)
+    at = bisect_left(numbers, target, key=length_in)
+    return length_in(numbers[at]) if at < len(numbers) else None
 
 
 def truncation_point(segment: str, index: Segment, offset: int) -> int:
@@ -72,16 +62,7 @@ def truncation_point(segment: str, index: Segment, offset: int) -> int:
 
     Raises `IndexTruncated` if the first entry is incomplete.
     """
-    lengths = _Lengths(segment, index)
-    if not len(lengths):
+    numbers, length_in = _entries(segment, index)
+    if not numbers:
         return index.start_offset
-    if offset <= lengths[0]:
-        number = 0
-    elif offset >= lengths[len(lengths) - 1]:
-        number = len(lengths) - 1
-    else:
-        number = bisect_left(lengths, offset)
-        if lengths[number] > offset:
-            number -= 1
-    behind = 0 if offset < lengths[number] else 1
-    return (lengths.first + number + behind) * ENTRY_BYTES
+    return (numbers[0] + bisect_right(numbers, offset, key=length_in)) * ENTRY_BYTES

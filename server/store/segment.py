@@ -16,8 +16,6 @@ from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
 from segstore.server.store.attributes import (
     CREATION_TIME,
     EVENT_COUNT,
@@ -60,18 +58,6 @@ class AppendCheck(IntFlag):
     TABLE = 8
     CORE_WRITER = 16
     """A writer was set up whose id is also the id of a core attribute with a field."""
-    DISCARDED = 32
-    """It is in no container any more."""
-
-
-class SegmentInfo(msgspec.Struct, frozen=True):
-    """The answer to GetStreamSegmentInfo; such a segment exists and is not deleted."""
-
-    segment: str
-    sealed: bool
-    last_modified_ms: int
-    length: int
-    start_offset: int
 
 
 _CORE_FIELDS: Final[dict[UUID, str]] = {
@@ -168,14 +154,8 @@ class Segment(SegmentData):
         self.charged += size
         self._pool.memory.charge(size)
 
-    @property
-    def is_discarded(self) -> bool:
-        """Whether it is in no container any more."""
-        return bool(self.gate & AppendCheck.DISCARDED.value)
-
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""
-        self.gate |= AppendCheck.DISCARDED.value
         self.attributes, self.table, self.index, self.waiters = {}, None, None, None  # a writer may still refer to it
         self.clear()
         self.charge(-self.charged)
@@ -249,6 +229,3 @@ class Segment(SegmentData):
     def attribute_count(self) -> int:
         """Returns the number of attributes as the reference counts them: attributes with the value -2^63 count, too."""
         return len(self.attributes) + sum(getattr(self, field) is not None for field in _CORE_FIELDS.values())
-
-    def info(self) -> SegmentInfo:
-        return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)

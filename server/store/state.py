@@ -15,7 +15,7 @@ from uuid import UUID
 
 from segstore.server.store import operations as op
 from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, EVENT_COUNT
-from segstore.server.store.chunks import Buffer, ChunkPool
+from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.memory import ATTRIBUTE_BYTES, name_bytes
 from segstore.server.store.operations import Operation, OperationJournal
@@ -90,8 +90,7 @@ class ContainerState:
                     self._remove(source_name, retired=True)
                 else:
                     segment.write(data, decided=True)
-                if segment.table is not None:
-                    self._update_table(segment, before, segment.read_bytes(before, segment.length - before))
+                self._update_table(segment, before)
                 self._set(segment, values, now_ms)
                 self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
             case op.SegmentDeleted(name, retired):
@@ -188,8 +187,7 @@ class ContainerState:
 
     def _pass_gate(self, segment: Segment, start: int, writer: bytes) -> None:
         """Applies an append's side effects on table, readers and core attributes."""
-        if segment.table is not None:
-            self._update_table(segment, start, segment.read_bytes(start, segment.length - start))
+        self._update_table(segment, start)
         if segment.gate & AppendCheck.WAITERS:
             self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
         if segment.gate & AppendCheck.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
@@ -219,11 +217,11 @@ class ContainerState:
                 self.pool.memory.charge(-name_bytes(oldest))
 
     @staticmethod
-    def _update_table(segment: Segment, offset: int, data: Buffer) -> None:
-        """Updates the segment's table, if any, after bytes were written at `offset`."""
+    def _update_table(segment: Segment, start: int) -> None:
+        """Updates the segment's table, if any, after bytes were written from `start` on."""
         if (table := segment.table) is not None:
             before = table.index_bytes
-            table.appended(offset, data)
+            table.appended(start, segment.read_bytes(start, segment.length - start))
             segment.charge(table.index_bytes - before)
 
     @staticmethod

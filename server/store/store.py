@@ -19,7 +19,7 @@ from uuid import UUID
 
 from segstore.server.store.attributes import AttributeUpdate
 from segstore.server.store.chunks import ChunkPool
-from segstore.server.store.container import MAX_ATTRIBUTES, Container
+from segstore.server.store.container import MAX_ATTRIBUTES, Container, ReadResult
 from segstore.server.store.errors import (
     IllegalArgument,
     NoSuchSegment,
@@ -31,8 +31,7 @@ from segstore.server.store.errors import (
 )
 from segstore.server.store.index import locate, truncation_point
 from segstore.server.store.operations import OperationJournal
-from segstore.server.store.results import ReadResult, StoredChunk
-from segstore.server.store.segment import Segment, SegmentInfo
+from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters
 from segstore.wire.names import container_of, index_name, is_index, is_user_stream_segment
@@ -184,18 +183,18 @@ class SegmentStore:
     # Looking
 
     def segment(self, name: str) -> Segment:
-        """The segment, for looking at. Raises `NotOwner`, `NoSuchSegment`."""
+        """Returns a segment, for reading. Raises `NotOwner`, `NoSuchSegment`."""
         return self.container_for(name).segment(name)
 
-    def segment_info(self, name: str, *, now_ms: int | None = None) -> SegmentInfo:
-        """Length, start and state. Raises `NotOwner`, `NoSuchSegment`.
+    def segment_info(self, name: str, *, now_ms: int | None = None) -> Segment:
+        """As `segment`, with its newest entries if it is an index.
 
         An index is brought up to `now_ms` first, here and in `read` and `locate_offset`; without a time up to
         the last append.
         """
         if is_index(name):
             self._settle(name, now_ms)
-        return self.container_for(name).segment_info(name)
+        return self.segment(name)
 
     def read(
         self, name: str, offset: int, max_length: int, *, woken: bool = False, now_ms: int | None = None
@@ -218,12 +217,17 @@ class SegmentStore:
         located = None if segment is None else locate(name, segment, target)
         return self.segment_info(name).length if located is None else located
 
-    def list_chunks(self, name: str) -> list[StoredChunk]:
-        """Returns a segment's chunks as in the reference's storage. Raises `Unmapped` if the segment is absent."""
+    def list_chunks(self, name: str) -> list[tuple[int, int]]:
+        """Returns start and size of a segment's chunks in the reference's storage: one, or none for an empty segment.
+
+        Raises `Unmapped` if the segment is absent.
+        """
         try:
-            return self.container_for(name).list_chunks(name)
+            segment = self.segment(name)
         except (NoSuchSegment, NotOwner) as error:
             raise Unmapped(error.message, segment=name) from error
+        size = segment.length - segment.start_offset
+        return [(segment.start_offset, size)] if size else []
 
     def flush(self, container_id: int) -> Container:
         """The container that FlushToStorage names; all is flushed where it lies. `Unmapped` if it is not owned."""

@@ -78,16 +78,21 @@ class _Block:
                 self.own_bytes += len(each)
 
 
+_REQUEST, _FRAME, _CALL = int(Direction.REQUEST), int(RecordKind.FRAME), int(RecordKind.CALL)
+"""Plain numbers, because comparing members of an enum takes most of the time of a search through a block."""
+
 _first = attrgetter("first")
 _first_request = attrgetter("first_request")
 
 
 def _is_request(columns: Columns, index: int) -> bool:
     """Whether a record has the next number of a request."""
-    kind = columns.kind[index]
-    if columns.direction[index] != Direction.REQUEST or kind in (RecordKind.OPEN, RecordKind.CLOSE):
+    if columns.direction[index] != _REQUEST:
         return False
-    return kind != RecordKind.FRAME or is_request(columns.data[(columns.end[index - 1] if index else 0) + 3])
+    kind = columns.kind[index]
+    if kind == _FRAME:
+        return is_request(columns.data[(columns.end[index - 1] if index else 0) + 3])
+    return kind == _CALL
 
 
 class Traffic(TraceRecorder):
@@ -151,6 +156,10 @@ class Traffic(TraceRecorder):
         self._closed.append(connection)
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)
+
+    def skip_number(self) -> int:
+        self.last_request = super().skip_number()
+        return self.last_request
 
     def take_block(self) -> None:
         """Keeps the pending records."""

@@ -203,9 +203,9 @@ class TraceWriter:
     bytes, when `memory` is full; the data of blocks then stays where it is. columns: returns memory of a size for the
     columns of the next block. Not thread-safe.
 
-    Attributes: requests, the number of requests so far: frames of clients (`framing.is_request`), their BYTES, and
-    calls. data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in pieces.
-    The rest of `memory` after that data is free until the next `add`.
+    Attributes: requests, the number of requests so far: whole frames of clients (`framing.is_request`) and calls; the
+    owner may skip numbers. data_start, the offset in `memory` of the data of the last block taken; None if it is
+    elsewhere or in pieces. The rest of `memory` after that data is free until the next `add`.
     """
 
     def __init__(
@@ -506,7 +506,6 @@ class TraceWriter:
 
     def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
-            self.requests += not stream & 1
             if self._redact is not None:
                 data = self._redact(bytes(data), stream & 1 == Direction.REPLY)
             self._put(ts_ns, stream >> 1, stream & 1, RecordKind.BYTES, data)

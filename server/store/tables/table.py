@@ -146,11 +146,7 @@ class TableSegment:
     def check_delete(self, must_be_empty: bool) -> None:
         """Raises `Unsupported` or `TableNotEmpty` if the table may not be deleted."""
         if must_be_empty and self.is_fixed_key:
-            raise Unsupported(
-                "mustBeEmpty not supported on Fixed-Key-Length Table Segments.",
-                segment=self.name,
-                operation="deleteTableSegment",
-            )
+            raise Unsupported("mustBeEmpty not supported on Fixed-Key-Length Table Segments.", segment=self.name)
         if must_be_empty and self._index:
             raise TableNotEmpty(self.name)
 
@@ -267,22 +263,35 @@ class TableSegment:
             check_lengths_to_read(self.name, self.key_length, copied)
         return [self._entry(key) if key in self._index else (key, KEY_MUST_NOT_EXIST, b"") for key in copied]
 
-    def iterate_keys(
-        self, count: int, token: Buffer = b"", from_key: Buffer = b"", to_key: Buffer = b""
-    ) -> tuple[list[tuple[bytes, int]], bytes]:
-        """Returns a page of about `count` keys (key, version) and the token for the next page; both empty at the end.
+    def iterate(
+        self, count: int, token: Buffer = b"", from_key: Buffer = b"", to_key: Buffer = b"", *, with_values: bool = True
+    ) -> tuple[list[tuple[bytes, int, bytes]], bytes]:
+        """Returns a page of about `count` entries (key, version, value) and the token for the next page; both empty at
+        the end. with_values: else all values are empty, and more keys are on a page.
 
         A fixed-key table ignores `count` within a leaf of its index, as the reference does: resume with a range.
         Raises `IllegalArgument` and `Unmapped` for ranges, lengths and tokens that the table cannot read.
         """
-        keys, next_token = self._page(count, bytes(token), bytes(from_key), bytes(to_key), with_values=False)
-        return [(key, version) for key, version, _ in keys], next_token
-
-    def iterate_entries(
-        self, count: int, token: Buffer = b"", from_key: Buffer = b"", to_key: Buffer = b""
-    ) -> tuple[list[tuple[bytes, int, bytes]], bytes]:
-        """As `iterate_keys`, with values."""
-        return self._page(count, bytes(token), bytes(from_key), bytes(to_key), with_values=True)
+        token, from_key, to_key = bytes(token), bytes(from_key), bytes(to_key)
+        if self.is_fixed_key:
+            keys, leaf, size = self._range(token, from_key, to_key), _LEAF_BYTES // (self.key_length + 8), 0
+        elif from_key or to_key:
+            raise IllegalArgument("Range Iterators not supported for HashTableSegments.", segment=self.name)
+        else:
+            start = (int.from_bytes(hash_of_token(token), "big") + 1).to_bytes(16, "big") if token else b""
+            keys, leaf, size = self._order.walk(start), 1, HASH_TOKEN_BYTES
+        size += self._reply_bytes()
+        items: list[tuple[bytes, int, bytes]] = []
+        for key in keys if count > 0 else ():
+            item = self._entry(key) if with_values else (key, self._version(self._index[key]), b"")
+            items.append(item)
+            size += KEY_OVERHEAD + len(key) + (VALUE_OVERHEAD + len(item[2]) if with_values else 0)
+            if size >= PAGE_BYTES or (len(items) >= count and len(items) % leaf == 0):
+                break
+        if not items:
+            return items, b""
+        last = items[-1][0]
+        return items, fixed_key_token(last) if self.is_fixed_key else hash_token(hash_order(last))
 
     def delta(self, from_position: int, count: int) -> TableDelta:
         """Returns the changes since `from_position`, about `count` entries at most.
@@ -291,7 +300,7 @@ class TableSegment:
         `Unmapped` for a position inside an entry or in the truncated part.
         """
         if self.is_fixed_key:
-            raise Unsupported("entryDeltaIterator", segment=self.name, operation="readTableEntriesDelta")
+            raise Unsupported("entryDeltaIterator", segment=self.name)
         length = self.log.length
         if from_position > length:
             raise IllegalArgument(
@@ -375,29 +384,6 @@ class TableSegment:
 
     def _reply_bytes(self) -> int:
         return len(self.name.encode("utf-8", "surrogatepass")) + REPLY_OVERHEAD
-
-    def _page(
-        self, count: int, token: bytes, from_key: bytes, to_key: bytes, *, with_values: bool
-    ) -> tuple[list[tuple[bytes, int, bytes]], bytes]:
-        if self.is_fixed_key:
-            keys, leaf, size = self._range(token, from_key, to_key), _LEAF_BYTES // (self.key_length + 8), 0
-        elif from_key or to_key:
-            raise IllegalArgument("Range Iterators not supported for HashTableSegments.", segment=self.name)
-        else:
-            start = (int.from_bytes(hash_of_token(token), "big") + 1).to_bytes(16, "big") if token else b""
-            keys, leaf, size = self._order.walk(start), 1, HASH_TOKEN_BYTES
-        size += self._reply_bytes()
-        items: list[tuple[bytes, int, bytes]] = []
-        for key in keys if count > 0 else ():
-            item = self._entry(key) if with_values else (key, self._version(self._index[key]), b"")
-            items.append(item)
-            size += KEY_OVERHEAD + len(key) + (VALUE_OVERHEAD + len(item[2]) if with_values else 0)
-            if size >= PAGE_BYTES or (len(items) >= count and len(items) % leaf == 0):
-                break
-        if not items:
-            return items, b""
-        last = items[-1][0]
-        return items, fixed_key_token(last) if self.is_fixed_key else hash_token(hash_order(last))
 
     def _range(self, token: bytes, from_key: bytes, to_key: bytes) -> Iterator[bytes]:
         """Yields the keys of a fixed-key table from one to another, in order; b"" stands for the first or the last."""

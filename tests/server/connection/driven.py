@@ -301,9 +301,7 @@ class Room:
         self._monkeypatch = monkeypatch
         self._disk = Disk() if disk else None
         self._faults = Faults(self.clock, observer=Observer()) if rules else None
-        self.hub: ConnectionHub[Connection] = ConnectionHub(
-            self.service, self._disk, faults=self._faults, number=number
-        )
+        self.hub = ConnectionHub(self.service, self._disk, faults=self._faults, number=number)
         self.log = Log()
         if record:
             self.hub.recorder = self.log

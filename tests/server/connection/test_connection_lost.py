@@ -39,29 +39,14 @@ def test_a_connection_that_has_finished_finishes_once(monkeypatch: pytest.Monkey
     assert room.log.calls == [(1, "closed")]
 
 
-def test_a_lost_connection_has_no_account_and_its_lent_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_has_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch)
     line = room.connect()
     line.queue(PONG, *[INFO] * 4_000)
-    assert room.hub.buffers._lent == 1, "so many bytes are not copied"
     assert room.hub.outstanding_bytes > 128 * 1024
     line.connection.connection_lost(None)
     assert room.counters.requests == 4_000
     assert room.hub.outstanding_bytes == line.connection.held_bytes == 0
-    assert room.hub.buffers._lent == 0
-
-
-def test_a_connection_gives_back_no_buffer_that_another_one_has_borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    small, large = room.connect(), room.connect()
-    small.send(PONG)
-    large.queue(PONG, *[INFO] * 4_000)
-    small.connection.connection_lost(None)
-    assert room.hub.buffers._lent == 1, "it holds the requests of the other one"
-    room.hub.buffers.view[:] = bytes(len(room.hub.buffers.view))  # the next read
-    room.run()
-    assert len(large.answers()) == 4_001
-    assert room.hub.buffers._lent == 0
 
 
 def test_requests_of_a_lost_connection_are_executed_although_its_peer_had_not_read(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from segstore.server import LimitSettings
 from segstore.server.connection.deadlines import Missed, Waits
 from tests.looped import looped
@@ -9,112 +11,66 @@ from tests.looped import looped
 LIMITS = LimitSettings(first_frame_timeout_s=30, frame_timeout_s=60, stalled_peer_timeout_s=10, linger_s=5)
 
 
-def due(waits: Waits) -> tuple[float, Missed] | None:
-    return waits.next_deadline(LIMITS)
+def got(at_s: float, **what: bool) -> Callable[[Waits], None]:
+    return lambda waits: waits.received(at_s, **{"frames": False, "partial": False, **what})
 
 
-def fresh(now_s: float = 100.0) -> Waits:
-    """A connection that has sent its first frame."""
-    waits = Waits(now_s)
-    waits.received(now_s, frames=True, partial=False)
+def fresh(*events: Callable[[Waits], None]) -> Waits:
+    """A connection that has sent its first frame, and what happened to it since."""
+    waits = Waits(100.0)
+    for each in (got(100.0, frames=True), *events):
+        each(waits)
     return waits
 
 
-def test_a_peer_that_sends_nothing_misses_its_first_frame() -> None:
-    assert due(Waits(100.0)) == (130.0, Missed.FIRST_FRAME)
-
-
-def test_bytes_that_make_no_frame_do_not_prolong_the_first() -> None:
+def test_a_peer_must_send_its_first_frame_in_time_whatever_bytes_it_sends() -> None:
     waits = Waits(100.0)
+    assert waits.next_deadline(LIMITS) == (130.0, Missed.FIRST_FRAME)
     for second in range(101, 129):
         waits.received(float(second), frames=False, partial=True)
-        assert due(waits) == (130.0, Missed.FIRST_FRAME)
+        assert waits.next_deadline(LIMITS) == (130.0, Missed.FIRST_FRAME)
 
 
-def test_an_idle_connection_that_has_sent_a_frame_has_no_deadline() -> None:
-    assert due(fresh()) is None
+FRAME, BLOCK, READING, CLOSING = Missed.FRAME, Missed.BLOCK, Missed.READING, Missed.CLOSING
+part, frame = got(200.0, partial=True), got(250.0, frames=True, partial=True)
+block, append = got(200.0, frames=True, block_open=True), got(250.0, frames=True, block_open=True, appends=True)
 
 
-def test_trickled_bytes_do_not_prolong_a_frame() -> None:
-    waits = fresh()
-    waits.received(200.0, frames=False, partial=True)
-    waits.received(230.0, frames=False, partial=True)
-    waits.received(259.0, frames=False, partial=True)
-    assert due(waits) == (260.0, Missed.FRAME)
-
-
-def test_the_next_frame_has_a_time_of_its_own() -> None:
-    waits = fresh()
-    waits.received(200.0, frames=False, partial=True)
-    waits.received(250.0, frames=True, partial=True)
-    assert due(waits) == (310.0, Missed.FRAME)
-    waits.received(251.0, frames=True, partial=False)
-    assert due(waits) is None
-
-
-def test_an_append_block_must_be_ended_in_time_whatever_passes_in_between() -> None:
-    waits = fresh()
-    waits.received(200.0, frames=True, partial=False, block_open=True)
-    waits.received(250.0, frames=True, partial=True, block_open=True)
-    assert due(waits) == (260.0, Missed.BLOCK)
-
-
-def test_a_block_that_follows_another_has_a_time_of_its_own() -> None:
-    waits = fresh()
-    waits.received(200.0, frames=True, partial=False, block_open=True)
-    waits.received(250.0, frames=True, partial=False, block_open=True, appends=True)
-    assert due(waits) == (310.0, Missed.BLOCK)
-    waits.received(251.0, frames=True, partial=False, block_open=False, appends=True)
-    assert due(waits) is None
-
-
-def test_the_time_of_a_frame_starts_again_when_the_store_reads_again() -> None:
-    waits = fresh()
-    waits.received(200.0, frames=True, partial=True, block_open=True)
-    waits.paused(210.0)
-    assert due(waits) == (220.0, Missed.READING)
-    waits.resumed(219.0)
-    assert due(waits) == (279.0, Missed.FRAME)
-    assert waits.block_since == 219.0
-
-
-def test_being_stalled_and_waiting_for_a_frame_hide_neither_each_other() -> None:
-    waits = fresh()
-    waits.paused(200.0)
-    waits.received(201.0, frames=True, partial=True)  # what the kernel had before reading stopped
-    assert due(waits) == (210.0, Missed.READING)
-    waits.resumed(202.0)
-    assert due(waits) == (262.0, Missed.FRAME)
-
-
-def test_a_peer_that_reads_slowly_gets_its_time_anew() -> None:
-    waits = fresh()
-    waits.paused(200.0)
-    waits.progressed(209.0)
-    assert due(waits) == (219.0, Missed.READING)
-
-
-def test_pausing_twice_keeps_the_first_time() -> None:
-    waits = fresh()
-    waits.paused(200.0)
-    waits.paused(205.0)
-    assert due(waits) == (210.0, Missed.READING)
-
-
-def test_resuming_what_was_not_paused_changes_nothing() -> None:
-    waits = fresh()
-    waits.received(200.0, frames=False, partial=True)
-    waits.progressed(201.0)
-    waits.resumed(230.0)
-    assert due(waits) == (260.0, Missed.FRAME)
-
-
-def test_a_connection_that_closes_has_only_the_time_to_do_so() -> None:
-    waits = Waits(100.0)
-    waits.paused(101.0)
-    waits.closing(102.0)
-    waits.closing(106.0)
-    assert due(waits) == (107.0, Missed.CLOSING)
+@looped(
+    ("waits", "deadline"),
+    [
+        (fresh(), None),
+        # bytes do not prolong a frame
+        (fresh(part, got(230.0, partial=True), got(259.0, partial=True)), (260.0, FRAME)),
+        # the next frame has a time of its own
+        (fresh(part, frame), (310.0, FRAME)),
+        (fresh(part, frame, got(251.0, frames=True)), None),
+        # an append block must end in time, whatever passes in between; the next block has a time of its own
+        (fresh(block, got(250.0, frames=True, partial=True, block_open=True)), (260.0, BLOCK)),
+        (fresh(block, append), (310.0, BLOCK)),
+        (fresh(block, append, got(251.0, frames=True, appends=True)), None),
+        # times start again when the store reads again
+        (fresh(part, lambda waits: waits.paused(210.0)), (220.0, READING)),
+        (fresh(part, lambda waits: waits.paused(210.0), lambda waits: waits.resumed(219.0)), (279.0, FRAME)),
+        (fresh(block, lambda waits: waits.paused(210.0), lambda waits: waits.resumed(219.0)), (279.0, BLOCK)),
+        # what comes while the peer does not read does not hide that
+        (fresh(lambda waits: waits.paused(200.0), got(201.0, frames=True, partial=True)), (210.0, READING)),
+        # a peer that reads slowly has its time again; pausing twice changes nothing
+        (fresh(lambda waits: waits.paused(200.0), lambda waits: waits.progressed(209.0)), (219.0, READING)),
+        (fresh(lambda waits: waits.paused(200.0), lambda waits: waits.paused(205.0)), (210.0, READING)),
+        # resuming without a pause changes nothing
+        (fresh(part, lambda waits: waits.progressed(201.0), lambda waits: waits.resumed(230.0)), (260.0, FRAME)),
+        # a connection that closes has only the time to do so
+        (
+            fresh(lambda waits: waits.paused(101.0), lambda waits: waits.closing(102.0), lambda it: it.closing(106.0)),
+            (107.0, CLOSING),
+        ),
+    ],
+)
+def test_the_next_deadline_is_that_of_the_wait_that_ends_first(
+    waits: Waits, deadline: tuple[float, Missed] | None
+) -> None:
+    assert waits.next_deadline(LIMITS) == deadline
 
 
 @looped("missed", Missed)

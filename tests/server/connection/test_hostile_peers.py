@@ -107,22 +107,6 @@ async def test_a_peer_that_never_reads_holds_one_connections_share_and_one_read_
 
 
 @pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB))
-async def test_a_peer_that_reads_again_gets_everything_in_order(store: MockSegmentStore) -> None:
-    async with await filled(store, MIB) as healthy, await Peer.connect(store) as peer:
-        peer.send(HELLO, set_up("scope/stream/1.#epoch.0"), *[read(0, MIB, request_id=each) for each in range(64)])
-        peer.send(KeepAlive())
-        stalled = connection_of(store, peer)
-        await until(lambda: stalled.session is not None and stalled.session.full)
-        assert await is_served(healthy)
-        answers = (await peer.receive(67))[2:]
-        assert answers.pop() == KeepAlive()
-        assert [each.request_id for each in answers if isinstance(each, SegmentRead)] == list(range(64))
-        assert all(len(each.data) == MIB for each in answers if isinstance(each, SegmentRead))
-        await until(lambda: stalled.held_bytes == 0)
-        assert await is_served(peer)
-
-
-@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB))
 async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that_were_sent(
     store: MockSegmentStore,
 ) -> None:
@@ -141,17 +125,6 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
         assert [type(each) for each in answers] == [SegmentRead] * 16 + [DataAppended] * 8
         stored = store.segments[SEGMENT].read_bytes(MIB, 160_000)
         assert stored == b"".join(bytes([each]) * 20_000 for each in range(1, 9))
-
-
-# --- peers that send too slowly ---------------------------------------------------------------------------------
-
-
-async def test_a_peer_that_sends_nothing_is_closed_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    limits = LimitSettings(first_frame_timeout_s=0.1)
-    async with MockSegmentStore(watched=False, limits=limits) as store, await Peer.connect(store) as silent:
-        assert await silent.closed() == b""
-        assert "no frame came in 0.1 s" in caplog.text
-        assert store.server.service.counters.deadlines_missed == 1
 
 
 # --- many of them -----------------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def test_an_index_that_cannot_be_updated_stores_nothing_of_its_run() -> None:
     world.clock.advance(1)
     world.segment(1).index_due_ms = 0
     world.segment(0).index_due_ms = world.clock.now_ms() + 1
-    with patch.object(Container, "update_index", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+    with patch.object(Container, "_write_index_entry", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
         world.store_runs(0, [(writer, [(1, 1, b"data")]) for writer in IDS])
     assert [world.segment(at).length for at in range(3)] == [4, 0, 0]
     assert world.desks[0].take() == [DataAppended(7, IDS[0], 1, -(1 << 63), 4)]

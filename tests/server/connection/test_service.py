@@ -11,7 +11,6 @@ import pytest
 
 from segstore.server import LimitSettings
 from segstore.server.connection import SessionEnding
-from segstore.server.connection.service import WaitingRead
 from segstore.server.store import SegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,
@@ -125,30 +124,6 @@ def test_a_read_at_the_tail_is_answered_empty_when_its_time_is_over(writer: Desk
     assert reader.take() == []
 
 
-def test_reads_that_time_out_are_answered_beside_one_that_cannot_be(
-    writer: Desk, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readers = [Desk(writer.service) for _ in range(3)]
-    for each in readers:
-        each.ask(read())
-    answer = writer.service.answer_empty
-
-    def fail_one(waiting: WaitingRead) -> None:
-        if waiting.session is readers[1].session:
-            raise RuntimeError
-        answer(waiting)
-
-    monkeypatch.setattr(writer.service, "answer_empty", fail_one)
-    clock.advance(20)
-    assert [each.take() for each in readers] == [
-        [segment_read(0, b"", tail=True)],
-        [],
-        [segment_read(0, b"", tail=True)],
-    ]
-    assert [each.session.ended for each in readers] == [False, True, False]
-    assert writer.service.counters.internal_errors == 1
-
-
 @pytest.mark.parametrize(
     ("change", "answer"),
     [
@@ -229,22 +204,28 @@ def test_a_session_that_closes_takes_its_woken_reads_with_it(writer: Desk) -> No
     assert not reader.session.reads
 
 
-def test_a_reader_that_cannot_be_answered_does_not_hurt_the_writer(
-    writer: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("appended", [True, False])
+def test_a_reader_that_cannot_be_answered_hurts_no_other_connection(
+    writer: Desk, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, appended: bool
 ) -> None:
-    broken, healthy = Desk(writer.service), Desk(writer.service)
-    broken.ask(read())
-    healthy.ask(read())
+    """appended: the reads are woken; else their time passes."""
+    healthy, broken, last = readers = [Desk(writer.service) for _ in range(3)]
+    for each in readers:
+        each.ask(read())
 
     def fail(_: object) -> None:
         raise ZeroDivisionError("nobody foresaw this")
 
     monkeypatch.setattr(type(broken.session), "reply_with_payload", _failing_for(broken, fail))
     with caplog.at_level(logging.ERROR):
-        assert len(writer.ask(append(0))) == 1
+        if appended:
+            assert len(writer.ask(append(0))) == 1
+        else:
+            clock.advance(20)
     monkeypatch.undo()
     assert broken.session.ending is SessionEnding.DROPPED
-    assert healthy.take() == [segment_read(0, b"data", tail=True)]
+    answer = segment_read(0, b"data" if appended else b"", tail=True)
+    assert [each.take() for each in (healthy, last)] == [[answer], [answer]]
     assert writer.service.counters.internal_errors == 1
     assert "unexpected error" in caplog.text
 
@@ -362,7 +343,7 @@ def test_a_batch_of_more_segments_than_can_be_merged_in_good_time_is_refused(wri
     assert refused == ErrorMessage(
         8,
         SEGMENT,
-        "A batch names 257 segments, but at most 256 are allowed.",
+        "A request names 257 segments, but at most 256 are allowed.",
         ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION,
     )
     assert not writer.session.ended

@@ -22,7 +22,6 @@ from segstore.wire import (
     DataAppended,
     DeleteSegment,
     Event,
-    FlushToStorage,
     Hello,
     InvalidEventNumber,
     KeepAlive,
@@ -100,7 +99,7 @@ def test_a_stale_writer_is_told_so_and_loses_its_connection() -> None:
     second.ask(append(7))
     assert first.ask(append(8)) == [InvalidEventNumber(WRITER, 3, "", 8)]
     assert first.session.ending is SessionEnding.FLUSHED
-    assert first.session.why.startswith("appending data failed: ")
+    assert first.session.why.startswith(f"appending data on {SEGMENT!r} failed: ")
     assert not second.session.ended
 
 
@@ -197,13 +196,6 @@ def test_a_container_that_left_the_store_takes_no_append_of_a_writer_set_up_befo
     assert container.segments[SEGMENT].length == 0
 
 
-def test_a_container_that_came_back_as_another_one_is_found_again() -> None:
-    desk = writing(Desk(make_service(containers=1)))
-    desk.service.store.release(0)
-    desk.service.store.own(0)
-    assert desk.ask(append(0)) == [NoSuchSegment(3, SEGMENT, "", -1)]
-
-
 def test_nothing_behind_the_end_is_carried_out() -> None:
     desk = writing()
     desk.ask(append(5), Hello(99, 99), append(6))
@@ -230,12 +222,6 @@ def test_the_owner_is_called_once_for_all_replies_that_gather_and_looks_for_ackn
     assert desk.called == 2
     assert [type(each) for each in desk.ask(append(1), append(2))] == [DataAppended, DataAppended]
     assert desk.called == 2
-
-
-def test_the_data_port_serves_no_admin_command() -> None:
-    desk = Desk(make_service())
-    assert desk.ask(FlushToStorage(0, "", 5)) == []
-    assert desk.session.ending is SessionEnding.DROPPED
 
 
 # --- tokens that expire -----------------------------------------------------------------------------------------
@@ -302,7 +288,7 @@ def test_an_expired_token_is_refused_as_such_and_ends_the_connection() -> None:
     expired = token(**{"*": "READ_UPDATE", "exp": 999})
     assert desk.ask(set_up(token=expired)) == [AuthTokenCheckFailed(2, "", AuthTokenErrorCode.TOKEN_EXPIRED)]
     assert desk.session.ending is SessionEnding.FLUSHED
-    assert desk.session.why.startswith("setting up append failed: ")
+    assert desk.session.why.startswith(f"setting up append on {SEGMENT!r} failed: ")
 
 
 def test_an_error_of_a_writer_that_has_no_reply_ends_the_connection_with_its_reason() -> None:
@@ -310,7 +296,7 @@ def test_an_error_of_a_writer_that_has_no_reply_ends_the_connection_with_its_rea
     desk.service.store.container_for("table").create_table_segment("table", key_length=4, now_ms=0)
     assert desk.ask(set_up("table")) == []
     assert desk.session.ending is SessionEnding.FLUSHED
-    assert desk.session.why == "setting up append failed: the attributes of 'table' are its keys"
+    assert desk.session.why == "setting up append on 'table' failed: the attributes of 'table' are its keys"
 
 
 def test_a_token_that_only_reads_sets_up_no_writer_and_leaves_the_connection() -> None:

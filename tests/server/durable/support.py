@@ -79,7 +79,7 @@ def everything(store: SegmentStore, *, with_index: bool = True) -> dict[str, Any
             size = segment.length - segment.start_offset
             table = segment.table
             found[name] = (
-                segment.info(),
+                (segment.last_modified_ms, segment.length, segment.start_offset),
                 dict(segment.attribute_values()),
                 segment.read_bytes(segment.start_offset, size),
                 None if table is None else (table.info(), sorted(table.positions()), table.live_bytes),

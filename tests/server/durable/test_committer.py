@@ -14,6 +14,7 @@ import pytest
 
 from segstore.server.durable import JournalFailed
 from segstore.server.durable.committer import BATCH, Committer, records
+from segstore.server.durable.committers import Committers
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group
 from tests.server.durable.support import Sender
@@ -285,8 +286,9 @@ async def test_closing_writes_what_is_queued() -> None:
     assert made.failures == []
 
 
-class Watching:
+class Watching(Committers):
     def __init__(self) -> None:
+        super().__init__()
         self.formed: list[Committer] = []
         self.moves = 0
 

@@ -73,24 +73,6 @@ async def test_a_round_is_durable_when_all_its_journals_have_it_and_all_rounds_b
     assert (committers.committed, sender.released, second.released) == (2, [1, 2], [2])
 
 
-async def test_replies_leave_round_by_round_in_order() -> None:
-    committers = Committers()
-    one = Journalled(committers)
-    first, both, second = Sender(), Sender(), Sender()
-    for expected, senders in ((1, (first, both)), (2, (both, second))):
-        assert one.execute() == expected
-        for each in senders:
-            hold(committers, each)
-        await asyncio.sleep(0)
-    one.committed = 1
-    committers.moved()
-    assert (first.released, both.released, second.released) == ([1], [1], [])
-    committers.moved()
-    assert (first.released, both.released, second.released) == ([1], [1], [])
-    one.commit()
-    assert (first.released, both.released, second.released) == ([1], [1, 2], [2])
-
-
 async def test_rounds_that_are_durable_can_leave_before_the_loop_is_notified() -> None:
     committers = Committers()
     one, other = Journalled(committers), Journalled(committers)

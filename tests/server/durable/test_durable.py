@@ -12,6 +12,7 @@ from segstore.server.durable import MIN_MEMORY_BYTES, Durability, verify
 from segstore.server.store import AttributeUpdate, SegmentStore, StoreError
 from segstore.server.store.attributes import UpdateType
 from tests.server.durable.support import NONE, RANDOM, everything, running, write
+from tests.server.store.test_chunks import allocated_bytes
 
 
 def one_of_each(store: SegmentStore) -> None:
@@ -64,7 +65,7 @@ async def test_everything_is_there_again(tmp_path: Path, crash: bool, snapshot: 
     async with running(tmp_path) as (_, store):
         assert everything(store) == before
         assert any(each.has_expired(name, 0, 1) for each in store.containers.values() for name in each.transients())
-        assert write(store, "scope/stream/0.#epoch.0", b"more") == before["scope/stream/0.#epoch.0"][0].length + 4
+        assert write(store, "scope/stream/0.#epoch.0", b"more") == before["scope/stream/0.#epoch.0"][0][1] + 4
 
 
 @pytest.mark.parametrize("journals", [1, 3])
@@ -198,7 +199,7 @@ async def test_memory_is_bounded_while_there_is_three_times_as_much(tmp_path: Pa
                     await durability.committer.settled()
                     await asyncio.sleep(0.001)
             await durability.committer.settled()
-            held = sum(store.segment(name).allocated_bytes for name in names)
+            held = sum(allocated_bytes(store.segment(name)) for name in names)
             highest = max(highest, held + durability.pool.idle_bytes + durability.cache.held_bytes)
         for name in names:
             for at in range(count):

@@ -216,7 +216,7 @@ async def test_a_snapshot_that_fails_anywhere_loses_nothing(tmp_path: Path, left
     async with running(tmp_path) as (_, again):
         found = everything(again, with_index=False)
         assert found[NAME][2].startswith(before[NAME][2])
-        assert found[NAME][0].length - before[NAME][0].length in (0, 4)
+        assert found[NAME][0][1] - before[NAME][0][1] in (0, 4)
 
 
 async def test_clients_of_a_store_that_failed_are_cut_off(grpc_runs: None, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
 """Tests of `server/store`. Modules whose tests have another name:
 
-results, state: test_store, test_container
+state: test_store, test_container
 """

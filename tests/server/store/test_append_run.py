@@ -3,11 +3,10 @@
 from itertools import accumulate
 from uuid import UUID
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.store import AppendItem, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
+from segstore.server.store import AppendItem, Container, Operation
 from tests.server.store.journal import Journal
 
 NAME = "scope/stream/0.#epoch.0"
@@ -50,43 +49,3 @@ def test_a_run_is_its_appends_one_by_one(steps: list[tuple[int, int, bytes]], jo
         for operation in journal:
             again.apply(operation)
         assert state(again) == state(together)
-
-
-@given(appends, st.booleans())
-def test_a_run_is_one_entry_of_a_journal_of_appends(steps: list[tuple[int, int, bytes]], watched: bool) -> None:
-    run = run_of(steps)
-    journal: list[Operation] = []
-    written = container(journal)
-    before = len(journal)
-    if watched:  # readers are woken by one append after the other
-        written.wait(NAME, 1 << 20, "reader")
-    written.append(NAME, WRITER.bytes, run, -(1 << 63), 5)
-    assert len(journal) - before == (len(steps) if watched else 1)
-    again = Container()
-    for operation in journal:
-        again.apply(operation)
-    written.waiters.cancel("reader")
-    assert state(again)[:-1] == state(written)[:-1]
-
-
-def test_a_run_wakes_the_readers_that_wait_for_it() -> None:
-    store = container()
-    store.wait(NAME, 3, "reader")
-    store.append(NAME, WRITER.bytes, run_of([(1, 1, b"ab"), (1, 1, b"cd")]), -(1 << 63), 2)
-    assert [woken.token for woken in store.waiters.take_woken()] == ["reader"]
-
-
-def test_a_refused_run_writes_nothing() -> None:
-    store = container()
-    run = run_of([(1, 1, b"ab"), (1, 1, b"cd")])
-    before = state(store)
-    with pytest.raises(BadAttribute):
-        store.append(NAME, WRITER.bytes, run, 3, 2)
-    with pytest.raises(NoSuchSegment):
-        store.append("other", WRITER.bytes, run, -(1 << 63), 2)
-    assert state(store) == before
-    store.seal_segment(NAME, now_ms=2)
-    sealed = state(store)
-    with pytest.raises(SegmentSealed):
-        store.append(NAME, WRITER.bytes, run, -(1 << 63), 3)
-    assert state(store) == sealed

@@ -1,14 +1,7 @@
 """What the store's errors say, and the facts that replies are made of."""
 
-from segstore.server.store.errors import DataDamaged, StoreFull, Unmapped, Unsupported
+from segstore.server.store.errors import DataDamaged, Unmapped
 from tests.looped import looped
-
-
-def test_an_error_about_no_segment_names_none() -> None:
-    full = StoreFull(used=90, limit=100)
-    assert (full.segment, full.used, full.limit) == ("", 90, 100)
-    assert "90 of 100 bytes" in full.message
-    assert Unsupported("the text").operation == Unsupported("the text").segment == ""
 
 
 @looped(("offset", "where"), [(-1, "f is damaged: cut"), (0, "f is damaged at byte 0: cut")])

@@ -36,6 +36,7 @@ from segstore.server.store.attributes import UpdateType
 from segstore.server.store.errors import Unmapped
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES
 from tests.server.store.journal import Journal
+from tests.server.store.test_chunks import allocated_bytes
 from tests.server.support import append_to
 
 CONTAINERS = 3
@@ -352,7 +353,7 @@ def recounted(container: Container) -> int:
     """The memory of a container, computed from its content."""
     total = sum(map(name_bytes, container.retired_names))
     for name, segment in container.segments.items():
-        total += SEGMENT_BYTES + name_bytes(name) + segment.allocated_bytes
+        total += SEGMENT_BYTES + name_bytes(name) + allocated_bytes(segment)
         total += ATTRIBUTE_BYTES * len(segment.attributes)
         if segment.table is not None:
             total += sum(TABLE_KEY_BYTES + 2 * len(key) for key, _ in segment.table.positions())

@@ -53,17 +53,13 @@ def test_the_gate_is_open_for_plain_segments_alone() -> None:
     assert (sealed.sealed, sealed.gate) == (True, AppendCheck.SEALED)
 
 
-def test_a_segment_that_is_discarded_holds_nothing_and_is_no_plain_one() -> None:
+def test_a_segment_that_is_discarded_holds_nothing() -> None:
     s = segment(Kind.TABLE)
     s.set_attribute(A, 5)
     s.write(b"data")
     s.index = segment()
-    assert not s.is_discarded
     s.discard()
-    assert s.is_discarded
     assert (s.attributes, s.table, s.index, s.charged) == ({}, None, None, 0)
-    s.watch(None)
-    assert s.is_discarded
 
 
 def test_only_an_indexed_segment_is_ever_due() -> None:

@@ -23,7 +23,6 @@ from segstore.server.store import (
 )
 from segstore.server.store.errors import IndexTruncated, Unmapped
 from segstore.server.store.index import unpack_entry
-from segstore.server.store.waiting import Woken
 from segstore.wire.names import container_of
 from tests.server.support import append_to
 
@@ -82,7 +81,7 @@ def test_a_released_container_can_be_owned_again_with_its_segments(store: Segmen
     write(store, S, b"data")
     store.container_for(S).wait(S, 4, "reader")
     container = store.release(0)
-    assert store.waiters.take_woken() == [Woken("reader", WakeReason.NOT_OWNED)]
+    assert store.waiters.take_woken() == [("reader", WakeReason.NOT_OWNED)]
     with pytest.raises(NotOwner):
         store.segment_info(S)
     store.own(0, container)
@@ -183,7 +182,7 @@ def test_readers_at_the_tail_of_an_index_are_woken_by_the_sweep(store: SegmentSt
     store.container_for(INDEX).wait(INDEX, 0, "reader")
     assert store.settle_index(109) == 0
     assert store.settle_index(110) == 1
-    assert store.waiters.take_woken() == [Woken("reader", WakeReason.DATA)]
+    assert store.waiters.take_woken() == [("reader", WakeReason.DATA)]
 
 
 def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:
@@ -345,7 +344,11 @@ def test_a_batch_continues_after_a_source_that_is_refused(store: SegmentStore) -
 
 def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -> None:
     write(store, S, b"x" * 1000)
-    assert [chunk.length for chunk in store.list_chunks(S)] == [1000]
+    assert store.list_chunks(S) == [(0, 1000)]
+    store.truncate_segment(S, 4)
+    assert store.list_chunks(S) == [(4, 996)]
+    store.truncate_segment(S, 1000)
+    assert store.list_chunks(S) == []
     assert store.flush(0) is store.containers[0]
     with pytest.raises(Unmapped):
         store.flush(77)

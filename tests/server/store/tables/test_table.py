@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -68,11 +69,17 @@ class Driver:
         ((_, version, value),) = self.table.get([key])
         return None if version == ABSENT else value
 
+    def keys(self, *page: Any) -> tuple[list[tuple[bytes, int]], bytes]:
+        """A page of keys with their versions, and the token of the next one."""
+        entries, token = self.table.iterate(*page, with_values=False)
+        assert not any(value for _, _, value in entries)
+        return [(key, version) for key, version, _ in entries], token
+
     def all_pages(self, count: int) -> list[tuple[bytes, int, bytes]]:
         items: list[tuple[bytes, int, bytes]] = []
         token = b""
         while True:
-            page, token = self.table.iterate_entries(count, token)
+            page, token = self.table.iterate(count, token)
             if not page:
                 assert token == b""
                 return items
@@ -130,28 +137,28 @@ def test_sizes_are_bounded_after_conditions_and_before_the_seal_and_the_offset()
 
 def test_hash_tables_are_walked_in_the_recorded_order_with_the_recorded_tokens() -> None:
     driver = Driver()
-    assert driver.table.iterate_keys(10) == ([], b"")
+    assert driver.keys(10) == ([], b"")
     ten_keys(driver)
     order = [number for number in HASH_ORDER if number != 3]
-    page, token = driver.table.iterate_keys(3)
+    page, token = driver.keys(3)
     assert page == [(b"key%d" % number, 27 * number) for number in order[:3]]
     assert token.hex() == "0000010000000010a4b3504c2769fce9547f6dda310dd8b0"
-    entries, token = driver.table.iterate_entries(100, token)
+    entries, token = driver.table.iterate(100, token)
     assert entries == [(b"key%d" % number, 27 * number, b"value%d" % number) for number in order[3:]]
     assert token.hex() == "00000100000000105bda7a9c0fb9e5102411342f9bedf63f"
-    assert driver.table.iterate_keys(100, token) == ([], b"")
-    assert driver.table.iterate_keys(0) == ([], b"")
-    assert driver.table.iterate_entries(-1) == ([], b"")
+    assert driver.keys(100, token) == ([], b"")
+    assert driver.keys(0) == ([], b"")
+    assert driver.table.iterate(-1) == ([], b"")
     assert len(driver.all_pages(2**31 - 1)) == 9
 
 
 def test_an_iteration_continues_past_a_key_that_was_removed_or_added_meanwhile() -> None:
     driver = Driver()
     ten_keys(driver)
-    _, token = driver.table.iterate_keys(2)
+    _, token = driver.keys(2)
     driver.remove(b"key6", b"key4")
     driver.put((b"key3", b"again"))
-    page, _ = driver.table.iterate_keys(100, token)
+    page, _ = driver.keys(100, token)
     assert [key for key, _ in page] == [b"key%d" % number for number in (0, 2, 9, 3, 5, 7, 8)]
 
 
@@ -159,20 +166,20 @@ def test_a_token_of_an_impossible_hash_is_an_illegal_argument_and_the_last_one_i
     driver = Driver()
     driver.put((b"a", b"1"))
     with pytest.raises(IllegalArgument, match="keyHash"):
-        driver.table.iterate_keys(10, bytes.fromhex("0000010000000010" + "80" + "00" * 15))
+        driver.keys(10, bytes.fromhex("0000010000000010" + "80" + "00" * 15))
     with pytest.raises(Unmapped):
-        driver.table.iterate_entries(0, b"bad token")
+        driver.table.iterate(0, b"bad token")
     last = bytes.fromhex("0000010000000010" + "7ffffffffffffffe" + "7fffffffffffffff")
-    assert driver.table.iterate_keys(10, last) == ([], b"")
+    assert driver.keys(10, last) == ([], b"")
     longer = bytes.fromhex("0000020000000012" + "8000000000000001" + "00" * 10 + "0500000001ff" + "aa")
-    assert driver.table.iterate_keys(10, longer)[0] == [(b"a", 0)]
+    assert driver.keys(10, longer)[0] == [(b"a", 0)]
 
 
 def test_a_page_ends_when_it_reaches_two_mebibytes() -> None:
     driver = Driver()
     for number in range(5):
         driver.put((b"key%d" % number, bytes(900_000)))
-    assert [len(driver.table.iterate_entries(100)[0]), len(driver.table.iterate_keys(100)[0])] == [3, 5]
+    assert [len(driver.table.iterate(100)[0]), len(driver.keys(100)[0])] == [3, 5]
     assert len(driver.all_pages(100)) == 5
 
 
@@ -180,7 +187,7 @@ def test_a_range_on_a_hash_table_is_refused_before_its_token_is_read() -> None:
     driver = Driver()
     for bounds in ((b"a", b"b"), (b"a", b""), (b"", b"b")):
         with pytest.raises(IllegalArgument, match=r"^Range Iterators not supported for HashTableSegments\.$"):
-            driver.table.iterate_entries(10, b"bad", *bounds)
+            driver.table.iterate(10, b"bad", *bounds)
 
 
 def test_a_delta_follows_the_log() -> None:
@@ -223,9 +230,8 @@ def test_a_table_is_deleted_if_empty_only_when_it_is() -> None:
     driver.remove(b"a")
     driver.table.check_delete(True)
     Driver(4).table.check_delete(False)
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(Unsupported):
         Driver(4).table.check_delete(True)
-    assert refused.value.operation == "deleteTableSegment"
 
 
 @looped(("key_length", "kept"), [(-5, 0), (0, 0), (1, 1), (256, 256)])
@@ -259,30 +265,29 @@ def test_a_fixed_key_table_is_walked_in_the_order_of_its_keys() -> None:
     driver = Driver(2)
     for key in (b"\xff\xff", b"bb", b"aa", b"\x00\x00", b"cc"):
         driver.put((key, b""))
-    keys = [key for key, _ in driver.table.iterate_keys(100)[0]]
+    keys = [key for key, _ in driver.keys(100)[0]]
     assert keys == [b"\x00\x00", b"aa", b"bb", b"cc", b"\xff\xff"]
-    page, token = driver.table.iterate_keys(100, b"", b"ab", b"cc")
+    page, token = driver.keys(100, b"", b"ab", b"cc")
     assert [key for key, _ in page] == [b"bb", b"cc"]
     assert token == bytes.fromhex("00000100" + "00000003" + "02") + b"cc"
-    assert driver.table.iterate_keys(100, b"", b"cd", b"ce") == ([], b"")
+    assert driver.keys(100, b"", b"cd", b"ce") == ([], b"")
     with pytest.raises(IllegalArgument, match=r"^firstKey must be smaller than or equal to lastKey\.$"):
-        driver.table.iterate_keys(100, b"", b"cc", b"bb")
+        driver.keys(100, b"", b"cc", b"bb")
     with pytest.raises(IllegalArgument, match=r"^ContinuationToken not supported for FixedKeyLengthTableSegments\.$"):
-        driver.table.iterate_keys(100, token)
-    with pytest.raises(Unsupported) as refused:
+        driver.keys(100, token)
+    with pytest.raises(Unsupported):
         driver.table.delta(-1, 10)
-    assert refused.value.operation == "readTableEntriesDelta"
 
 
 def test_a_fixed_key_page_is_a_leaf_and_a_range_continues_from_it() -> None:
     driver = Driver(4)
     driver.put(*[(number.to_bytes(4, "big"), b"") for number in range(6000)])
-    page, token = driver.table.iterate_keys(1)
+    page, token = driver.keys(1)
     assert 1 < len(page) < 6000
     seen = len(page)
     while page:
         following = (int.from_bytes(page[-1][0], "big") + 1).to_bytes(4, "big")
-        page, token = driver.table.iterate_keys(1, b"", following)
+        page, token = driver.keys(1, b"", following)
         seen += len(page)
     assert (seen, token) == (6000, b"")
 
@@ -306,7 +311,7 @@ def test_events_appended_to_a_table_end_its_deltas_and_nothing_else() -> None:
     driver.append(b"\x00\x00\x00\x00\x00\x00\x00\x01x")
     assert driver.put((b"b", b"2")) == [28]
     assert driver.table.get([b"a", b"b"]) == [(b"a", 0, b"1"), (b"b", 28, b"2")]
-    assert driver.table.iterate_keys(10)[0] == [(b"a", 0), (b"b", 28)]
+    assert driver.keys(10)[0] == [(b"a", 0), (b"b", 28)]
     assert driver.table.delta(28, 10) == ([(b"b", 28, b"2")], False, True, 47)
     for count in (1, 100):
         with pytest.raises(Unmapped):
@@ -318,7 +323,7 @@ def test_an_empty_key_is_a_key_like_others() -> None:
     assert driver.table.get([b""]) == [(b"", ABSENT, b"")]
     assert driver.put((b"", b"x")) == [0]
     assert driver.table.get([b""]) == [(b"", 0, b"x")]
-    assert driver.table.iterate_entries(1)[0] == [(b"", 0, b"x")]
+    assert driver.table.iterate(1)[0] == [(b"", 0, b"x")]
     driver.remove(b"")
     assert driver.table.info().entry_count == 0
 
@@ -378,7 +383,7 @@ def test_a_table_can_be_restored_from_its_bytes_and_positions() -> None:
     anew.data.write(driver.data.read_bytes(0, driver.data.length))
     anew.table.restore(driver.table.positions(), driver.table.live_bytes)
     assert anew.table.info() == driver.table.info()
-    assert anew.table.iterate_entries(10) == driver.table.iterate_entries(10)
+    assert anew.table.iterate(10) == driver.table.iterate(10)
 
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -395,7 +400,7 @@ CHANGES = st.lists(
 
 
 def all_entries(driver: Driver) -> dict[bytes, tuple[int, bytes]]:
-    pages = driver.table.iterate_entries(100)[0] if driver.table.is_fixed_key else driver.all_pages(2)
+    pages = driver.table.iterate(100)[0] if driver.table.is_fixed_key else driver.all_pages(2)
     return {key: (version, value) for key, version, value in pages}
 
 
@@ -458,7 +463,7 @@ def test_a_table_behaves_as_a_dict_with_versions(
             assert all_entries(driver) == model
     assert all_entries(driver) == model
     if key_length:
-        assert [key for key, _ in driver.table.iterate_keys(9)[0]] == sorted(model)
+        assert [key for key, _ in driver.keys(9)[0]] == sorted(model)
         return
     told: dict[bytes, tuple[int, bytes]] = {}
     delta = driver.table.delta(0, 2**31 - 1)
