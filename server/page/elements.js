@@ -50,6 +50,14 @@ function link(text, act) {
   return made;
 }
 
+/** Calls `act` instead of sending a form. */
+function onSubmit(form, act) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    act?.();
+  });
+}
+
 const remark = (text, isProblem = false) => element("p", { className: isProblem ? "problem" : "soft" }, text);
 const section = (title, ...content) => element("section", null, element("h3", null, title), ...content);
 

@@ -63,10 +63,9 @@ async function look() {
   }
 }
 
-byId("token").addEventListener("submit", (event) => {
-  event.preventDefault();
-  sessionStorage.setItem("token", event.target.elements.token.value.trim());
-  event.target.reset();
+onSubmit(byId("token"), () => {
+  sessionStorage.setItem("token", byId("token").elements.token.value.trim());
+  byId("token").reset();
   lookSoon(0);
 });
 document.addEventListener("visibilitychange", () => lookSoon(0));
