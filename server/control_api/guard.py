@@ -9,9 +9,9 @@ If a token is configured, requests must carry it. The live page at `/` needs no 
 sites can lead only to that page.
 
 Invariants: a request is refused before its body is read, except that a body of unknown length is read up to
-`_MOST_BODY_BYTES`, the most that a body may have; the web server drops the rest. A body's content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one. HEAD is served
-wherever GET is: the application sees a GET, and the web server sends no body. A request that
-changes nothing does not outlive its connection.
+`_MOST_BODY_BYTES`, the most that a body may have; the web server drops the rest. A body's content type must be JSON, or
+YAML where that is read, so that forms of other pages cannot send one. HEAD is served wherever GET is: the application
+sees a GET, and the web server sends no body. A request that changes nothing does not outlive its connection.
 """
 
 from __future__ import annotations

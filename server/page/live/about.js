@@ -1,14 +1,9 @@
 // The panel of the server itself.
 
 const facts = element("div");
-const onRestart = [];
 let served = null, counted = null;
 
-/**
- * Requests what the server is, and its counters, which cost it little however much it stores.
- *
- * Panels that it has no capability for are hidden; `onRestart` is called if it restarted.
- */
+/** Requests what the server is, and its counters, which cost it little however much it stores. */
 async function lookAtServer() {
   const before = served;
   served = await ask("GET", "/v1/server");

@@ -55,7 +55,7 @@ function addContentsPanel(
       put(problem, "");
       inside.hidden = false;
     } catch (error) {
-      if (!(error instanceof Refused) || error instanceof Locked) throw error;
+      if (!(error instanceof Refused)) throw error;
       put(problem, plain(error.message));
     }
   }
@@ -79,12 +79,10 @@ function addContentsPanel(
   onRestart.push(() => {
     name = null;
     detail.hidden = true;
-    pager.turn();
   });
 }
 
 const subsection = (title, ...content) => element("div", null, element("h4", null, title), ...content);
 const oneLine = (text) => text.replace(/\s*\n\s*/g, " ");
 
-/** A time span, such as 12 s. */
 const span = (ms) => ms === null ? "" : ms < 10000 ? `${number(ms)} ms` : `${number(Math.round(ms / 1000))} s`;

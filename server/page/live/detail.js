@@ -8,13 +8,12 @@ let opened = null;  // its number
 /** Shows a request. The list of requests stands still meanwhile. */
 async function openRequest(asked) {
   const wanted = opened = Number(asked);
-  put(drawerSaid, "");
-  drawerSaid.classList.remove("problem");
   if (!drawer.open) {
     showInDrawer(`Request ${wanted}`, []);
     drawer.showModal();
     drawerTitle.focus();
   }
+  say("");
   setAddress(wanted, new URLSearchParams(location.search).get("request") === null);
   await lookAtRequest(wanted);
   drawer.scrollTop = 0;
@@ -35,13 +34,11 @@ drawer.addEventListener("click", (event) => {
 /** The numbers of the listed requests, newest first. */
 const listed = () => Array.from(requestsTable.querySelectorAll("tbody tr"), (row) => row.shown.number);
 
-/** Opens the request beside this one in the list. */
 function openNext(by) {
   const numbers = listed(), at = numbers.indexOf(opened);
   if (at >= 0 && at + by in numbers) openRequest(numbers[at + by]);
 }
 
-/** Enables the buttons for the requests beside this one, if there are such. */
 function showNext() {
   const numbers = listed(), at = numbers.indexOf(opened);
   newer.disabled = at < 1;
@@ -50,23 +47,13 @@ function showNext() {
 
 /** Requests a request and shows it, if it is still the one that is open. */
 async function lookAtRequest(wanted) {
-  try {
-    const it = await ask("GET", "/v1/requests/{number}", { parts: { number: wanted } });
-    if (opened === wanted) showRequest(it);
-  } catch (error) {
-    if (!(error instanceof Refused || error instanceof Gone)) throw error;
+  const it = await trying(() => ask("GET", "/v1/requests/{number}", { parts: { number: wanted } }), (error) => {
     if (opened !== wanted) return;
     showInDrawer(`Request ${wanted}`, []);
     say(error.message, true);
-  }
+  });
+  if (it && opened === wanted) showRequest(it);
 }
-
-/** While the drawer shows a request that has no reply, it is requested again with each refresh. */
-async function refreshDrawer() {
-  if (drawer.open && opened !== null && drawer.dataset.waits) await lookAtRequest(opened);
-}
-
-// --- its parts ----------------------------------------------------------------------------------------------------
 
 function showRequest(it) {
   showNext();
@@ -83,7 +70,6 @@ function showRequest(it) {
   if (!drawer.contains(document.activeElement)) drawerTitle.focus();  // what had the focus is gone
 }
 
-/** A link that closes the drawer and filters the list of requests. */
 const filterLink = (text, wanted) => link(text, () => {
   drawer.close();
   filter(wanted);
@@ -146,28 +132,21 @@ function timelineOf(it) {
 }
 
 function neighboursOf(it) {
-  const itself = it.neighbours.find((record) => record.itself), region = grid("Records beside it on its connection");
-  const after = ({ at_ms: at }) => at - (itself?.at_ms ?? at);
-  fill(region, [
-    ["Record", (record) => record.number ?? "", "n"],
-    ["ms", (record) => `${after(record) > 0 ? "+" : ""}${after(record).toFixed(3)}`, "n"],
-    ["What", (record) => `${record.direction === "reply" ? "←" : "→"} ${record.type}`],
-    ["About", (record) => record.about, "w"],
-    ["Bytes", (record) => number(record.size), "n x"],
-  ], it.neighbours, (record) => it.neighbours.indexOf(record), { classOf: (record) => record.itself ? "chosen" : "" });
-  for (const row of region.querySelectorAll("tbody tr")) {
-    const { opens, itself, number: other } = row.shown;
-    if (opens && !itself) row.cells[0].replaceChildren(link(String(other), () => openRequest(other)));
-  }
+  const itself = it.neighbours.find((record) => record.itself);
+  const region = tableOf("Records beside it on its connection",
+    [["Record", "n"], ["ms", "n"], ["What"], ["About", "w"], ["Bytes", "n x"]], it.neighbours.map((record) => {
+      const { number: other, opens, at_ms: at } = record, after = at - (itself?.at_ms ?? at);
+      return [opens && record !== itself ? link(String(other), () => openRequest(other)) : other ?? "",
+        `${after > 0 ? "+" : ""}${after.toFixed(3)}`, `${record.direction === "reply" ? "←" : "→"} ${plain(record.type)}`,
+        shown(record.about), number(record.size)];
+    }));
+  region.querySelectorAll("tbody tr")[it.neighbours.indexOf(itself)]?.classList.add("chosen");
   return region;
 }
-
-// --- bytes --------------------------------------------------------------------------------------------------------
 
 const bytesOf = (text) => Uint8Array.from(text.match(/../g) ?? [], (byte) => parseInt(byte, 16));
 const TEXT_BYTES = 4096;  // of a text, what the API gives
 
-/** A payload, in its form first. */
 function payloadIn(it) {
   const raw = bytesOf(it.form === "hex" ? it.text : it.hex), isText = it.form === "text";
   const cut = (size) => size < it.size ? `, the first ${number(size)} of which are shown` : "";
@@ -179,23 +158,18 @@ function payloadIn(it) {
   return payloadOf(`${what} of the ${it.part}, ${many(it.size, "byte")}`, it.form === "hex" ? forms.reverse() : forms);
 }
 
-/** The fields of a frame with their bytes. */
 function frameSection(it) {
-  const bytes = hex(bytesOf(it.hex)), isCut = (field) => field.offset + field.length > bytes.length;
-  const rows = it.fields.map((field) => {
-    const part = bytes.slice(field.offset, field.offset + Math.min(field.length, 16)).join(" ");
-    const more = field.length > 16 || (isCut(field) && part) ? " …" : "";
+  const bytes = bytesOf(it.hex), rows = it.fields.map((field) => {
     const value = field.kind === "data" ? many(field.length, "byte") : shown(field.value);
-    const said = [value, field.note && `(${plain(field.note)})`].filter(Boolean).join(" ");
-    return [field.offset, part + more, plain(field.name), said];
+    const text = [value, field.note && `(${plain(field.note)})`].filter(Boolean).join(" ");
+    const part = bytes.subarray(field.offset, field.offset + field.length);
+    return [field.offset, field.length, part, plain(field.name), text];
   });
   const missing = it.left_out && `${many(it.left_out, "more field")} not shown.`;
   const notes = [it.error && plain(it.error), missing].filter(Boolean).join(" ");
   return section(`${plain(it.type)}, ${it.part}, ${many(it.size, "byte")}`,
     notes && remark(notes, Boolean(it.error)), bytesTable(`Fields of ${plain(it.type)}`, rows));
 }
-
-// --- doing --------------------------------------------------------------------------------------------------------
 
 /** Copies lines; where the browser does not allow that, they are selected for the user to copy. */
 function copyLines(lines, area) {
@@ -211,7 +185,7 @@ function copyLines(lines, area) {
 async function sendAgain(it, trigger, area) {
   trigger.disabled = true;
   say("Sending …");
-  try {
+  await trying(async () => {
     const before = served;
     await lookAtServer();
     if (before && before.started_ms !== served.started_ms) return;
@@ -221,10 +195,6 @@ async function sendAgain(it, trigger, area) {
       filterLink(`Its records on connection ${sent.connection}`, `connection = ${sent.connection}`));
     const replies = sent.replies.filter((each) => !["HELLO", "KEEP_ALIVE"].includes(each.type));
     area.replaceChildren(...[its, ...replies.map(frameSection)].filter(Boolean));
-  } catch (error) {
-    if (!(error instanceof Refused || error instanceof Gone)) throw error;
-    say(error.message, true);
-  } finally {
-    trigger.disabled = false;
-  }
+  });
+  trigger.disabled = false;
 }

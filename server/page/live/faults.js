@@ -1,53 +1,42 @@
 // The panel of fault rules, with a form for all fields of a rule.
 
-/** The form of a rule. It is filled when it is opened, from the schemas. */
-class RuleForm extends Editor {
-  constructor(opener) {
-    const conditions = element("div"), list = element("ol", { className: "actions" });
-    super(element("div", null, conditions, element("h4", null, "Actions: one each time the rule fires, in this order"),
-      list, element("div", { className: "buttons" }, button("Another action", () => this.addAction()))), opener);
-    Object.assign(this, { conditions, list, actions: [] });
-  }
-
-  /** Opens the form. rule: its values. replaced: the name of the rule that it replaces; null for a new one. */
-  edit(all, rule, replaced) {
-    const models = modelsIn(all, all.Rule.properties.do, (model) => Object.keys(model.properties)[0]);
-    const [ok, ...others] = models, fields = new Fields(all.Rule, { without: ["do"], values: rule });
-    Object.assign(this, { replaced, fields, models: [...others, ok], actions: [] });
-    this.conditions.replaceChildren(this.fields.root);
-    this.list.replaceChildren();
-    for (const action of rule.do ?? [{}]) this.addAction(action);
-    this.open(replaced === null ? "New rule" : `Rule ${replaced}`, replaced === null ? "Add rule" : "Replace rule");
-  }
-
-  parts() {
-    return [...this.fields.fields, ...this.actions.flatMap((action, index) => action.parts(`do[${index}]`))];
-  }
-
-  addAction(values = {}) {
-    const choice = new Choice(this.models, "do"), known = this.models.find(([key]) => key in values);
-    if (known) choice.choose(known[0], values);
-    const item = element("li", null, choice.root, button("Remove", () => {
-      this.actions.splice(this.actions.indexOf(choice), 1);
-      item.remove();
-      this.submit.focus();
-    }));
-    this.actions.push(choice);
-    this.list.append(item);
-  }
-
-  async send() {
-    const actions = this.actions.map((action) => action.chosen.get());
-    const body = { ...this.fields.get(), do: actions.length === 1 ? actions[0] : actions };
-    const answer = this.replaced === null ? await ask("POST", "/v1/faults", { body })
-      : await ask("PUT", "/v1/faults/{name}", { parts: { name: this.replaced }, body });
-    return `${answer.name} was ${this.replaced === null ? "added" : "replaced"}.`;
-  }
-}
-
 const newRule = button("New rule", () => openRule());
-const ruleForm = new RuleForm(newRule);
-const openRule = (rule = {}, replaced = null) => opening((all) => ruleForm.edit(all, rule, replaced));
+const ruleForm = new Editor(newRule, {
+  parts: () => [...ruleForm.fields.fields,
+    ...ruleForm.actions.flatMap((action, index) => action.parts(`do[${index}]`))],
+  async send() {
+    const { actions, fields, replaced } = ruleForm, chosen = actions.map((action) => action.chosen.get());
+    const body = { ...fields.get(), do: chosen.length === 1 ? chosen[0] : chosen };
+    const { name } = replaced === null ? await ask("POST", "/v1/faults", { body })
+      : await ask("PUT", "/v1/faults/{name}", { parts: { name: replaced }, body });
+    return `${name} was ${replaced === null ? "added" : "replaced"}.`;
+  },
+});
+const actionsList = element("ol", { className: "actions" });
+
+/** Opens the form of a rule. rule: its values. replaced: the name of the rule that it replaces; null for a new one. */
+const openRule = (rule = {}, replaced = null) => opening((all) => {
+  const [ok, ...others] = modelsIn(all, all.Rule.properties.do, (model) => Object.keys(model.properties)[0]);
+  const fields = new Fields(all.Rule, { without: ["do"], values: rule });
+  Object.assign(ruleForm, { replaced, fields, models: [...others, ok], actions: [] });
+  actionsList.replaceChildren();
+  for (const action of rule.do ?? [{}]) addAction(action);
+  ruleForm.open(replaced === null ? "New rule" : `Rule ${replaced}`, replaced === null ? "Add rule" : "Replace rule",
+    fields.root, element("h4", null, "Actions: one each time the rule fires, in this order"), actionsList,
+    element("div", { className: "buttons" }, button("Another action", () => addAction())));
+});
+
+function addAction(values = {}) {
+  const { actions, models } = ruleForm, choice = new Choice("do", models), known = models.find(([key]) => key in values);
+  if (known) choice.choose(known[0], values);
+  const item = element("li", null, choice.root, button("Remove", () => {
+    actions.splice(actions.indexOf(choice), 1);
+    item.remove();
+    ruleForm.submit.focus();
+  }));
+  actions.push(choice);
+  actionsList.append(item);
+}
 
 addTable({
   id: "faults",
@@ -99,7 +88,7 @@ function settingsText(settings) {
 
 function edit({ name, rule }) {
   const isStack = rule.do.length > 1 && rule.times === rule.do.length;  // then `times` follows from the actions
-  return openRule(isStack ? { ...rule, times: null } : rule, name);
+  openRule(isStack ? { ...rule, times: null } : rule, name);
 }
 
 function turn(each) {

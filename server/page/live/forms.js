@@ -26,22 +26,6 @@ function modelsIn(all, schema, nameOf) {
   return union(schema).map(({ $ref }) => all[$ref.split("/").at(-1)]).map((model) => [nameOf(model), model]);
 }
 
-let partsMade = 0;
-
-/** An input of a form, with its label and the place of its error. */
-class Part {
-  constructor(label, input, className = "") {
-    Object.assign(this, { input, problem: element("p", { className: "problem", id: `problem-${++partsMade}` }) });
-    input.setAttribute("aria-describedby", this.problem.id);
-    this.root = element("div", { className: `field ${className}` }, element("label", null, label, input), this.problem);
-  }
-
-  complain(text) {
-    put(this.problem, plain(text));
-    mark(this.input, text);
-  }
-}
-
 function readJson(text) {
   try {
     return JSON.parse(text);
@@ -50,26 +34,33 @@ function readJson(text) {
   }
 }
 
-/** One field of a model. */
-class Field extends Part {
-  constructor(name, schema, isRequired) {
+let fieldsMade = 0;
+
+/** One field of a model, with its label and the place of its error. */
+class Field {
+  constructor(name, schema, isRequired = false) {
     const ways = schema.anyOf ?? [schema];  // a list is the most general one
     const used = ways.find((way) => way.type === "array") ?? ways.find((way) => way.type !== "null");
-    const kind = used.enum ? "choice" : used.type, suggestions = SUGGESTIONS[name];
+    const kind = used.enum ? "choice" : used.type, suggestions = SUGGESTIONS[name] ?? [], id = `field-${++fieldsMade}`;
     const input = element({ choice: "select", object: "textarea" }[kind] ?? "input", { name, autocomplete: "off" });
-    super(spaced(name), input, name === "match" ? "wide" : "");
-    Object.assign(this, { kind, isNumber: kind === "integer" || kind === "number", isRequired });
-    this.usual = schema.default ?? (isRequired ? BEGINS[name] : undefined) ?? "";
     const choices = kind === "choice" ? [...ways.length > 1 ? [""] : [], ...used.enum] : [];
-    input.append(...choices.map((value) => element("option", { value }, value || "—")));
+    input.append(...choices.map((value) => element("option", { value }, spaced(value) || "—")));
+    Object.assign(this, { input, kind, isNumber: kind === "integer" || kind === "number", isRequired });
     if (kind === "boolean") input.type = "checkbox";
     if (this.isNumber) Object.assign(input, { type: "number", step: "any" });
-    if (suggestions) {
-      const id = `${this.problem.id}-list`, values = suggestions.map((value) => element("option", { value }));
-      input.setAttribute("list", id);
-      this.root.append(element("datalist", { id }, ...values));
-    }
+    if (suggestions.length) input.setAttribute("list", `${id}-list`);
+    input.setAttribute("aria-describedby", id);
+    this.problem = element("p", { className: "problem", id });
+    this.root = element("div", { className: name === "match" ? "field wide" : "field" },
+      element("label", null, spaced(name), input), this.problem,
+      element("datalist", { id: `${id}-list` }, ...suggestions.map((value) => element("option", { value }))));
+    this.usual = schema.default ?? (isRequired ? BEGINS[name] : choices[0]) ?? "";
     this.set(undefined);
+  }
+
+  complain(text) {
+    put(this.problem, plain(text));
+    this.input.ariaInvalid = text ? "true" : null;
   }
 
   set(value) {
@@ -93,7 +84,8 @@ class Field extends Part {
 /** The fields of a model, without those named, and its description. */
 class Fields {
   constructor(schema, { without = [], values = {} } = {}) {
-    const properties = Object.entries(schema.properties).filter(([name]) => !without.includes(name));
+    const properties = Object.entries(schema.properties).filter(([name]) => !without.includes(name))
+      .sort(([one], [other]) => (other === "match") - (one === "match"));  // a filter comes first
     const isConstant = ([, property]) => "const" in property;
     this.constants = Object.fromEntries(properties.filter(isConstant).map(([name, property]) => [name, property.const]));
     this.fields = new Map(properties.filter((property) => !isConstant(property)).map(([name, property]) =>
@@ -110,52 +102,50 @@ class Fields {
 }
 
 /** One of several models, [name, schema], chosen by its name: a select, and the fields of the model that is selected. */
-class Choice extends Part {
-  constructor(models, label) {
-    const options = models.map(([value]) => element("option", { value }, spaced(value)));
-    super(label, element("select", { name: label }, ...options));
+class Choice {
+  constructor(name, models) {
     this.models = models;
+    this.select = new Field(name, { enum: models.map(([model]) => model) });
     this.area = element("div", { className: "area" });
-    this.root = element("div", { className: "choice" }, this.root, this.area);
-    this.input.addEventListener("change", () => this.choose(this.input.value));
+    this.root = element("div", { className: "choice" }, this.select.root, this.area);
+    this.select.input.addEventListener("change", () => this.choose(this.select.input.value));
     this.choose(models[0][0]);
   }
 
   choose(name, values) {
-    this.input.value = name;
+    this.select.set(name);
     this.chosen = new Fields(this.models.find(([model]) => model === name)[1], { values });
     this.area.replaceChildren(this.chosen.root);
-    this.complain("");
   }
 
   /** Its fields after their paths; errors of the whole are shown at the first one. */
   parts(path = "") {
     const fields = Array.from(this.chosen.fields, ([name, field]) => [path ? `${path}.${name}` : name, field]);
-    return [[path, fields[0]?.[1] ?? this], ...fields];
+    return [[path, fields[0]?.[1] ?? this.select], ...fields];
   }
 }
 
 /**
- * A form in a panel. Its owner sets `parts()`, its inputs after their paths, such as `do[0].fields`, and `send()`, which
- * returns what was done, as text.
+ * A form in a panel. parts: returns its inputs after their paths, such as `do[0].fields`. send: sends them, and returns
+ * what was done, as text. opener: gets the focus when the form is closed.
  */
 class Editor {
-  constructor(area, opener) {
-    this.opener = opener;
-    this.heading = element("h3");
+  constructor(opener, { parts, send }) {
+    Object.assign(this, { opener, parts, send, heading: element("h3"), area: element("div") });
     this.rest = element("p", { className: "problem", role: "alert" });
     this.submit = element("button", { className: "main" });
-    this.root = element("form", { className: "editor", hidden: true, noValidate: true }, this.heading, area, this.rest,
-      element("div", { className: "buttons" }, this.submit, button("Cancel", () => this.close())));
+    this.root = element("form", { className: "editor", hidden: true, noValidate: true }, this.heading, this.area,
+      this.rest, element("div", { className: "buttons" }, this.submit, button("Cancel", () => this.close())));
     onSubmit(this.root, () => this.try());
     this.root.addEventListener("keydown", (event) => {
       if (event.key === "Escape") this.close();
     });
   }
 
-  /** Shows the form. title: its heading. label: of its button. */
-  open(title, label) {
+  /** Shows the form. label: of its button. content: its inputs. */
+  open(title, label, ...content) {
     this.returnTo = document.activeElement;
+    this.area.replaceChildren(...content);
     put(this.heading, plain(title));
     put(this.submit, label);
     this.complain([]);
@@ -172,14 +162,11 @@ class Editor {
 
   async try() {
     this.complain([]);
-    try {
-      say(await this.send());
-    } catch (error) {
-      if (!(error instanceof Refused || error instanceof Gone)) throw error;
-      this.complain(error.errors ?? [{ where: "", message: error.message }]);
-      return;
-    }
+    const done = await trying(() => this.send(),
+      (error) => this.complain(error.errors ?? [{ where: "", message: error.message }]));
+    if (done === undefined) return;
     this.close();
+    say(done);
     lookSoon(0);
   }
 
@@ -199,12 +186,4 @@ class Editor {
   }
 }
 
-/** Opens a form; failures to load it are shown above all panels. */
-async function opening(open) {
-  try {
-    await open(await schemas());
-  } catch (error) {
-    if (!(error instanceof Refused || error instanceof Gone)) throw error;
-    say(error.message, true);
-  }
-}
+const opening = (open) => trying(async () => open(await schemas()));

@@ -7,7 +7,7 @@ const clock = (ms) => {
 };
 const LISTED = 50;  // rows of a page
 const main = byId("main");
-const panels = new Map();
+const panels = new Map(), onRestart = [];
 
 /**
  * Adds a panel at the end of the page, and its link in the navigation.
@@ -37,8 +37,13 @@ function addPanel({ id, title, tools = null, body = [], look, needs = null, open
   const panel = {
     root, item, needs,
     async look() {
-      await look();
-      if (notes.classList.contains("problem")) panel.note("");
+      try {
+        await look();
+        if (notes.classList.contains("problem")) panel.note("");
+      } catch (error) {
+        if (!(error instanceof Refused)) throw error;
+        panel.note(error.message, true);
+      }
       if (isAutomatic && !root.contains(document.activeElement)) {
         root.open = isUnfolded = root.querySelector("tbody tr") !== null;
       }
@@ -82,6 +87,7 @@ function knowCapabilities(listed) {
 class Pager {
   constructor() {
     this.pages = [""];  // where each page up to the current one begins
+    onRestart.push(() => this.turn());
     this.previous = button("Previous", () => this.turn(this.pages.slice(0, -1)));
     this.next = button("Next", () => this.turn([...this.pages, this.following]));
     this.root = element("div", { className: "buttons" }, this.previous, this.next);
@@ -116,10 +122,6 @@ function refill(place, known, make) {
 
 const showFacts = (place, rows) => refill(place, rows, () => [pairs(rows)]);
 
-const active = () => Array.from(panels.values()).filter((panel) => panel.isActive());
-
-// --- doing --------------------------------------------------------------------------------------------------------
-
 const SAID_MS = 15000;
 
 /** Shows above all panels, or in the drawer if it is open, what was done, for a while, or what failed. */
@@ -132,12 +134,9 @@ function say(text, isProblem = false) {
 
 /** Changes something at the server, shows how that went, and looks again. Returns whether it was done. */
 async function act(doing, done) {
-  try {
-    say(done(await doing()));
-  } catch (error) {
-    say(error.message, true);
-    return false;
-  }
+  const answer = await trying(doing);
+  if (answer === undefined) return false;
+  say(done(answer));
   lookSoon(0);
   return true;
 }

@@ -61,6 +61,6 @@ function download(name, fetching) {
   return act(async () => {
     const saving = element("a", { href: URL.createObjectURL(await fetching({ form })), download: file });
     saving.click();
-    setTimeout(() => URL.revokeObjectURL(saving.href), SAVING_MS); // some browsers read it only then
+    return setTimeout(() => URL.revokeObjectURL(saving.href), SAVING_MS); // some browsers read it only then
   }, () => `${file} was downloaded.`);
 }

@@ -57,7 +57,6 @@ onRestart.push(() => {
   requestsTable.querySelector("tbody")?.replaceChildren();
 });
 
-/** Whether the list keeps the requests that it shows. */
 const isStill = () => paused.checked || (drawer.open && listed().length > 0);
 
 /** The filter for a name: a regular expression if it has line breaks, which an input field drops. */
@@ -70,9 +69,6 @@ function nameFilter(field, name) {
 /** The filter for what a call names: a stream as scope/stream, or a scope. */
 const streamFilter = (name) => nameFilter(name.includes("/") ? "stream" : "scope", name);
 
-// --- the address --------------------------------------------------------------------------------------------------
-
-/** Puts the filter, and the request that is open, into the address. */
 function setAddress(opened, isNew) {
   const query = new URLSearchParams();
   if (match && match.length <= LONGEST_ADDRESS) query.set("match", match);
@@ -83,7 +79,6 @@ function setAddress(opened, isNew) {
   else history.replaceState(null, "", address);
 }
 
-/** Shows what the address names. */
 function followAddress() {
   const query = new URLSearchParams(location.search), opened = query.get("request");
   match = query.get("match") ?? "";
@@ -94,7 +89,6 @@ function followAddress() {
 }
 addEventListener("popstate", followAddress);
 
-/** Shows the requests that match a filter. */
 function filter(text) {
   match = text.trim();
   filterInput.value = text;
@@ -107,11 +101,8 @@ onSubmit(filterForm, () => {
   filter(filterInput.value);
 });
 
-// --- keys ---------------------------------------------------------------------------------------------------------
-
 const openers = () => Array.from(requestsTable.querySelectorAll("tbody .link"));
 
-/** Moves the focus by some rows. */
 function step(by) {
   const rows = openers(), at = rows.indexOf(document.activeElement);
   rows[at < 0 ? 0 : Math.max(0, Math.min(rows.length - 1, at + by))]?.focus();

@@ -6,7 +6,6 @@ const segmentPager = new Pager();
 const namePart = element("input", { className: "long", name: "contains", autocomplete: "off", spellcheck: false });
 const withIndexes = element("input", { type: "checkbox", name: "indexes" });
 let shownPage = null, shownSegments = [];
-onRestart.push(() => segmentPager.turn());
 
 const segmentsForm = element("form", { role: "search", ariaLabel: "Segments" },
   element("label", { className: "grow" }, "Name contains", namePart),

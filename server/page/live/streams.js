@@ -43,8 +43,8 @@ addContentsPanel({
   factsOf: (it) => [
     ["Created", new Date(it.created_ms).toLocaleString("en-GB")],
     ["State", it.sealed ? "sealed" : it.scaling_now ? "being scaled" : "open"],
-    ["Scaling", scalingText(it.scaling)],
-    ["Retention", retentionText(it.retention)],
+    ["Scaling", settingsText(it.scaling)],
+    ["Retention", it.retention === null ? "unlimited" : settingsText(it.retention)],
     it.tags.length > 0 && ["Tags", plain(it.tags.join(", "))],
     it.subscribers.length > 0 && ["Subscribers", plain(it.subscribers.join(", "))],
     it.head !== null && ["Begins at", short(it.head)],
@@ -66,21 +66,6 @@ addContentsPanel({
     showTransactions(transactions);
   },
 });
-
-function scalingText(scaling) {
-  if (scaling.kind === "fixed") return `fixed, ${many(scaling.min_segments, "segment")}`;
-  const unit = { kbytes_per_s: "kB/s", events_per_s: "events/s" }[scaling.kind];
-  const rate = `${number(scaling.target_rate)} ${unit} for each segment`;
-  return `${rate}, into ${scaling.factor}, at least ${scaling.min_segments}`;
-}
-
-function retentionText(retention) {
-  if (retention === null) return "unlimited";
-  const most = retention.maximum ? `, at most ${number(retention.maximum)}` : "";
-  return `${number(retention.limit)} ${retention.kind === "time" ? "ms" : "bytes"}${most}`;
-}
-
-// --- segments -----------------------------------------------------------------------------------------------------
 
 function showSegments(segments, first, epoch, isCut) {
   put(segmentsNote, segments.length === 0 ? "There are none."
@@ -123,8 +108,6 @@ function picture(segments, first, epoch) {
   root.style.width = `${epochs * 90}px`;
   return root;
 }
-
-// --- events and transactions --------------------------------------------------------------------------------------
 
 function showTail(tail) {
   const events = tail.segments.flatMap((one) => one.events.map((each) => ({ ...each, segment: one.id })));

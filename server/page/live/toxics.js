@@ -1,31 +1,16 @@
 // The panel of toxics, with a form for their attributes.
 
-/** The form of a toxic. It is filled when it is opened, from the schemas. */
-class ToxicForm extends Editor {
-  constructor(opener) {
-    const area = element("div");
-    super(area, opener);
-    this.area = area;
-  }
-
-  edit(all) {
-    const models = modelsIn(all, all.ActiveToxic.properties.toxic, (model) => model.properties.type.const);
-    this.choice = new Choice(models, "type");
-    this.area.replaceChildren(this.choice.root);
-    this.open("New toxic", "Add toxic");
-  }
-
-  parts() {
-    return this.choice.parts();
-  }
-
+const newToxic = button("New toxic", () => opening((all) => {
+  const models = modelsIn(all, all.ActiveToxic.properties.toxic, (model) => model.properties.type.const);
+  toxicForm.choice = new Choice("type", models);
+  toxicForm.open("New toxic", "Add toxic", toxicForm.choice.root);
+}));
+const toxicForm = new Editor(newToxic, {
+  parts: () => toxicForm.choice.parts(),
   async send() {
-    return `${(await ask("POST", "/v1/toxics", { body: this.choice.chosen.get() })).name} was added.`;
-  }
-}
-
-const newToxic = button("New toxic", () => opening((all) => toxicForm.edit(all)));
-const toxicForm = new ToxicForm(newToxic);
+    return `${(await ask("POST", "/v1/toxics", { body: toxicForm.choice.chosen.get() })).name} was added.`;
+  },
+});
 
 addTable({
   id: "toxics",

@@ -120,7 +120,7 @@ async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_ba
         await api.start()
         assert api.address is not None
         await page.open(f"http://127.0.0.1:{api.address[1]}/")
-        await page.until("document.querySelector('#server dl').children.length > 4")
+        await page.until("document.querySelectorAll('#server dt').length > 4")
         assert await page.get("document.querySelector('#gone').hidden")
         await api.stop()
         await page.until("!document.querySelector('#gone').hidden && document.title === 'segstore: gone'")
@@ -146,18 +146,18 @@ async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_pat
     async with asking(http_token_file=file) as (mock, _), Browser(tmp_path) as page:
         await page.open(f"{mock.http_url}/")
         await page.until("!document.querySelector('#token').hidden")
-        assert await page.get("document.querySelector('#server dl').children.length") == 0
+        assert await page.get("document.querySelectorAll('#server dt').length") == 0
         await page.type("#token input", "wrong, and not the token")
         await page.until("document.querySelector('#token input').value === ''")
         assert not await page.get("document.querySelector('#token').hidden")
         await page.type("#token input", token)
         await page.until("document.querySelector('#token').hidden")
-        await page.until("document.querySelector('#server dl').children.length > 4")
+        await page.until("document.querySelectorAll('#server dt').length > 4")
         await page.get("sessionStorage.clear()")
 
         await page.open("about:blank")
         await page.do("Page.navigate", url=f"{mock.http_url}/#token={token}")
-        await page.until("document.querySelector('#server dl')?.children.length > 4")
+        await page.until("document.querySelectorAll('#server dt').length > 4")
         assert await page.get("location.href + sessionStorage.length") == f"{mock.http_url}/1"
         assert await page.get("document.querySelector('#token').hidden")
 
@@ -242,7 +242,7 @@ async def test_a_server_that_lists_its_capabilities_shows_only_the_panels_that_i
     panels = "[...panels].filter(([, each]) => !each.root.hidden && !each.item.hidden).map(([id]) => id)"
     async with asking() as (mock, _), Browser(tmp_path) as page:
         await page.open(f"{mock.http_url}/")
-        await page.until("document.querySelector('#server dl').children.length > 4")
+        await page.until("document.querySelectorAll('#server dt').length > 4")
         everything = await page.get(panels)
         assert {"server", "requests", "faults", "toxics", "segments"} < set(everything)
         able = "[can('requests'), can('send'), can(null)]"
