@@ -165,7 +165,7 @@ class _Columns:
         return len(self.calls)
 
     def sections(self) -> Iterator[tuple[str, bytes]]:
-        yield "ts", planes(8, _deltas(self.ts[:1] + self.ts))
+        yield "ts", planes(8, map(sub, self.ts, self.ts[:1] + self.ts))
         yield "what", bytes(self.what)
         yield "mark", bytes(self.mark)
         for name in ("size", "lane", "code", "segments", "writer", "reply", "block", "events", "call"):
@@ -181,17 +181,9 @@ class _Columns:
             "lanes": self.lanes.said,
             "names": [[name.name, name.scope, name.stream] for name in names],
             "sets": list(self.sets),
-            "writers": [_writer(each) for each in self.writers],
+            "writers": [None if raw is None else str(UUID(bytes=raw)) for raw in self.writers],
             "calls": self.calls,
         }
-
-
-def _writer(raw: bytes | None) -> str | None:
-    return None if raw is None else str(UUID(bytes=raw))
-
-
-def _deltas(values: array[int]) -> list[int]:
-    return list(map(sub, values[1:], values))
 
 
 def planes(width: int, values: Iterable[int]) -> bytes:
@@ -207,8 +199,7 @@ def planes(width: int, values: Iterable[int]) -> bytes:
 
 def deflated(raw: bytes) -> bytes:
     """Compresses a section."""
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return packer.compress(raw) + packer.flush()
+    return zlib.compress(raw, _LEVEL, -zlib.MAX_WBITS)
 
 
 def shortened(data: bytes, head: int) -> bytes:
@@ -245,13 +236,13 @@ class _Sample:
 def pack(
     read: Callable[[], Iterable[Record]],
     damages: Sequence[Damage],
-    most_bytes: int | None,
+    most_bytes: int,
     describe: Callable[[], dict[str, Any]],
 ) -> Sections:
     """Returns the sections of a trace.
 
     read: returns the records from the first one; called twice. damages: those found so far, which grows as records are
-    read. most_bytes: the wanted size of the sections, which bounds only the records' bytes; None for no bound.
+    read. most_bytes: the wanted size of the sections, which bounds only the records' bytes.
     describe: called last; returns facts about the trace that become part of `tables`.
     """
     columns, exchanges, sample = _Columns(), Exchanges(), _Sample()
@@ -265,23 +256,17 @@ def pack(
     _note_gaps(gaps, damages, count)
     sections = {name: deflated(raw) for name, raw in columns.sections()}
     tables = columns.tables()
-    head = HEADS[0]
-    if most_bytes is not None:
-        room = most_bytes - sum(map(len, sections.values())) - len(deflated(_json(tables)))
-        head = next((each for each in HEADS if sample.size(each, count) <= room), HEADS[-1])
+    room = most_bytes - sum(map(len, sections.values())) - len(deflated(_json(tables)))
+    head = next((each for each in HEADS if sample.size(each, count) <= room), HEADS[-1])
     over = [size - head - TAIL_BYTES for size in columns.size if size > head + TAIL_BYTES]
     tables |= {"gaps": gaps, "head": head, "tail": TAIL_BYTES, "block": BLOCK_RECORDS, **describe()}
     tables |= {"left_out": len(over), "notes": _notes(gaps, columns.ts, over, head)}
-    rows: list[bytes] = []
-    blocks: list[bytes] = []
-    for record in itertools.islice(redacted(read()), count):  # the file may have grown
-        rows.append(shortened(record.data, head))
-        if len(rows) == BLOCK_RECORDS:
-            blocks.append(deflated(b"".join(rows)))
-            rows.clear()
-    blocks.append(deflated(b"".join(rows)))
+    rows = (shortened(record.data, head) for record in itertools.islice(redacted(read()), count))  # it may have grown
+    blocks = []
+    while block := list(itertools.islice(rows, BLOCK_RECORDS)):
+        blocks.append(deflated(b"".join(block)))
     sections = {"tables": deflated(_json(tables)), **sections}
-    return sections | {f"bytes-{number}": block for number, block in enumerate(blocks)}
+    return sections | {f"bytes-{number}": packed for number, packed in enumerate(blocks)}
 
 
 def _notes(gaps: list[list[Any]], times: array[int], over: list[int], head: int) -> list[str]:

@@ -75,14 +75,15 @@ function showButtons(each, cell) {
 
 const USUAL = { on: "request", store: null, each: null, nth: [], skip: 0, every: 1, probability: 1, times: null,
   at: "before", fields: {}, overtake: false, details: "", reply_bytes: 0, reset: false, toxicity: 1 };
-const UNITS = { latency: "ms", jitter: "ms", rate: "KB/s", timeout: "ms", average_size: "bytes", bytes: "bytes" };
+const UNITS = { latency: "ms", jitter: "ms", rate: "KB/s", timeout: "ms", average_size: "bytes", bytes: "bytes",
+  delay_ms: "ms" };
 
 /** The values of a rule, an action or a toxic as text, without the usual ones. */
 function settingsText(settings) {
   return Object.entries(settings).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(USUAL[name]))
     .map(([name, value]) => {
       const text = typeof value === "string" ? value : JSON.stringify(value);
-      return [spaced(name), text, UNITS[name]].filter(Boolean).join(" ");
+      return [spaced(name.replace(/_ms$/, "")), text, UNITS[name]].filter(Boolean).join(" ");
     }).join(", ");
 }
 

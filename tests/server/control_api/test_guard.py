@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -163,7 +164,9 @@ async def test_a_body_that_is_too_long_is_refused_and_one_of_a_refused_request_i
 async def test_bytes_that_are_not_http_end_that_connection_only() -> None:
     async with asking() as (mock, http):
         for sent in (b"\x00\x01\x02\r\n\r\n", b"GET /" + b"a" * 32 * 1024):
-            assert (await raw(mock.http_url, sent)).startswith(b"HTTP/1.1 400 ")
+            head, _, body = (await raw(mock.http_url, sent)).partition(b"\r\n\r\n")
+            assert (head[:13], b"application/problem+json" in head) == (b"HTTP/1.1 400 ", True)
+            assert json.loads(body)["status"] == 400
         assert (await http.get("/v1/health")).status_code == 200
 
 

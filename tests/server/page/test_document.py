@@ -91,28 +91,6 @@ browser = pytest.mark.needs("chromium")
 
 
 @browser
-async def test_a_browser_shows_segments_requests_and_rules_and_hostile_names_as_text(tmp_path: Path) -> None:
-    async with asking() as (mock, _), peer_of(mock) as peer, Browser(tmp_path) as page:
-        mock.store.create_segment(HOSTILE, now_ms=0)
-        await peer.ask(create(), set_up(), append(1, b"four"))
-        await peer.ask(GetStreamSegmentInfo(9, HOSTILE, ""))
-        await page.open(f"{mock.http_url}/")
-
-        await page.until("document.querySelectorAll('#segments tbody tr').length >= 2")
-        names = await page.get("[...document.querySelectorAll('#segments td:first-child')].map((e) => e.textContent)")
-        assert SHOWN in names
-        rows = await page.until("document.querySelector('#requests tbody')?.innerText")
-        assert SHOWN in rows
-        assert "APPEND_BLOCK_END" in rows
-        assert "DATA_APPENDED" in rows
-        assert await page.until("document.querySelector('#connections tbody')?.innerText.includes('127.0.0.1:')")
-        assert await page.get("document.querySelectorAll('img').length") == 0
-        assert await page.get("document.title") == "segstore"
-
-        assert [each for each in page.complaints if "422" not in each] == []
-
-
-@browser
 async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_back(tmp_path: Path) -> None:
     async with MockSegmentStore() as mock, Browser(tmp_path) as page:
         controlled = Controlled([mock.server], mock.server.faults)
