@@ -43,7 +43,6 @@ function button(label, act, className = "") {
   return made;
 }
 
-/** A button that looks like a link. */
 const link = (text, act) => button(text, act, "link");
 
 /** Calls `act` instead of sending a form. */
@@ -70,7 +69,7 @@ function grid(label, narrow = "") {
 /** A table that does not change. columns: [title, classes], as for `fill`. rows: the contents of their cells. */
 function tableOf(label, columns, rows, narrow = "") {
   const region = grid(label, narrow);
-  const cells = columns.map(([title, className], at) => [title, ([, row], cell) => cell.append(row[at]), className, []]);
+  const cells = columns.map(([title, classes], at) => [title, ([, row], cell) => cell.append(row[at]), classes, []]);
   fill(region, cells, Array.from(rows.entries()), ([index]) => index);
   return region;
 }

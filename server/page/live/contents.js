@@ -14,8 +14,8 @@ async function lookAtScopes(select) {
  * Adds a panel that lists things of a scope, and shows the one that is chosen below the list.
  *
  * id: the name of the resource, of which the name of a thing is the singular. one: what a thing is called. columns: as
- * for `fill`. query: more of the list's query. factsOf: the facts of a thing, as for `pairs`; show: shows the rest of
- * it, called with the thing, its scope and name, and a function that returns whether it is still the chosen one. chosen:
+ * for `fill`. query: more of the list's query. factsOf: the facts of a thing, as for `pairs`; show: shows the rest,
+ * called with the thing, its scope and name, and a function that returns whether it is still the chosen one. chosen:
  * called before another one is shown. body: elements in which it is. controls: more controls of the form.
  */
 function addContentsPanel(

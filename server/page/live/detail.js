@@ -135,10 +135,10 @@ function neighboursOf(it) {
   const itself = it.neighbours.find((record) => record.itself);
   const region = tableOf("Records beside it on its connection",
     [["Record", "n"], ["ms", "n"], ["What"], ["About", "w"], ["Bytes", "n x"]], it.neighbours.map((record) => {
-      const { number: other, opens, at_ms: at } = record, after = at - (itself?.at_ms ?? at);
-      return [opens && record !== itself ? link(String(other), () => openRequest(other)) : other ?? "",
-        `${after > 0 ? "+" : ""}${after.toFixed(3)}`, `${record.direction === "reply" ? "←" : "→"} ${plain(record.type)}`,
-        shown(record.about), number(record.size)];
+      const { number: other, at_ms: at } = record, after = at - (itself?.at_ms ?? at);
+      const opener = record.opens && record !== itself ? link(String(other), () => openRequest(other)) : other ?? "";
+      const what = `${record.direction === "reply" ? "←" : "→"} ${plain(record.type)}`;
+      return [opener, `${after > 0 ? "+" : ""}${after.toFixed(3)}`, what, shown(record.about), number(record.size)];
     }));
   region.querySelectorAll("tbody tr")[it.neighbours.indexOf(itself)]?.classList.add("chosen");
   return region;

@@ -27,8 +27,8 @@ const openRule = (rule = {}, replaced = null) => opening((all) => {
 });
 
 function addAction(values = {}) {
-  const { actions, models } = ruleForm, choice = new Choice("do", models), known = models.find(([key]) => key in values);
-  if (known) choice.choose(known[0], values);
+  const { actions, models } = ruleForm, model = models.find(([key]) => key in values);
+  const choice = new Choice("do", models, model, values);
   const item = element("li", null, choice.root, button("Remove", () => {
     actions.splice(actions.indexOf(choice), 1);
     item.remove();
@@ -52,7 +52,7 @@ addTable({
     ["Fired", (each) => number(each.fired), "n"],
     ["Holds", (each) => number(each.held), "n"],
     ["Actions", showButtons, "buttons", [
-      change("Release", "POST", "/v1/faults/{name}/release", (each, { released }) => `${each.name} released ${released}.`),
+      change("Release", "POST", "/v1/faults/{name}/release", ({ name }, it) => `${name} released ${it.released}.`),
       rowButton("Disable", turn), rowButton("Edit", edit),
       change("Remove", "DELETE", "/v1/faults/{name}", (each) => `${each.name} was removed.`),
     ]],

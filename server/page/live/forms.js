@@ -7,8 +7,8 @@ const SUGGESTIONS = {
     "ABORTED", "NOT_FOUND"],
 };
 /** The first values of fields that have no default. */
-const BEGINS = { error: "WrongHost", status: "UNAVAILABLE", delay_ms: 100, corrupt: 0, truncate: 0, answer: {}, rate: 64,
-  timeout: 1000, average_size: 64, bytes: 1024, delay: 100 };
+const BEGINS = { error: "WrongHost", status: "UNAVAILABLE", delay_ms: 100, corrupt: 0, truncate: 0, answer: {},
+  rate: 64, timeout: 1000, average_size: 64, bytes: 1024, delay: 100 };
 const spaced = (name) => name.replaceAll("_", " ");
 
 let described = null;
@@ -38,7 +38,7 @@ let fieldsMade = 0;
 
 /** One field of a model, with its label and the place of its error. */
 class Field {
-  constructor(name, schema, isRequired = false) {
+  constructor(name, schema, isRequired = false, value = null) {
     const ways = schema.anyOf ?? [schema];  // a list is the most general one
     const used = ways.find((way) => way.type === "array") ?? ways.find((way) => way.type !== "null");
     const kind = used.enum ? "choice" : used.type, suggestions = SUGGESTIONS[name] ?? [], id = `field-${++fieldsMade}`;
@@ -55,7 +55,7 @@ class Field {
       element("label", null, spaced(name), input), this.problem,
       element("datalist", { id: `${id}-list` }, ...suggestions.map((value) => element("option", { value }))));
     this.usual = schema.default ?? (isRequired ? BEGINS[name] : choices[0]) ?? "";
-    this.set(undefined);
+    this.set(value);
   }
 
   complain(text) {
@@ -84,32 +84,34 @@ class Field {
 /** The fields of a model, without those named, and its description. */
 class Fields {
   constructor(schema, { without = [], values = {} } = {}) {
-    const properties = Object.entries(schema.properties).filter(([name]) => !without.includes(name))
-      .sort(([one], [other]) => (other === "match") - (one === "match"));  // a filter comes first
-    const isConstant = ([, property]) => "const" in property;
-    this.constants = Object.fromEntries(properties.filter(isConstant).map(([name, property]) => [name, property.const]));
-    this.fields = new Map(properties.filter((property) => !isConstant(property)).map(([name, property]) =>
-      [name, new Field(name, property, schema.required?.includes(name))]));
-    for (const [name, field] of this.fields) field.set(values[name]);
-    this.root = element("div", { className: "area" },
-      element("div", { className: "fields" }, ...Array.from(this.fields.values(), (field) => field.root)),
-      element("details", null, element("summary", null, "About these fields"), element("pre", null, schema.description)));
+    const names = Object.keys(schema.properties).filter((name) => !without.includes(name));
+    Object.assign(this, { constants: {}, fields: new Map() });
+    for (const name of names.sort((one, other) => (other === "match") - (one === "match"))) {  // a filter comes first
+      const property = schema.properties[name], isRequired = schema.required?.includes(name);
+      if ("const" in property) this.constants[name] = property.const;
+      else this.fields.set(name, new Field(name, property, isRequired, values[name]));
+    }
+    const about = element("details", null, element("summary", null, "About these fields"),
+      element("pre", null, schema.description));
+    const inputs = Array.from(this.fields.values(), (field) => field.root);
+    this.root = element("div", { className: "area" }, element("div", { className: "fields" }, ...inputs), about);
   }
 
   get() {
-    return { ...this.constants, ...Object.fromEntries(Array.from(this.fields, ([name, field]) => [name, field.get()])) };
+    const values = Array.from(this.fields, ([name, field]) => [name, field.get()]);
+    return { ...this.constants, ...Object.fromEntries(values) };
   }
 }
 
-/** One of several models, [name, schema], chosen by its name: a select, and the fields of the model that is selected. */
+/** One of several models, [name, schema]: a select of their names, and the fields of the model that is selected. */
 class Choice {
-  constructor(name, models) {
+  constructor(name, models, [first] = models[0], values = {}) {
     this.models = models;
     this.select = new Field(name, { enum: models.map(([model]) => model) });
     this.area = element("div", { className: "area" });
     this.root = element("div", { className: "choice" }, this.select.root, this.area);
     this.select.input.addEventListener("change", () => this.choose(this.select.input.value));
-    this.choose(models[0][0]);
+    this.choose(first, values);
   }
 
   choose(name, values) {

@@ -60,8 +60,8 @@ function addPanel({ id, title, tools = null, body = [], look, needs = null, open
 }
 
 /**
- * Adds a panel whose body is one table. rows: requests the items and returns them, called with the panel; columns, keyOf,
- * classOf: as for `fill`. narrow: as for `grid`.
+ * Adds a panel whose body is one table. rows: requests the items and returns them, called with the panel; columns,
+ * keyOf, classOf: as for `fill`. narrow: as for `grid`.
  */
 function addTable({ narrow = "cards", columns, keyOf, classOf, rows, ...parts }) {
   const table = grid(parts.title, narrow);

@@ -66,7 +66,6 @@ function nameFilter(field, name) {
   return `${field} ~ /\\A${escaped}\\z/`;
 }
 
-/** The filter for what a call names: a stream as scope/stream, or a scope. */
 const streamFilter = (name) => nameFilter(name.includes("/") ? "stream" : "scope", name);
 
 function setAddress(opened, isNew) {

@@ -176,8 +176,8 @@ function modifiedUtf8(bytes) {
   for (let at = 0, size = 1; at < bytes.length; at += size) {
     const first = bytes[at];
     size = first < 0x80 ? 1 : (first & 0xe0) === 0xc0 ? 2 : 3;
-    const rest = bytes.subarray(at + 1, at + size), isWhole = rest.length === size - 1;
-    if (first >= 0xf0 || (first & 0xc0) === 0x80 || !isWhole || rest.some((byte) => (byte & 0xc0) !== 0x80)) return null;
+    const rest = bytes.subarray(at + 1, at + size), isFirst = first < 0xf0 && (first & 0xc0) !== 0x80;
+    if (!isFirst || rest.length < size - 1 || rest.some((byte) => (byte & 0xc0) !== 0x80)) return null;
     const bits = first & [0x7f, 0x1f, 0x0f][size - 1];
     text += String.fromCharCode(rest.reduce((code, byte) => code << 6 | byte & 0x3f, bits));
   }

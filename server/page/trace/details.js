@@ -4,13 +4,14 @@ const MOST_SHOWN = 4096, MOST_PAYLOADS = 40, MOST_EVENTS = 500;
 const BLOCK_DATA = 24;  // where the data of an append block starts
 
 async function recordDetails({ trace }, at, open) {
-  const kind = KINDS[trace.what[at] & KIND], bytes = await trace.dataOf(at);
+  const kind = KINDS[trace.what[at] & KIND], bytes = await trace.dataOf(at), call = trace.callOf(at);
   const spans = kind === "frame" ? describe(bytes) : [];
   return [
     factsOf(trace, at),
     linksOf(trace, at, open),
     (kind === "open" || kind === "close") && eventOf(bytes),
-    ...callDetails(trace.callOf(at)),
+    call && pairsOf(call.facts),
+    call && section("Message", element("pre", null, plainLines(call.message))),
     kind === "frame" && await eventsOf(trace, at),
     payloadsIn(spans, bytes, kind),
     kind === "frame" && section("Bytes", fieldsTable(spans, bytes)),
@@ -74,10 +75,6 @@ function eventOf(bytes) {
   } catch {  // another recorder's form: shown as it is
     return text && element("pre", null, shown(text));
   }
-}
-
-function callDetails(call) {
-  return call ? [pairsOf(call.facts), section("Message", element("pre", null, plainLines(call.message)))] : [];
 }
 
 /** The events of an append: of a block, or of its end, which may hold all of them. */

@@ -15,7 +15,8 @@ class Page {
 
   async load() {
     const count = document.querySelectorAll("script[id$='-tables']").length, found = byId("differences");
-    const letters = count > 1 ? Array.from({ length: count }, (_, index) => (index + 10).toString(36).toUpperCase()) : [""];
+    const letterOf = (_, index) => count > 1 ? (index + 10).toString(36).toUpperCase() : "";  // from A
+    const letters = Array.from({ length: count }, letterOf);
     const on = { move: (view) => this.moved(view), focus: (view) => { this.current = view; },
       open: (view, at) => this.open(view, at) };
     const traces = letters.map((_, index) => new Trace((name) => byId(`${index}-${name}`).textContent));

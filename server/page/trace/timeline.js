@@ -136,7 +136,7 @@ class Timeline {
     this.changed();
   }
 
-  /** The name of a flow's colour; of a client that numbers requests without flows, of the writer's or the connection's. */
+  /** The name of a flow's colour; without flows, of the colour of the writer or the connection. */
   colourOf(at) {
     const { flow, writer, lane } = this.trace, index = flow[at] || writer[at] || lane[at] + 1;
     return flow[at] < 0 ? "soft" : `flow-${(index - 1) % 8}`;

@@ -167,8 +167,7 @@ class View {
     const matches = text.trim() ? await matching(text, this.trace, isCurrent) : null;
     if (!isCurrent()) return;
     this.trace.choose(matches);
-    this.chosen = matches && new Int32Array(this.trace.chosenBefore[this.trace.count]);
-    matches?.forEach((match, at) => { if (match) this.chosen[this.trace.chosenBefore[at]] = at; });
+    this.chosen = matches && Int32Array.from(matches.keys()).filter((at) => matches[at]);
     this.timeline.changed();
     this.list(this.timeline.selected >= 0 ? this.placeOf(this.timeline.selected) : 0);
   }
