@@ -242,8 +242,8 @@ def pack(
     """Returns the sections of a trace.
 
     read: returns the records from the first one; called twice. damages: those found so far, which grows as records are
-    read. most_bytes: the wanted size of the sections, which bounds only the records' bytes.
-    describe: called last; returns facts about the trace that become part of `tables`.
+    read. most_bytes: the wanted size of the sections, which bounds only the records' bytes. describe: called last;
+    returns facts about the trace that become part of `tables`.
     """
     columns, exchanges, sample = _Columns(), Exchanges(), _Sample()
     gaps: list[list[Any]] = []
@@ -274,12 +274,16 @@ def _notes(gaps: list[list[Any]], times: array[int], over: list[int], head: int)
     notes = [f"Before record {at + 1}: {text}" for at, text in gaps[:_MOST_NOTES]]
     if over:
         notes.append(
-            f"{len(over):,} records longer than {head + TAIL_BYTES} bytes: their first {head} and last {TAIL_BYTES}"
+            f"{_records(len(over))} longer than {head + TAIL_BYTES} bytes: their first {head} and last {TAIL_BYTES}"
             f" bytes are on this page, the others ({sum(over):,} bytes) are only in the file."
         )
     if backwards := sum(map(gt, itertools.accumulate(times, max), times)):
-        notes.append(f"{backwards:,} records with a time before that of an earlier one: drawn at the later time.")
+        notes.append(f"{_records(backwards)} with a time before that of an earlier one: drawn at the later time.")
     return notes
+
+
+def _records(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"
 
 
 def _json(value: Any) -> bytes:
