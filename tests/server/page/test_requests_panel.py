@@ -239,8 +239,7 @@ async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(tmp
             await peer.ask(create())
             assert await number_of(http, "type = CREATE_SEGMENT") == number
             await page.click("#drawer", "Send again")
-            await page.until(f"!{DRAWER}.open && {ROWS} === 0")
-            assert await page.get("location.search") == ""
+            await page.until(f"!{DRAWER}.open && {ROWS} === 0 && location.search === ''")
             assert await page.get("byId('said').textContent") == "The server was restarted."
             assert len((await done(http, "GET", "/v1/requests"))["requests"]) == 2
             await page.get("looking = false; lookSoon(0)")
