@@ -53,24 +53,18 @@ class Api:
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The answer's JSON; None for none. body: sent as JSON. Raises ClickException for a refusal."""
-        self._check_server()
-        data = None if body is None else json.dumps(body).encode()
-        with self._answered(method, path, data, query) as answer:
-            said = self._read(answer, _MOST_BYTES + 1)
-        return self._json(said, f"{method} /v1/{path}")
+        with self._answered(method, path, body, query) as answer:
+            return self._json(self._read(answer, _MOST_BYTES + 1), f"{method} /v1/{path}")
 
     def download(self, path: str, file: BinaryIO, **query: Any) -> None:
         """Copies an answer's body to a file. Raises ClickException, and OSError for the file."""
-        self._check_server()
         with self._answered("GET", path, None, query) as answer:
             while data := self._read(answer, _READ_BYTES):
                 file.write(data)
 
     def call(self, method: str, path: str, body: Any) -> None:
         """Prints the JSON of an answer; another body is written to standard output as it is."""
-        self._check_server()
-        data = None if body is None else json.dumps(body).encode()
-        with self._answered(method, path, data, {}) as answer:
+        with self._answered(method, path, body, {}) as answer:
             is_json = (answer.getheader("content-type") or "").startswith("application/json")
             said = self._read(answer, _MOST_BYTES + 1)
         if is_json:
@@ -112,11 +106,13 @@ class Api:
         return f"http://{self._where}"
 
     @contextmanager
-    def _answered(self, method: str, path: str, data: bytes | None, query: Mapping[str, Any]) -> Iterator[HTTPResponse]:
+    def _answered(self, method: str, path: str, body: Any, query: Mapping[str, Any]) -> Iterator[HTTPResponse]:
         """Sends a request and gives the answer. Raises ClickException for a refusal, and without an answer."""
         from http.client import HTTPConnection, HTTPException
         from urllib.parse import urlencode
 
+        self._check_server()
+        data = None if body is None else json.dumps(body).encode()
         given = {name: str(value) for name, value in query.items() if value is not None}
         headers = {"content-type": "application/json"} if data is not None else {}
         if self.token is not None:

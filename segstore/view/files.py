@@ -85,15 +85,18 @@ def _compared(left: Path, right: Path, translation: Translation | None) -> list[
 
 def _difference(found: Difference) -> dict[str, Any]:
     fields = [{"field": each.field, "left": _value(each.left), "right": _value(each.right)} for each in found.fields]
-    return {
-        "is_call": found.connection == CONTROLLER,
-        "direction": int(found.direction),
-        "places": found.places,
-        "fields": fields,
-        "left_over": found.left_over,
-        "right_over": found.right_over,
-        "more": found.more_text,
-    }
+    return {"direction": int(found.direction), "places": found.places, "fields": fields, "text": _text(found)}
+
+
+def _text(found: Difference) -> str:
+    """How the traces differ in a stream or a method."""
+    if all(found.places):
+        names = ", ".join(each.field or "bytes not read" for each in found.fields) or "kind of record"
+        return "; ".join(filter(None, (found.more_text, names)))
+    if found.connection != CONTROLLER:
+        return found.more_text
+    side, over = ("A", found.left_over) if found.places[0] else ("B", found.right_over)
+    return f"only {side} has it" + (f", and {over} more of its method" if over else "")
 
 
 def _value(value: Any) -> str | None:

@@ -23,7 +23,7 @@ import json
 import sys
 import zlib
 from array import array
-from operator import sub
+from operator import gt, sub
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -48,8 +48,11 @@ _SAMPLED_BLOCKS: Final = 24
 _SAMPLED_BYTES: Final = 32 << 20
 _LEVEL: Final = 6
 _LONGEST_LABEL: Final = 120
+_MOST_NOTES: Final = 1000
 _DIRECTION, _MALFORMED, _HAS_ID, _HAS_CODE, _GIVEN_UP = 8, 16, 32, 64, 128
 """Bits of the column `what`; its lowest three are the record's kind."""
+_FAILURE, _DOES_NOT_DECODE, _NO_REPLY = 1, 2, 3
+"""Values of the column `mark`; 0 for a record without a problem."""
 
 Sections = dict[str, bytes]
 
@@ -93,7 +96,7 @@ class _Columns:
     """The columns of a trace while its records are seen."""
 
     def __init__(self) -> None:
-        self.ts, self.what, self.size = array("q"), bytearray(), array("I")
+        self.ts, self.what, self.mark, self.size = array("q"), bytearray(), bytearray(), array("I")
         self.lane, self.code, self.segments, self.writer = array("I"), array("i"), array("I"), array("I")
         self.request_id = array("q")
         self.reply, self.block, self.events, self.call = array("I"), array("I"), array("I"), array("I")
@@ -116,6 +119,7 @@ class _Columns:
             | (0 if request_id is None else _HAS_ID)
             | (0 if code is None else _HAS_CODE)
         )
+        self.mark.append(_FAILURE if seen.failure else _DOES_NOT_DECODE if seen.malformed else 0)
         self.size.append(len(record.data))
         self.lane.append(lane)
         self.code.append(code or 0)
@@ -136,20 +140,24 @@ class _Columns:
             self._places[id(seen)] = at
         for answered in seen.answers:
             self.reply[self._places[id(answered)]] = at - self._places[id(answered)]
+        for request in seen.pending:
+            self.mark[self._places[id(request)]] = _NO_REPLY
         for request in seen.given_up:
             self.what[self._places[id(request)]] |= _GIVEN_UP
+            self.mark[self._places[id(request)]] = 0
         self.states.see(at, lane, seen)
 
     def _call(self, call: Call) -> int:
         """Keeps what the page shows of a controller call; returns its number, from 1."""
+        facts = {"Method": call.rpc, "Outcome": call.outcome, "Details": call.details, "Client": call.peer}
+        metadata = {f"Metadata {name}": value for name, value in call.metadata.items()}
+        fields = None if call.fields is None else json.dumps(call.fields, indent=2, ensure_ascii=False)
         self.calls.append(
             {
                 "rpc": call.rpc,
                 "status": call.outcome,
-                "details": call.details,
-                "peer": call.peer,
-                "metadata": dict(call.metadata),
-                "message": call.fields,
+                "facts": {name: value for name, value in facts.items() if value} | metadata,
+                "message": fields or "The message does not decode.",
                 "failure": call.failed,
                 "streams": [list(each) for each in call.streams],
             }
@@ -157,8 +165,9 @@ class _Columns:
         return len(self.calls)
 
     def sections(self) -> Iterator[tuple[str, bytes]]:
-        yield "ts", planes(8, _deltas(self.ts[:1] + self.ts))
+        yield "ts", planes(8, map(sub, self.ts, self.ts[:1] + self.ts))
         yield "what", bytes(self.what)
+        yield "mark", bytes(self.mark)
         for name in ("size", "lane", "code", "segments", "writer", "reply", "block", "events", "call"):
             yield name, planes(4, getattr(self, name))
         yield "request_id", planes(8, self.request_id)
@@ -172,17 +181,9 @@ class _Columns:
             "lanes": self.lanes.said,
             "names": [[name.name, name.scope, name.stream] for name in names],
             "sets": list(self.sets),
-            "writers": [_writer(each) for each in self.writers],
+            "writers": [None if raw is None else str(UUID(bytes=raw)) for raw in self.writers],
             "calls": self.calls,
         }
-
-
-def _writer(raw: bytes | None) -> str | None:
-    return None if raw is None else str(UUID(bytes=raw))
-
-
-def _deltas(values: array[int]) -> list[int]:
-    return list(map(sub, values[1:], values))
 
 
 def planes(width: int, values: Iterable[int]) -> bytes:
@@ -198,8 +199,7 @@ def planes(width: int, values: Iterable[int]) -> bytes:
 
 def deflated(raw: bytes) -> bytes:
     """Compresses a section."""
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return packer.compress(raw) + packer.flush()
+    return zlib.compress(raw, _LEVEL, -zlib.MAX_WBITS)
 
 
 def shortened(data: bytes, head: int) -> bytes:
@@ -236,14 +236,14 @@ class _Sample:
 def pack(
     read: Callable[[], Iterable[Record]],
     damages: Sequence[Damage],
-    most_bytes: int | None,
+    most_bytes: int,
     describe: Callable[[], dict[str, Any]],
 ) -> Sections:
     """Returns the sections of a trace.
 
     read: returns the records from the first one; called twice. damages: those found so far, which grows as records are
-    read. most_bytes: the wanted size of the sections, which bounds only the records' bytes; None for no bound.
-    describe: called last; returns facts about the trace that become part of `tables`.
+    read. most_bytes: the wanted size of the sections, which bounds only the records' bytes. describe: called last;
+    returns facts about the trace that become part of `tables`.
     """
     columns, exchanges, sample = _Columns(), Exchanges(), _Sample()
     gaps: list[list[Any]] = []
@@ -256,23 +256,34 @@ def pack(
     _note_gaps(gaps, damages, count)
     sections = {name: deflated(raw) for name, raw in columns.sections()}
     tables = columns.tables()
-    head = HEADS[0]
-    if most_bytes is not None:
-        room = most_bytes - sum(map(len, sections.values())) - len(deflated(_json(tables)))
-        head = next((each for each in HEADS if sample.size(each, count) <= room), HEADS[-1])
+    room = most_bytes - sum(map(len, sections.values())) - len(deflated(_json(tables)))
+    head = next((each for each in HEADS if sample.size(each, count) <= room), HEADS[-1])
     over = [size - head - TAIL_BYTES for size in columns.size if size > head + TAIL_BYTES]
     tables |= {"gaps": gaps, "head": head, "tail": TAIL_BYTES, "block": BLOCK_RECORDS, **describe()}
-    tables |= {"left_out": len(over), "left_out_bytes": sum(over)}
-    rows: list[bytes] = []
-    blocks: list[bytes] = []
-    for record in itertools.islice(redacted(read()), count):  # the file may have grown
-        rows.append(shortened(record.data, head))
-        if len(rows) == BLOCK_RECORDS:
-            blocks.append(deflated(b"".join(rows)))
-            rows.clear()
-    blocks.append(deflated(b"".join(rows)))
+    tables |= {"left_out": len(over), "notes": _notes(gaps, columns.ts, over, head)}
+    rows = (shortened(record.data, head) for record in itertools.islice(redacted(read()), count))  # it may have grown
+    blocks = []
+    while block := list(itertools.islice(rows, BLOCK_RECORDS)):
+        blocks.append(deflated(b"".join(block)))
     sections = {"tables": deflated(_json(tables)), **sections}
-    return sections | {f"bytes-{number}": block for number, block in enumerate(blocks)}
+    return sections | {f"bytes-{number}": packed for number, packed in enumerate(blocks)}
+
+
+def _notes(gaps: list[list[Any]], times: array[int], over: list[int], head: int) -> list[str]:
+    """What is not, or not as it was recorded, on the page. over: how many bytes of long records are left out."""
+    notes = [f"Before record {at + 1}: {text}" for at, text in gaps[:_MOST_NOTES]]
+    if over:
+        notes.append(
+            f"{_records(len(over))} longer than {head + TAIL_BYTES} bytes: their first {head} and last {TAIL_BYTES}"
+            f" bytes are on this page, the others ({sum(over):,} bytes) are only in the file."
+        )
+    if backwards := sum(map(gt, itertools.accumulate(times, max), times)):
+        notes.append(f"{_records(backwards)} with a time before that of an earlier one: drawn at the later time.")
+    return notes
+
+
+def _records(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"
 
 
 def _json(value: Any) -> bytes:

@@ -36,7 +36,6 @@ from segstore.server.control_api.routes import (
     requests,
     segments,
     streams,
-    toxics,
 )
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
@@ -44,7 +43,7 @@ _WITH_TRAFFIC: Final = (
     connections.router,
     faults.router,
     decisions.router,
-    toxics.router,
+    faults.toxics,
     asserting.router,  # before `requests`, whose paths end in a number
     requests.router,
     recordings.router,

@@ -9,20 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Depends, Request
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import (
-    ClusterControl,
-    Front,
-    Replayed,
-    ReplayFront,
-    Store,
-    StoreFront,
-    TapFronts,
-)
+from segstore.server.control_api.fronts import ClusterControl, Front, ReplayFront, Store, StoreFront, TapFronts
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
@@ -33,6 +25,9 @@ from segstore.server.store import StoreError
 from segstore.server.traffic import History, Traffic
 from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from segstore.server.replay import TraceServer
 
 Kind = Literal["stores", "tap", "replay"]
 _ALONE = "there is only one store; `segstore serve --stores 2` starts two"
@@ -66,7 +61,7 @@ class Controlled:
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
     tap: TapFronts | None = None
-    replay: Replayed | None = None
+    replay: TraceServer | None = None
     traffic: Traffic | None = None
     data: Path | None = None
     cluster: ClusterControl | None = None

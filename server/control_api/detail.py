@@ -71,17 +71,7 @@ def frame_of(part: str, exchange: Exchange) -> Frame:
         type=exchange.name,
         size=len(data),
         hex=data[:_SHOWN_BYTES].hex(),
-        fields=[
-            FrameField(
-                offset=span.offset,
-                length=span.length,
-                name=span.field,
-                value=_value(span.value),
-                note=span.note,
-                kind=span.kind,
-            )
-            for span in spans[:_MOST_FIELDS]
-        ],
+        fields=[FrameField.of(span, name=span.field, value=_value(span.value)) for span in spans[:_MOST_FIELDS]],
         left_out=max(0, len(spans) - _MOST_FIELDS),
         error="" if described.error is None or not whole else shown(str(described.error)),
     )

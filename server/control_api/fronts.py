@@ -6,7 +6,7 @@ The routes about addresses, connections and counters use these protocols, so the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -16,7 +16,7 @@ from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from segstore.server.config import StoreSettings
-    from segstore.server.replay import Problem
+    from segstore.server.replay import TraceServer
     from segstore.server.store import SegmentStore
 
 _GAUGES = ("connections_open",)
@@ -77,27 +77,6 @@ class TapFronts(Protocol):
     def fronts(self) -> Iterable[Front]: ...
     @property
     def tls(self) -> bool: ...
-
-
-class Replayed(Protocol):
-    """A server that answers from a trace. upstream: where other requests are forwarded to. problems: the requests that
-    the trace does not answer. requests, connections: totals so far.
-    """
-
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def upstream(self) -> tuple[str, int] | None: ...
-    @property
-    def problems(self) -> Sequence[Problem]: ...
-    @property
-    def requests(self) -> int: ...
-    @property
-    def connections(self) -> int: ...
-    @property
-    def open_connections(self) -> Sequence[int]: ...
 
 
 class ClusterControl(Protocol):
@@ -179,7 +158,7 @@ class ReplayFront:
     serving = True
     connections: Iterable[OpenConnection] = ()
 
-    def __init__(self, replay: Replayed) -> None:
+    def __init__(self, replay: TraceServer) -> None:
         self.address = Endpoint(replay.host, replay.port)
         self.upstream = None if replay.upstream is None else Endpoint(*replay.upstream)
         self._replay = replay

@@ -8,10 +8,10 @@ served, plus loopback names if the address is loopback, else IP addresses.
 If a token is configured, requests must carry it. The live page at `/` needs no token, but its data does. Links on other
 sites can lead only to that page.
 
-Invariants: a body has at most `_MOST_BODY_BYTES`; the rest of a longer one is dropped before it is refused. A body's
-content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one. HEAD is served
-wherever GET is: the application sees a GET, and the web server sends no body. A request that
-changes nothing does not outlive its connection.
+Invariants: a request is refused before its body is read, except that a body of unknown length is read up to
+`_MOST_BODY_BYTES`, the most that a body may have; the web server drops the rest. A body's content type must be JSON, or
+YAML where that is read, so that forms of other pages cannot send one. HEAD is served wherever GET is: the application
+sees a GET, and the web server sends no body. A request that changes nothing does not outlive its connection.
 """
 
 from __future__ import annotations
@@ -86,16 +86,21 @@ def _changes_nothing(scope: Scope) -> bool:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """Receives a body; of one that is too long, only the beginning is kept. Returns None if the peer disconnects."""
+    """Receives a body. Returns None if the peer disconnects. Raises ApiProblem if the body is too long."""
     data, more = bytearray(), True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        if len(data) <= _MOST_BODY_BYTES:
-            data += message.get("body", b"")
+        data += message.get("body", b"")
+        if len(data) > _MOST_BODY_BYTES:
+            raise _too_long()
         more = message.get("more_body", False)
     return bytes(data)
+
+
+def _too_long() -> ApiProblem:
+    return ApiProblem(413, f"a body has at most {_MOST_BODY_BYTES} bytes", "body")
 
 
 async def _until_gone(answering: Awaitable[None], receive: Receive) -> None:
@@ -151,16 +156,14 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        body = await _body(receive)
-        if body is None:
-            return  # the peer has disconnected
         try:
             self._check(scope)
-            if len(body) > _MOST_BODY_BYTES:
-                raise ApiProblem(413, f"a body has at most {_MOST_BODY_BYTES} bytes", "body")
+            body = await _body(receive)
         except ApiProblem as problem:
             await self._refusal(problem)(scope, receive, sending)
             return
+        if body is None:
+            return  # the peer has disconnected
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def receiving() -> Message:
@@ -202,6 +205,8 @@ class Guard:
         if has_body and not (kind == _TYPE or (takes_yaml and kind in YAML_TYPES)):
             allowed = f"{_TYPE} or {YAML_TYPES[0]}" if takes_yaml else _TYPE
             raise ApiProblem(415, f"a body is of the type {allowed}", "header.content-type")
+        if int(headers.get(b"content-length", ["0"])[0]) > _MOST_BODY_BYTES:
+            raise _too_long()
 
     def _serves(self, host: str) -> bool:
         if host in self._names:

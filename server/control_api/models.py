@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,6 +17,15 @@ Name = Annotated[str, Field(min_length=1, max_length=255, description="The name 
 
 class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class Described(BaseModel):
+    """A description of an object of the server."""
+
+    @classmethod
+    def of(cls, described: object, **fields: Any) -> Self:
+        """Describes an object: by the given fields, and by its attributes with the names of all other fields."""
+        return cls(**{name: getattr(described, name) for name in cls.model_fields.keys() - fields}, **fields)
 
 
 class Health(BaseModel):
@@ -35,7 +44,7 @@ class ServerVersion(BaseModel):
     oldest_compatible_version: int = Field(description="The oldest wire version that it accepts.")
 
 
-class StoreInfo(BaseModel):
+class StoreInfo(Described):
     """A store of this process, or a store for which a tap has a port."""
 
     store: int = Field(description="Its number.")
@@ -103,7 +112,7 @@ class MoveTo(RequestBody):
     to: int = Field(ge=0, strict=True, description="The number of a store.")
 
 
-class RequestInfo(BaseModel):
+class RequestInfo(Described):
     """A request and its outcome."""
 
     number: int = Field(description="From 1, in the order of receipt, over all connections; calls included.")
@@ -136,7 +145,7 @@ class LatestRequests(BaseModel):
     requests: list[RequestInfo]
 
 
-class FrameField(BaseModel):
+class FrameField(Described):
     """A range of bytes of a frame with one meaning."""
 
     offset: int = Field(description="From the start of the frame.")
@@ -248,7 +257,7 @@ class StreamStats(BaseModel):
     uncounted: int = Field(description="Number of set-ups in these stores that are not counted, for lack of space.")
 
 
-class SegmentSummary(BaseModel):
+class SegmentSummary(Described):
     """A segment in a list."""
 
     name: str
@@ -277,7 +286,7 @@ class SegmentDetails(SegmentSummary):
     writers: int = Field(description="Number of writers set up here since the server's start.")
 
 
-class ConnectionInfo(BaseModel):
+class ConnectionInfo(Described):
     """An open connection of a peer."""
 
     number: int | None = Field(description="From 1, over all stores; null without fault rules and kept traffic.")
@@ -335,7 +344,7 @@ class RoundTripTime(RequestBody):
     round_trip_ms: RoundTrip = Field(description="One number, or an object from store numbers to numbers.")
 
 
-class DecisionInfo(BaseModel):
+class DecisionInfo(Described):
     """One firing of a rule."""
 
     number: int = Field(description="From 1, in order.")
@@ -411,7 +420,7 @@ class NewRecording(RequestBody):
     )
 
 
-class RecordingInfo(BaseModel):
+class RecordingInfo(Described):
     """A recording of the traffic."""
 
     name: str

@@ -37,29 +37,24 @@ function pairs(rows) {
   return element("dl", null, ...lines);
 }
 
-function button(label, act) {
-  const made = element("button", { type: "button" }, label);
+function button(label, act, className = "") {
+  const made = element("button", { type: "button", className }, label);
   made.addEventListener("click", act);
   return made;
 }
 
-/** A button that looks like a link. */
-function link(text, act) {
-  const made = button(text, act);
-  made.className = "link";
-  return made;
+const link = (text, act) => button(text, act, "link");
+
+/** Calls `act` instead of sending a form. */
+function onSubmit(form, act) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    act?.();
+  });
 }
 
 const remark = (text, isProblem = false) => element("p", { className: isProblem ? "problem" : "soft" }, text);
 const section = (title, ...content) => element("section", null, element("h3", null, title), ...content);
-
-/** Marks an input as wrong, or as right. */
-function mark(input, isWrong) {
-  if (isWrong) input.setAttribute("aria-invalid", "true");
-  else input.removeAttribute("aria-invalid");
-}
-
-// --- tables -------------------------------------------------------------------------------------------------------
 
 /**
  * An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. narrow: how it is on
@@ -71,17 +66,11 @@ function grid(label, narrow = "") {
   return element("div", properties, element("table"));
 }
 
-function headOf(columns) {
-  const cells = columns.map(([title, className = ""]) => element("th", { scope: "col", className }, title));
-  return element("thead", null, element("tr", null, ...cells));
-}
-
 /** A table that does not change. columns: [title, classes], as for `fill`. rows: the contents of their cells. */
 function tableOf(label, columns, rows, narrow = "") {
   const region = grid(label, narrow);
-  const lines = rows.map((row) => element("tr", null, ...row.map((content, index) =>
-    element("td", { className: columns[index][1] ?? "" }, content))));
-  region.firstElementChild.append(headOf(columns), element("tbody", null, ...lines));
+  const cells = columns.map(([title, classes], at) => [title, ([, row], cell) => cell.append(row[at]), classes, []]);
+  fill(region, cells, Array.from(rows.entries()), ([index]) => index);
   return region;
 }
 
@@ -106,7 +95,10 @@ let rowsMade = 0;
  */
 function fill(region, columns, items, keyOf, { classOf = () => "", act = null } = {}) {
   const table = region.querySelector("table");
-  if (!table.tHead) table.append(headOf(columns.map(([title, , className]) => [title, className])), element("tbody"));
+  if (!table.tHead) {
+    const titles = columns.map(([title, , className = ""]) => element("th", { scope: "col", className }, title));
+    table.append(element("thead", null, element("tr", null, ...titles)), element("tbody"));
+  }
   const body = table.tBodies[0], wanted = new Set(items.map((item) => String(keyOf(item)))), rows = new Map();
   for (const row of Array.from(body.rows)) {
     if (wanted.has(row.key) && !rows.has(row.key)) rows.set(row.key, row);
@@ -121,7 +113,11 @@ function fill(region, columns, items, keyOf, { classOf = () => "", act = null } 
     row.ariaCurrent = row.classList.contains("chosen") ? "true" : null;
     columns.forEach(([, of, , makers], index) => {
       if (of && makers) of(item, row.cells[index]);
-      else if (of) putCell(row.cells[index], plain(of(item)));
+      else if (of) {
+        const text = plain(of(item)), cell = row.cells[index];
+        put(cell.firstElementChild, short(text));
+        cell.title = text.length > LONG ? text : "";
+      }
     });
     if (row === next) next = next.nextElementSibling;
     else body.insertBefore(row, next);
@@ -142,14 +138,6 @@ function newRow(columns, item, key, act) {
   });
   return row;
 }
-
-function putCell(cell, text) {
-  put(cell.firstElementChild, short(text));
-  if (text.length > LONG) cell.title = text;
-  else cell.removeAttribute("title");
-}
-
-// --- bytes --------------------------------------------------------------------------------------------------------
 
 const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0"));
 const offsetText = (offset) => offset.toString(16).padStart(4, "0");
@@ -182,8 +170,11 @@ function payloadOf(about, forms) {
   return element("div", { className: "payload" }, element("div", { className: "buttons" }, heading, ...buttons), area);
 }
 
-/** The fields of a frame with their bytes. fields: [offset, bytes as text, name, value]. */
+/** The fields of a frame with their bytes. fields: [offset, length, bytes that are there or null, name, value]. */
 function bytesTable(label, fields) {
   const columns = [["Offset", "n"], ["Bytes", "w code"], ["Field"], ["Value", "w"]];
-  return tableOf(label, columns, fields.map(([offset, ...row]) => [offsetText(offset), ...row]), "bytes packed");
+  const textOfBytes = (bytes, length) =>
+    hex(bytes.subarray(0, 16)).join(" ") + (bytes.length && length > Math.min(bytes.length, 16) ? " …" : "");
+  return tableOf(label, columns, fields.map(([offset, length, bytes, ...row]) =>
+    [offsetText(offset), bytes ? textOfBytes(bytes, length) : "··", ...row]), "bytes packed");
 }

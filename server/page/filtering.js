@@ -12,7 +12,7 @@ const filterForm = element("form", { role: "search", ariaLabel: "Requests" },
 /** Marks the column of a filter that an error names. */
 function pointAt(text, problem) {
   const column = /column (\d+)/.exec(problem)?.[1];
-  mark(filterInput, problem);
+  filterInput.ariaInvalid = problem ? "true" : null;
   filterCaret.hidden = column === undefined;
   if (column === undefined) return;
   const from = Math.max(0, column - 41), before = (from ? "…" : "") + plain(text.slice(from, column - 1));

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from segstore.server.control_api.models import Described
 from segstore.server.control_api.steering import TransactionState
 
 Next = Field(description="`after` for the next page; null on the last page.")
@@ -28,7 +29,7 @@ class ScopeDetails(BaseModel):
     tables: int = Field(description="Number of its key-value tables.")
 
 
-class StreamSummary(BaseModel):
+class StreamSummary(Described):
     """A stream in a list."""
 
     scope: str
@@ -48,7 +49,7 @@ class StreamPage(BaseModel):
     next: str | None = Next
 
 
-class ScalingView(BaseModel):
+class ScalingView(Described):
     """The scaling policy of a stream."""
 
     kind: Literal["fixed", "kbytes_per_s", "events_per_s"]
@@ -57,7 +58,7 @@ class ScalingView(BaseModel):
     min_segments: int
 
 
-class RetentionView(BaseModel):
+class RetentionView(Described):
     """The retention policy of a stream."""
 
     kind: Literal["time", "size"]
@@ -77,7 +78,7 @@ class StreamDetails(StreamSummary):
     subscribers: list[str] = Field(description="Reader groups that delay its retention.")
 
 
-class SegmentOfStream(BaseModel):
+class SegmentOfStream(Described):
     """A segment in the history of its stream."""
 
     id: int
@@ -214,7 +215,7 @@ class GroupDetails(GroupSummary):
     lag_bytes: int = Field(description="Sum over the listed segments.")
 
 
-class TableSummary(BaseModel):
+class TableSummary(Described):
     """A key-value table in a list."""
 
     scope: str

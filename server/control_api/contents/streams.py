@@ -108,11 +108,9 @@ async def _page(
 
 
 def _summary(stream: KnownStream) -> m.StreamSummary:
-    return m.StreamSummary(
-        scope=stream.scope,
+    return m.StreamSummary.of(
+        stream,
         stream=stream.name,
-        created_ms=stream.created_ms,
-        sealed=stream.sealed,
         epoch=stream.current.number,
         open_segments=0 if stream.sealed else len(stream.current.segments),
         transactions=len(stream.transactions),
@@ -126,17 +124,8 @@ def _details(stream: KnownStream) -> m.StreamDetails:
     head = position_text(stream.head())
     return m.StreamDetails(
         **_summary(stream).model_dump(),
-        scaling=m.ScalingView(
-            kind=_SCALING[scaling.kind],
-            target_rate=scaling.target_rate,
-            factor=scaling.factor,
-            min_segments=scaling.min_segments,
-        ),
-        retention=None
-        if retention is None
-        else m.RetentionView(
-            kind="time" if retention.kind.name == "TIME" else "size", limit=retention.limit, maximum=retention.maximum
-        ),
+        scaling=m.ScalingView.of(scaling, kind=_SCALING[scaling.kind]),
+        retention=None if retention is None else m.RetentionView.of(retention, kind=retention.kind.name.lower()),
         rollover_bytes=config.rollover_bytes,
         timestamp_aggregation_timeout_ms=config.timestamp_aggregation_timeout_ms,
         scaling_now=stream.scale is not None,
@@ -179,15 +168,12 @@ def _segment(
         owner = None if deleted else controller.segments.owner_of(name)
     except SegmentStoreFailed:
         owner = None
-    return m.SegmentOfStream(
-        id=segment.id,
+    return m.SegmentOfStream.of(
+        segment,
         name=name,
-        number=segment.number,
-        epoch=segment.epoch,
         until_epoch=sealed,
         low=segment.start,
         high=segment.end,
-        created_ms=segment.created_ms,
         status=status,
         store=None if owner is None else str(owner),
         start_offset=None if info is None else info.start_offset,

@@ -49,10 +49,9 @@ async def get_table(controlled: Here, scope: Scope, table: Table) -> m.TableDeta
 
 
 def _summary(table: KnownTable) -> m.TableSummary:
-    return m.TableSummary(
-        scope=table.scope,
+    return m.TableSummary.of(
+        table,
         table=table.name,
-        created_ms=table.created_ms,
         partitions=len(table.epoch.segments),
         primary_key_bytes=table.config.primary_key_bytes,
         secondary_key_bytes=table.config.secondary_key_bytes,

@@ -83,13 +83,8 @@ async def metrics(controlled: Here) -> Response:
 
 
 def store_info(front: Front) -> StoreInfo:
-    return StoreInfo(
-        store=front.number,
-        address=address_text(front.address),
-        admin_address=address_text(front.admin_address),
-        upstream=address_text(front.upstream),
-        serving=front.serving,
-    )
+    addresses = {name: address_text(getattr(front, name)) for name in ("address", "admin_address", "upstream")}
+    return StoreInfo.of(front, store=front.number, **addresses)
 
 
 class _Counters:

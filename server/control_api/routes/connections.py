@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Here
-from segstore.server.control_api.fronts import OpenConnection
 from segstore.server.control_api.models import ClosedConnection, ClosedConnections, ConnectionInfo, Connections
 from segstore.server.control_api.problems import ApiProblem, shown
 
@@ -28,8 +27,8 @@ async def list_connections(controlled: Here, limit: _Limit = 1_000) -> Connectio
         ),
         key=lambda each: each[:3],
     )
-    shown_now = [_connection(store, each) for store, _, _, each in found[:limit]]
-    return Connections(total=len(found), connections=shown_now)
+    listed = [ConnectionInfo.of(each, store=store, peer=shown(peer)) for store, _, peer, each in found[:limit]]
+    return Connections(total=len(found), connections=listed)
 
 
 @router.delete("", summary="Close all connections at once, as a failing network does")
@@ -54,17 +53,3 @@ async def close_connection(
                 each.disconnect(_ASKED, drain=drain)
                 return ClosedConnection(peer=shown(each.peer))
     raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
-
-
-def _connection(store: int, connection: OpenConnection) -> ConnectionInfo:
-    return ConnectionInfo(
-        number=connection.number,
-        store=store,
-        peer=shown(connection.peer),
-        admin=connection.admin,
-        writers=connection.writers,
-        waiting_reads=connection.waiting_reads,
-        bytes_in=connection.bytes_in,
-        bytes_out=connection.bytes_out,
-        held_bytes=connection.held_bytes,
-    )

@@ -55,15 +55,9 @@ async def set_round_trip(controlled: Here, given: RoundTripTime) -> RoundTripTim
 
 
 def _info(number: int, decision: Decision) -> DecisionInfo:
-    return DecisionInfo(
+    return DecisionInfo.of(
+        decision,
         number=number,
-        rule=decision.rule,
-        action=decision.action,
-        nth=decision.nth,
-        request=decision.request,
-        store=decision.store,
-        connection=decision.connection,
-        direction=decision.direction,
         type=shown(decision.type_name),
         segments=[shown(each) for each in decision.segments],
         request_id=None if decision.request_id is None else str(decision.request_id),

@@ -1,4 +1,4 @@
-"""Routes that list, add and remove fault rules while the server runs.
+"""Routes that list, add and remove fault rules and toxics while the server runs.
 
 Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
 """
@@ -13,11 +13,12 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 
 from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
+from segstore.server.control_api.models import ActiveToxic, ActiveToxics, Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.bodies import YamlRoute
 from segstore.server.faults import Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
+from segstore.server.toxics import NoSuchToxic, Toxic
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
@@ -157,3 +158,37 @@ def _check_rule(controlled: Controlled, rule: Rule, where: str) -> None:
         rule.model_dump_json()
     except (ValueError, RecursionError) as error:
         raise ApiProblem(422, f"{where} cannot be kept: it cannot be encoded as JSON in UTF-8", where) from error
+
+
+toxics = APIRouter(prefix="/v1/toxics", tags=["faults"])
+
+
+@toxics.get("", summary="Toxics and the connections that have them")
+async def list_toxics(controlled: Here) -> ActiveToxics:
+    tallies = faults_of(controlled).toxics.tallies()
+    return ActiveToxics(toxics=[ActiveToxic(**msgspec.structs.asdict(each)) for each in tallies])
+
+
+@toxics.post("", summary="Add a toxic", status_code=201)
+async def add_toxic(controlled: Here, toxic: Toxic) -> Added:
+    there = faults_of(controlled).toxics
+    controlled.check_store(toxic.store, "body.store")
+    try:
+        return Added(name=there.add(toxic))
+    except ValueError as error:
+        raise ApiProblem(409, str(error), "body.name") from error
+
+
+@toxics.delete("", summary="Remove all toxics", status_code=204)
+async def clear_toxics(controlled: Here) -> Response:
+    faults_of(controlled).toxics.clear()
+    return Response(status_code=204)
+
+
+@toxics.delete(f"/{NAME}", summary="Remove a toxic", status_code=204)
+async def remove_toxic(controlled: Here, name: Annotated[str, Path(description="The name of a toxic.")]) -> Response:
+    try:
+        faults_of(controlled).toxics.clear(name)
+    except NoSuchToxic as error:
+        raise ApiProblem(404, str(NoSuchToxic(name[:200], error.known)), "path.name") from error
+    return Response(status_code=204)

@@ -90,16 +90,7 @@ async def delete_recording(controlled: Here, name: _Name) -> Response:
 
 
 def _info(recording: KeptRecording) -> RecordingInfo:
-    return RecordingInfo(
-        name=recording.name,
-        running=recording.stopped_ms is None,
-        records=recording.records,
-        size=recording.size,
-        max_bytes=recording.max_bytes,
-        started_ms=recording.started_ms,
-        stopped_ms=recording.stopped_ms,
-        problem=recording.problem,
-    )
+    return RecordingInfo.of(recording, running=recording.stopped_ms is None)
 
 
 def _trace(traffic: Traffic, form: str, pieces: Iterable[bytes], records: Iterable[Record]) -> Response:

@@ -77,22 +77,19 @@ async def send_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> 
 def _info(recorded: RecordedRequest, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
     request, reply = recorded.request, recorded.reply
     peer = traffic.peers.get(request.connection, {})
-    return RequestInfo(
+    return RequestInfo.of(
+        request,
         number=recorded.number,
         store=_number(numbers, peer.get("store", "")),
-        connection=request.connection,
         role=peer.get("role", ""),
-        kind=request.kind,
         type=shown(request.name),
         segments=[shown(each) for each in request.segments],
         streams=[shown(each) for each in request.streams],
         request_id=None if request.request_id is None else str(request.request_id),
-        writer_id=request.writer_id,
         size=recorded.size,
         received_ms=request.record.ts_ns // 1_000_000,
         stage=recorded.stage,
         reply=None if reply is None else shown(reply.outcome),
-        failure=request.failure,
         latency_ms=None if request.latency_ns is None else request.latency_ns / 1e6,
         faults=[shown(each) for each in recorded.faults],
     )

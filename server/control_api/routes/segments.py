@@ -129,14 +129,7 @@ def _find(controlled: Controlled, name: str) -> tuple[int, int, Segment] | None:
 
 
 def _summary(number: int, container: int, segment: Segment) -> SegmentSummary:
-    return SegmentSummary(
-        name=shown(segment.name),
-        store=number,
-        container=container,
-        length=segment.length,
-        start_offset=segment.start_offset,
-        sealed=segment.sealed,
-    )
+    return SegmentSummary.of(segment, name=shown(segment.name), store=number, container=container)
 
 
 def _kind(segment: Segment) -> str:

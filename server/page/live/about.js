@@ -1,21 +1,16 @@
 // The panel of the server itself.
 
-const facts = element("dl");
-const onRestart = [];
+const facts = element("div");
 let served = null, counted = null;
 
-/**
- * Requests what the server is, and its counters, which cost it little however much it stores.
- *
- * Panels that it has no capability for are hidden; `onRestart` is called if it restarted.
- */
+/** Requests what the server is, and its counters, which cost it little however much it stores. */
 async function lookAtServer() {
   const before = served;
   served = await ask("GET", "/v1/server");
   knowCapabilities(served.capabilities);
   if (before !== null && before.started_ms !== served.started_ms) {
-    say("The server was restarted.");
     for (const each of onRestart) each();
+    say("The server was restarted.");
   }
   counted = can("counters") ? await ask("GET", "/v1/counters") : null;
 }
@@ -41,9 +36,6 @@ addPanel({
     }
     rows.push(["Controller", served.controller ?? "none"], ["TLS", yes(served.tls)]);
     if (can("stores")) rows.push(["Data", served.data ?? "in memory"]);
-    const shown = JSON.stringify(rows);
-    if (facts.dataset.shown === shown) return;
-    facts.dataset.shown = shown;
-    facts.replaceChildren(...pairs(rows.map(([name, value]) => [name, plain(value)])).children);
+    showFacts(facts, rows.map(([name, value]) => [name, plain(value)]));
   },
 });

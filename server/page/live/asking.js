@@ -1,17 +1,16 @@
 // Requests to the server, with its token if it has one.
 
+class Failed extends Error {}
 /** The server refuses a request. errors: all of them, each with `where`, the part of the request that is wrong. */
-class Refused extends Error {
-  constructor({ errors, ...whole }) {
-    super(textOfError(whole));
-    this.errors = (errors ?? [whole]).map((error) => ({ where: error.where, message: textOfError(error) }));
+class Refused extends Failed {
+  constructor({ errors, ...problem }) {
+    super(textOfError(problem));
+    this.errors = (errors ?? [problem]).map((error) => ({ where: error.where, message: textOfError(error) }));
   }
 }
 const textOfError = ({ detail, where }) => detail.startsWith(`${where}: `) ? detail.slice(where.length + 2) : detail;
-/** The server requires a token. */
-class Locked extends Refused {}
-/** The server does not answer. */
-class Gone extends Error {}
+class Locked extends Failed {}
+class Gone extends Failed {}
 
 // The token comes from the address (#token=…) or is typed in; it is kept until the tab is closed.
 const FRAGMENT = "#token=";
@@ -26,11 +25,6 @@ function decoded(text) {
     return text;  // a token may have a % that encodes nothing
   }
 }
-const headers = () => {
-  const token = sessionStorage.getItem("token");
-  return token ? { authorization: `Bearer ${token}` } : {};
-};
-
 /**
  * Requests a resource and returns its JSON, or its bytes. path: with {names} that `parts` has. query: without empty
  * values. patience: in ms, until the answer is complete. isFile: whether the answer is a Blob.
@@ -42,9 +36,10 @@ async function ask(method, path, { parts = {}, query = {}, body, patience = 8000
   const asked = Object.entries(query).filter(([, value]) => value !== "" && value !== false);
   const search = new URLSearchParams(asked).toString();
   const signal = AbortSignal.timeout(patience);
-  const options = { method, cache: "no-store", redirect: "error", signal, headers: headers() };
+  const token = sessionStorage.getItem("token"), headers = token ? { authorization: `Bearer ${token}` } : {};
+  const options = { method, cache: "no-store", redirect: "error", signal, headers };
   if (body !== undefined) {
-    options.headers["content-type"] = "application/json";
+    headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
   }
   let response, answer = null;
@@ -54,6 +49,17 @@ async function ask(method, path, { parts = {}, query = {}, body, patience = 8000
   } catch (error) {
     throw new Gone("The server does not answer.", { cause: error });
   }
-  if (!response.ok) throw new (response.status === 401 ? Locked : Refused)(answer);
+  if (response.status === 401) throw new Locked(answer.detail);
+  if (!response.ok) throw new Refused(answer);
   return answer;
+}
+
+/** Does something that may fail, and shows that. Returns what it returned; undefined if it failed. */
+async function trying(doing, complain = (error) => say(error.message, true)) {
+  try {
+    return await doing();
+  } catch (error) {
+    if (!(error instanceof Failed)) throw error;
+    return complain(error);
+  }
 }

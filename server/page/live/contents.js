@@ -1,17 +1,11 @@
 // What the panels of streams, reader groups and tables have in common: a scope is chosen, then one of its things.
 
-const LISTED = 50;
-
 /** Offers the scopes of the server; returns the chosen one, or null if there are none. */
 async function lookAtScopes(select) {
   const { scopes, next } = await ask("GET", "/v1/scopes", { query: { limit: 500 } });
-  const known = JSON.stringify(scopes);
-  if (select.dataset.known !== known) {
-    const before = select.value;
-    select.replaceChildren(...scopes.map((value) => element("option", { value }, plain(value))));
-    select.value = scopes.includes(before) ? before : scopes.find((each) => !each.startsWith("_")) ?? scopes[0] ?? "";
-    select.dataset.known = known;
-  }
+  const before = select.value;
+  refill(select, scopes, () => scopes.map((value) => element("option", { value }, plain(value))));
+  select.value = scopes.includes(before) ? before : scopes.find((each) => !each.startsWith("_")) ?? scopes[0] ?? "";
   select.title = next === null ? "" : "The first 500 scopes.";
   return scopes.length ? select.value : null;
 }
@@ -19,29 +13,24 @@ async function lookAtScopes(select) {
 /**
  * Adds a panel that lists things of a scope, and shows the one that is chosen below the list.
  *
- * list: (scope, after) → a page; rowsOf: the items of a page; nameOf: the name of an item; columns: as for `fill`.
- * show: requests and shows a chosen thing, (scope, name); chosen: called before another one is shown. body: elements in
- * which it does. controls: more controls of the form.
+ * id: the name of the resource, of which the name of a thing is the singular. one: what a thing is called. columns: as
+ * for `fill`. query: more of the list's query. factsOf: the facts of a thing, as for `pairs`; show: shows the rest,
+ * called with the thing, its scope and name, and a function that returns whether it is still the chosen one. chosen:
+ * called before another one is shown. body: elements in which it is. controls: more controls of the form.
  */
 function addContentsPanel(
-  { id, title, one, open = null, list, rowsOf, nameOf, columns, show, chosen, body, controls },
+  { id, title, one, open = null, query = () => ({}), columns, factsOf, show, chosen = () => {}, body, controls = [] },
 ) {
-  const select = element("select", { name: "scope" }), table = grid(title);
-  const previous = button("Previous", () => turn(pages.slice(0, -1)));
-  const next = button("Next", () => turn([...pages, after]));
+  const select = element("select", { name: "scope" }), table = grid(title), pager = new Pager();
+  const singular = id.slice(0, -1), nameOf = (item) => item[singular];
   const form = element("form", { role: "search", ariaLabel: title },
-    element("label", null, "Scope", select), ...controls ?? [],
-    element("div", { className: "buttons" }, previous, next));
+    element("label", null, "Scope", select), ...controls, pager.root);
   const heading = element("h3", { tabIndex: -1 }), problem = element("p", { className: "problem", role: "status" });
-  const inside = element("div", null, ...body);
+  const facts = element("div"), inside = element("div", null, facts, ...body);
   const detail = element("section", { className: "detail", hidden: true },
     element("div", { className: "heading" }, heading, button("Close", () => choose(null))), problem, inside);
-  let pages = [""], after = "", name = null;
+  let name = null;
 
-  function turn(to) {
-    pages = to;
-    lookSoon(0);
-  }
   function choose(wanted) {
     const row = Array.from(table.querySelectorAll("tbody tr")).find((each) => nameOf(each.shown) === name);
     name = wanted;
@@ -57,55 +46,43 @@ function addContentsPanel(
     lookSoon(0);
   }
   async function showChosen(scope) {
-    const wanted = name;
+    const wanted = name, parts = { scope, [singular]: wanted };
+    const isWanted = () => name === wanted && select.value === scope;
     try {
-      await show(scope, wanted, () => name === wanted && select.value === scope);
+      const it = await ask("GET", `/v1/${id}/{scope}/{${singular}}`, { parts });
+      if (isWanted()) showFacts(facts, factsOf(it));
+      await show(it, parts, isWanted);
       put(problem, "");
       inside.hidden = false;
     } catch (error) {
-      if (!(error instanceof Refused) || error instanceof Locked) throw error;
+      if (!(error instanceof Refused)) throw error;
       put(problem, plain(error.message));
     }
   }
   async function look() {
-    const scope = await lookAtScopes(select), asked = pages;
-    const page = scope === null ? null : await list(scope, asked.at(-1));
-    if (asked !== pages || (scope !== null && select.value !== scope)) return;
-    const items = page === null ? [] : rowsOf(page);
-    const classOf = (item) => nameOf(item) === name ? "chosen" : "";
+    const scope = await lookAtScopes(select), asked = pager.pages;
+    const page = scope === null ? { [id]: [], next: null } : await ask("GET", `/v1/${id}/{scope}`,
+      { parts: { scope }, query: { after: pager.after, limit: LISTED, ...query() } });
+    if (asked !== pager.pages || (scope !== null && select.value !== scope)) return;
+    const items = page[id], classOf = (item) => nameOf(item) === name ? "chosen" : "";
     fill(table, columns, items, nameOf, { classOf, act: (item) => choose(nameOf(item)) });
-    const from = (asked.length - 1) * LISTED;
-    panel.note(items.length ? `${number(from + 1)} to ${number(from + items.length)}, by name.`
-      : scope === null ? "There are no scopes." : "There are none.");
-    previous.disabled = asked.length === 1;
-    next.disabled = !page?.next;
-    after = page?.next ?? "";
+    const range = pager.show(items.length, page.next);
+    panel.note(items.length ? `${range}, by name.` : scope === null ? "There are no scopes." : "There are none.");
     if (scope !== null && name !== null) await showChosen(scope);
   }
-  form.addEventListener("submit", (event) => event.preventDefault());
+  onSubmit(form);
   form.addEventListener("change", () => {
     if (name !== null) choose(null);
-    turn([""]);
+    pager.turn();
   });
   const panel = addPanel({ id, title, tools: form, body: [table, detail], needs: "controller", open, look });
   onRestart.push(() => {
     name = null;
     detail.hidden = true;
-    turn([""]);
   });
-  return panel;
 }
 
-const subsection = (title, ...content) => element("div", { className: "part" }, element("h4", null, title), ...content);
+const subsection = (title, ...content) => element("div", null, element("h4", null, title), ...content);
 const oneLine = (text) => text.replace(/\s*\n\s*/g, " ");
 
-/** A time span, such as 12 s. */
 const span = (ms) => ms === null ? "" : ms < 10000 ? `${number(ms)} ms` : `${number(Math.round(ms / 1000))} s`;
-
-/** Replaces the contents of an element, unless they would be the same. */
-function refill(place, known, make) {
-  const text = JSON.stringify(known);
-  if (place.dataset.known === text) return;
-  place.dataset.known = text;
-  place.replaceChildren(...make());
-}

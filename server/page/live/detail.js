@@ -8,43 +8,37 @@ let opened = null;  // its number
 /** Shows a request. The list of requests stands still meanwhile. */
 async function openRequest(asked) {
   const wanted = opened = Number(asked);
-  put(drawerSaid, "");
-  drawerSaid.classList.remove("problem");
   if (!drawer.open) {
     showInDrawer(`Request ${wanted}`, []);
     drawer.showModal();
     drawerTitle.focus();
   }
+  say("");
   setAddress(wanted, new URLSearchParams(location.search).get("request") === null);
   await lookAtRequest(wanted);
   drawer.scrollTop = 0;
 }
 
-function closeRequest() {
-  if (drawer.open) drawer.close();
-}
 drawer.addEventListener("close", () => {
   if (drawer.open) return;  // another request was opened meanwhile
+  const opener = openers()[listed().indexOf(opened)];
   opened = null;
   setAddress(null, false);
-  if (document.activeElement === document.body || requestsTable.contains(document.activeElement)) tabStop?.focus();
+  if (document.activeElement === document.body || requestsTable.contains(document.activeElement)) opener?.focus();
   lookSoon(0);
 });
 drawer.addEventListener("click", (event) => {
-  if (event.target === drawer) closeRequest();  // beside its content: on the backdrop
+  if (event.target === drawer) drawer.close();  // beside its content: on the backdrop
 });
+
 /** The numbers of the listed requests, newest first. */
 const listed = () => Array.from(requestsTable.querySelectorAll("tbody tr"), (row) => row.shown.number);
 
-/** Opens the request beside this one in the list. */
 function openNext(by) {
-  const numbers = listed(), at = numbers.indexOf(opened), next = numbers[at + by];
-  if (at < 0 || next === undefined) return;
-  oneTabStop(openers()[at + by]);
-  openRequest(next);
+  const numbers = listed(), at = numbers.indexOf(opened);
+  if (at >= 0 && at + by in numbers) openRequest(numbers[at + by]);
 }
 
-/** Enables the buttons for the requests beside this one, if there are such. */
 function showNext() {
   const numbers = listed(), at = numbers.indexOf(opened);
   newer.disabled = at < 1;
@@ -53,28 +47,13 @@ function showNext() {
 
 /** Requests a request and shows it, if it is still the one that is open. */
 async function lookAtRequest(wanted) {
-  try {
-    const it = await ask("GET", "/v1/requests/{number}", { parts: { number: wanted } });
-    if (opened === wanted) showRequest(it);
-  } catch (error) {
-    if (!(error instanceof Refused || error instanceof Gone)) throw error;
+  const it = await trying(() => ask("GET", "/v1/requests/{number}", { parts: { number: wanted } }), (error) => {
     if (opened !== wanted) return;
     showInDrawer(`Request ${wanted}`, []);
-    notify(error.message, true);
-  }
+    say(error.message, true);
+  });
+  if (it && opened === wanted) showRequest(it);
 }
-
-/** While the drawer shows a request that has no reply, it is requested again with each refresh. */
-async function refreshDrawer() {
-  if (drawer.open && opened !== null && drawer.dataset.waits) await lookAtRequest(opened);
-}
-
-function notify(text, isProblem = false) {
-  drawerSaid.classList.toggle("problem", isProblem);
-  put(drawerSaid, plain(text));
-}
-
-// --- its parts ----------------------------------------------------------------------------------------------------
 
 function showRequest(it) {
   showNext();
@@ -91,9 +70,8 @@ function showRequest(it) {
   if (!drawer.contains(document.activeElement)) drawerTitle.focus();  // what had the focus is gone
 }
 
-/** A link that closes the drawer and filters the list of requests. */
 const filterLink = (text, wanted) => link(text, () => {
-  closeRequest();
+  drawer.close();
   filter(wanted);
 });
 
@@ -117,19 +95,13 @@ function deedsOf(it) {
   const copy = button("Copy as fixture lines", () => copyLines(it.fixture, area));
   const send = button("Send again", () => sendAgain(it, send, area));
   const rule = button("Make a rule of this", () => {
-    closeRequest();
+    drawer.close();
     openRule({ match: filterOf(it), do: [it.kind === "call" ? { status: "UNAVAILABLE" } : { close: "after" }] });
   });
   copy.disabled = !it.fixture.length;
   send.hidden = !can("send") || it.kind === "call";
   rule.hidden = !can("faults") || it.kind === "bytes" || it.type === "UNKNOWN";
   return element("div", null, element("div", { className: "buttons" }, copy, send, rule), area);
-}
-
-/** The heading of the streams and scopes that a call names. */
-function streamsHeading(streams) {
-  if (streams.length > 1) return "Streams";
-  return streams[0].includes("/") ? "Stream" : "Scope";
 }
 
 function factsOf(it) {
@@ -140,8 +112,8 @@ function factsOf(it) {
     ["Received", `${new Date(it.received_ms).toLocaleDateString("en-GB")} ${clock(it.received_ms)}`],
     ["Connection", filterLink(`${it.connection}`, `connection = ${it.connection}`), ` ${plain(it.role || it.peer)}`],
     it.store !== null && ["Store", String(it.store)],
-    segments.length > 0 && [segments.length > 1 ? "Segments" : "Segment", ...segments],
-    streams.length > 0 && [streamsHeading(it.streams), ...streams],
+    segments.length > 0 && ["Segment", ...segments],
+    streams.length > 0 && [it.streams[0].includes("/") ? "Stream" : "Scope", ...streams],
     it.request_id !== null && ["Request id", it.request_id],
     it.writer_id !== null && ["Writer", filterLink(it.writer_id, `writer = ${it.writer_id}`)],
     ["Size", many(it.size, "byte")],
@@ -153,57 +125,45 @@ function factsOf(it) {
 }
 
 function timelineOf(it) {
-  const known = it.timeline.filter((each) => each.at_ms !== null), first = known.length ? known[0].at_ms : 0;
+  const first = it.timeline.find((each) => each.at_ms !== null)?.at_ms;
   const after = (each) => each.at_ms === null ? "" : `+${(each.at_ms - first).toFixed(3)} ms`;
-  const steps = it.timeline.map((each) =>
-    element("li", null, element("span", { className: "when" }, after(each)), plain(each.what)));
-  return element("ol", { className: "timeline" }, ...steps);
+  return element("ol", { className: "timeline" }, ...it.timeline.map((each) =>
+    element("li", null, element("span", { className: "when" }, after(each)), plain(each.what))));
 }
 
 function neighboursOf(it) {
-  const itself = it.neighbours.find((record) => record.itself), region = grid("Records beside it on its connection");
-  const after = ({ at_ms: at }) => at - (itself?.at_ms ?? at);
-  fill(region, [
-    ["Record", (record) => record.number ?? "", "n"],
-    ["ms", (record) => `${after(record) > 0 ? "+" : ""}${after(record).toFixed(3)}`, "n"],
-    ["What", (record) => `${record.direction === "reply" ? "←" : "→"} ${record.type}`],
-    ["About", (record) => record.about, "w"],
-    ["Bytes", (record) => number(record.size), "n x"],
-  ], it.neighbours, (record) => it.neighbours.indexOf(record), { classOf: (record) => record.itself ? "chosen" : "" });
-  for (const row of region.querySelectorAll("tbody tr")) {
-    const { opens, itself, number: other } = row.shown;
-    if (opens && !itself) row.cells[0].replaceChildren(link(String(other), () => openRequest(other)));
-  }
+  const itself = it.neighbours.find((record) => record.itself);
+  const region = tableOf("Records beside it on its connection",
+    [["Record", "n"], ["ms", "n"], ["What"], ["About", "w"], ["Bytes", "n x"]], it.neighbours.map((record) => {
+      const { number: other, at_ms: at } = record, after = at - (itself?.at_ms ?? at);
+      const opener = record.opens && record !== itself ? link(String(other), () => openRequest(other)) : other ?? "";
+      const what = `${record.direction === "reply" ? "←" : "→"} ${plain(record.type)}`;
+      return [opener, `${after > 0 ? "+" : ""}${after.toFixed(3)}`, what, shown(record.about), number(record.size)];
+    }));
+  region.querySelectorAll("tbody tr")[it.neighbours.indexOf(itself)]?.classList.add("chosen");
   return region;
 }
-
-// --- bytes --------------------------------------------------------------------------------------------------------
 
 const bytesOf = (text) => Uint8Array.from(text.match(/../g) ?? [], (byte) => parseInt(byte, 16));
 const TEXT_BYTES = 4096;  // of a text, what the API gives
 
-/** A payload, in its form first. */
 function payloadIn(it) {
-  const raw = bytesOf(it.form === "hex" ? it.text : it.hex);
+  const raw = bytesOf(it.form === "hex" ? it.text : it.hex), isText = it.form === "text";
   const cut = (size) => size < it.size ? `, the first ${number(size)} of which are shown` : "";
-  const hexForm = ["Hex", () => hexDump(raw), cut(raw.length)];
-  const textForm = it.form === "text" ? ["Text", () => plainLines(it.text), cut(Math.min(it.size, TEXT_BYTES))]
-    : ["Text", () => plainLines(new TextDecoder().decode(raw)), cut(raw.length)];
-  const forms = { json: [["JSON", () => plainLines(it.text), ""], textForm, hexForm], text: [textForm, hexForm] };
-  const what = { event: "Event", message: "Message", bytes: "Bytes", more: "The rest", key: "Key",
-    value: "Value" }[it.kind] ?? it.kind;
-  return payloadOf(`${what} of the ${it.part}, ${many(it.size, "byte")}`, forms[it.form] ?? [hexForm, textForm]);
+  const text = () => plainLines(isText ? it.text : new TextDecoder().decode(raw));
+  const forms = [["Text", text, cut(isText ? Math.min(it.size, TEXT_BYTES) : raw.length)],
+    ["Hex", () => hexDump(raw), cut(raw.length)]];
+  if (it.form === "json") forms.unshift(["JSON", () => plainLines(it.text), ""]);
+  const what = { more: "The rest" }[it.kind] ?? it.kind;
+  return payloadOf(`${what} of the ${it.part}, ${many(it.size, "byte")}`, it.form === "hex" ? forms.reverse() : forms);
 }
 
-/** The fields of a frame with their bytes. */
 function frameSection(it) {
-  const bytes = hex(bytesOf(it.hex)), isCut = (field) => field.offset + field.length > bytes.length;
-  const rows = it.fields.map((field) => {
-    const part = bytes.slice(field.offset, field.offset + Math.min(field.length, 16)).join(" ");
-    const more = field.length > 16 || (isCut(field) && part) ? " …" : "";
+  const bytes = bytesOf(it.hex), rows = it.fields.map((field) => {
     const value = field.kind === "data" ? many(field.length, "byte") : shown(field.value);
-    const said = [value, field.note && `(${plain(field.note)})`].filter(Boolean).join(" ");
-    return [field.offset, part + more, plain(field.name), said];
+    const text = [value, field.note && `(${plain(field.note)})`].filter(Boolean).join(" ");
+    const part = bytes.subarray(field.offset, field.offset + field.length);
+    return [field.offset, field.length, part, plain(field.name), text];
   });
   const missing = it.left_out && `${many(it.left_out, "more field")} not shown.`;
   const notes = [it.error && plain(it.error), missing].filter(Boolean).join(" ");
@@ -211,41 +171,30 @@ function frameSection(it) {
     notes && remark(notes, Boolean(it.error)), bytesTable(`Fields of ${plain(it.type)}`, rows));
 }
 
-// --- doing --------------------------------------------------------------------------------------------------------
-
 /** Copies lines; where the browser does not allow that, they are selected for the user to copy. */
-async function copyLines(lines, area) {
-  const text = `${lines.join("\n")}\n`;
-  const place = element("textarea", { readOnly: true, rows: 4, value: text, ariaLabel: "Fixture lines" });
+function copyLines(lines, area) {
+  const value = `${lines.join("\n")}\n`;
+  const place = element("textarea", { readOnly: true, rows: 4, value, ariaLabel: "Fixture lines" });
   area.replaceChildren(place);
-  place.focus();
   place.select();
-  try {
-    await navigator.clipboard.writeText(text);
-    notify(`${many(lines.length, "line")} copied.`);
-  } catch {  // a page over plain HTTP from another machine has no clipboard
-    notify("Selected; copy with Ctrl+C.");
-  }
+  const copying = navigator.clipboard?.writeText(value) ?? Promise.reject();  // plain HTTP has no clipboard
+  return copying.then(() => say(`${many(lines.length, "line")} copied.`), () => say("Selected; copy with Ctrl+C."));
 }
 
 /** Sends a request again, and shows what came; after a restart not, as its number is that of another request then. */
 async function sendAgain(it, trigger, area) {
   trigger.disabled = true;
-  notify("Sending …");
-  try {
+  say("Sending …");
+  await trying(async () => {
     const before = served;
     await lookAtServer();
     if (before && before.started_ms !== served.started_ms) return;
     const sent = await ask("POST", "/v1/requests/{number}/send", { parts: it, patience: 15000 });
-    notify(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
+    say(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
     const its = sent.connection !== null && element("p", null,
       filterLink(`Its records on connection ${sent.connection}`, `connection = ${sent.connection}`));
     const replies = sent.replies.filter((each) => !["HELLO", "KEEP_ALIVE"].includes(each.type));
     area.replaceChildren(...[its, ...replies.map(frameSection)].filter(Boolean));
-  } catch (error) {
-    if (!(error instanceof Refused || error instanceof Gone)) throw error;
-    notify(error.message, true);
-  } finally {
-    trigger.disabled = false;
-  }
+  });
+  trigger.disabled = false;
 }

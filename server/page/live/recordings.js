@@ -3,13 +3,11 @@
 const MIB = 2 ** 20;
 const DOWNLOAD_MS = 600000;
 const SAVING_MS = 60000;
-const FORMS = [["wtrace", "capture (.wtrace)"], ["jsonl", "fixture (.jsonl)"]];
-const recordingsTable = grid("Recordings", "cards");
 const recordingName = element("input", { name: "name", maxLength: 100, pattern: "[^\\/]*",
   title: "A name without slashes", placeholder: "recording N", autocomplete: "off" });
 const recordingLimit = element("input", { name: "limit", type: "number", min: "1", value: "64", required: true });
-const downloadForm = element("select", { name: "form" },
-  ...FORMS.map(([value, text]) => element("option", { value }, text)));
+const downloadForm = element("select", { name: "form" }, element("option", { value: "wtrace" }, "capture (.wtrace)"),
+  element("option", { value: "jsonl" }, "fixture (.jsonl)"));
 const recordingsForm = element("form", null,
   element("label", null, "Name", recordingName),
   element("label", null, "Limit, MiB", recordingLimit),
@@ -18,44 +16,44 @@ const recordingsForm = element("form", null,
   button("Download latest traffic", () => download("segstore",
     (query) => ask("GET", "/v1/trace", { query, isFile: true, patience: DOWNLOAD_MS }))));
 
-const recordingsPanel = addPanel({
+addTable({
   id: "recordings",
   title: "Recordings",
   tools: recordingsForm,
-  body: [recordingsTable],
   needs: "recordings",
-  async look() {
+  columns: [
+    ["Recording", (each) => each.name, "w"],
+    ["State", (each) => each.problem || (each.running ? "running" : "stopped"), "w"],
+    ["Started", (each) => clock(each.started_ms)],
+    ["Stopped", (each) => each.stopped_ms === null ? "" : clock(each.stopped_ms)],
+    ["Records", (each) => number(each.records), "n"],
+    ["Bytes", (each) => number(each.size), "n"],
+    ["Actions", (each, cell) => { cell.firstElementChild.hidden = !each.running; }, "buttons", [
+      change("Stop", "POST", "/v1/recordings/{name}/stop", (each) => `${each.name} was stopped.`),
+      rowButton("Download", downloadRecording),
+      change("Delete", "DELETE", "/v1/recordings/{name}", (each) => `${each.name} was deleted.`),
+    ]],
+  ],
+  keyOf: (each) => each.name,
+  classOf: (each) => each.problem ? "bad" : "",
+  async rows({ count, note }) {
     const { recordings } = await ask("GET", "/v1/recordings");
-    recordingsPanel.count(number(recordings.length));
-    recordingsPanel.note(recordings.length ? "Recordings are held in memory until they are deleted." : "");
-    fill(recordingsTable, [
-      ["Recording", (each) => each.name, "w"],
-      ["State", (each) => each.problem || (each.running ? "running" : "stopped"), "w"],
-      ["Started", (each) => clock(each.started_ms)],
-      ["Stopped", (each) => each.stopped_ms === null ? "" : clock(each.stopped_ms)],
-      ["Records", (each) => number(each.records), "n"],
-      ["Bytes", (each) => number(each.size), "n"],
-      ["Actions", (each, cell) => { cell.firstElementChild.hidden = !each.running; }, "buttons", [
-        rowButton("Stop", stopRecording), rowButton("Download", downloadRecording),
-        rowButton("Delete", deleteRecording),
-      ]],
-    ], recordings, (each) => each.name, { classOf: (each) => each.problem ? "bad" : "" });
+    count(number(recordings.length));
+    note(recordings.length ? "Recordings are held in memory until they are deleted." : "");
+    return recordings;
   },
 });
 
-recordingsForm.addEventListener("submit", async (event) => {
-  event.preventDefault();
+onSubmit(recordingsForm, async () => {
   const body = { name: recordingName.value, max_bytes: Math.round(Number(recordingLimit.value) * MIB) };
   const start = () => ask("POST", "/v1/recordings", { body });
-  if (await act(start, (made) => `${made.name} was started.`)) recordingName.value = "";
+  if (await act(start, ({ name }) => `${name} was started.`)) recordingName.value = "";
 });
 
-const stopRecording = (each) => act(() => ask("POST", "/v1/recordings/{name}/stop", { parts: each }),
-  () => `${each.name} was stopped.`);
-const deleteRecording = (each) => act(() => ask("DELETE", "/v1/recordings/{name}", { parts: each }),
-  () => `${each.name} was deleted.`);
-const downloadRecording = (each) => download(each.name,
-  (query) => ask("GET", "/v1/recordings/{name}/trace", { parts: each, query, isFile: true, patience: DOWNLOAD_MS }));
+function downloadRecording(each) {
+  return download(each.name,
+    (query) => ask("GET", "/v1/recordings/{name}/trace", { parts: each, query, isFile: true, patience: DOWNLOAD_MS }));
+}
 
 /** Saves a trace as a file. It is fetched by the script, because a link would not send the token. */
 function download(name, fetching) {
@@ -63,6 +61,6 @@ function download(name, fetching) {
   return act(async () => {
     const saving = element("a", { href: URL.createObjectURL(await fetching({ form })), download: file });
     saving.click();
-    setTimeout(() => URL.revokeObjectURL(saving.href), SAVING_MS); // some browsers read it only then
+    return setTimeout(() => URL.revokeObjectURL(saving.href), SAVING_MS); // some browsers read it only then
   }, () => `${file} was downloaded.`);
 }

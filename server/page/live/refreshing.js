@@ -26,15 +26,6 @@ function gone(isGone) {
   document.title = isGone ? "segstore: gone" : "segstore";
 }
 
-async function lookAt(panel) {
-  try {
-    await panel.look();
-  } catch (error) {
-    if (!(error instanceof Refused) || error instanceof Locked) throw error;
-    panel.note(error.message, true);
-  }
-}
-
 async function look() {
   if (looking || document.hidden) return;
   looking = true;
@@ -43,7 +34,9 @@ async function look() {
   try {
     await lookAtServer();
     byId("token").hidden = true;
-    await Promise.all([...active().map(lookAt), refreshDrawer()]);
+    const active = Array.from(panels.values()).filter((panel) => panel.isActive());
+    const isWaiting = opened !== null && drawer.dataset.waits;  // a request without a reply is requested again
+    await Promise.all([...active.map((panel) => panel.look()), isWaiting && lookAtRequest(opened)]);
     gone(false);
   } catch (error) {
     if (error instanceof Locked) {
@@ -63,10 +56,9 @@ async function look() {
   }
 }
 
-byId("token").addEventListener("submit", (event) => {
-  event.preventDefault();
-  sessionStorage.setItem("token", event.target.elements.token.value.trim());
-  event.target.reset();
+onSubmit(byId("token"), () => {
+  sessionStorage.setItem("token", byId("token").elements.token.value.trim());
+  byId("token").reset();
   lookSoon(0);
 });
 document.addEventListener("visibilitychange", () => lookSoon(0));

@@ -12,8 +12,9 @@ const requestsPanel = addPanel({
   title: "Requests",
   open: true,
   tools: element("div", null, filterForm, filterCaret),
-  body: [requestsTable, element("p", { className: "keys" }, ...keyHelp([["/", "filter"], ["j k", "next, previous"],
-    ["Enter", "open"], ["Esc", "close"], ["p", "pause"]]))],
+  body: [requestsTable, element("p", { className: "keys" }, ...[["/", "filter"], ["j k", "next, previous"],
+    ["Enter", "open"], ["Esc", "close"], ["p", "pause"]].map(([key, text]) =>
+    element("span", null, element("kbd", null, key), ` ${text}`)))],
   needs: "requests",
   async look() {
     if (isStill()) return;
@@ -44,7 +45,7 @@ const requestsPanel = addPanel({
       ["Faults", (each) => each.faults.join(", "), "w s"],
     ], it.requests, (each) => each.number, { classOf: (each) => each.failure ? "bad" : "",
       act: (each) => openRequest(each.number) });
-    oneTabStop();
+    for (const each of openers()) each.tabIndex = -1;  // rows are reached with the arrow keys
     showNext();
   },
 });
@@ -52,11 +53,10 @@ const requestsPanel = addPanel({
 // The numbers of another run are those of other requests.
 onRestart.push(() => {
   paused.checked = false;
-  closeRequest();
+  drawer.close();
   requestsTable.querySelector("tbody")?.replaceChildren();
 });
 
-/** Whether the list keeps the requests that it shows. */
 const isStill = () => paused.checked || (drawer.open && listed().length > 0);
 
 /** The filter for a name: a regular expression if it has line breaks, which an input field drops. */
@@ -66,33 +66,28 @@ function nameFilter(field, name) {
   return `${field} ~ /\\A${escaped}\\z/`;
 }
 
-/** The filter for what a call names: a stream as scope/stream, or a scope. */
 const streamFilter = (name) => nameFilter(name.includes("/") ? "stream" : "scope", name);
 
-// --- the address --------------------------------------------------------------------------------------------------
-
-/** Puts the filter, and the request that is open, into the address. */
 function setAddress(opened, isNew) {
-  const parts = Object.entries({ match: match.length > LONGEST_ADDRESS ? "" : match, request: opened ?? "" });
-  const query = new URLSearchParams(parts.filter(([, value]) => value !== ""));
+  const query = new URLSearchParams();
+  if (match && match.length <= LONGEST_ADDRESS) query.set("match", match);
+  if (opened) query.set("request", opened);
   const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
   if (address === location.pathname + location.search + location.hash) return;
   if (isNew) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
 }
 
-/** Shows what the address names. */
 function followAddress() {
   const query = new URLSearchParams(location.search), opened = query.get("request");
   match = query.get("match") ?? "";
   filterInput.value = match;
   if (/^\d+$/.test(opened ?? "")) openRequest(opened);
-  else closeRequest();
+  else drawer.close();
   lookSoon(0);
 }
 addEventListener("popstate", followAddress);
 
-/** Shows the requests that match a filter. */
 function filter(text) {
   match = text.trim();
   filterInput.value = text;
@@ -100,36 +95,16 @@ function filter(text) {
   setAddress(null, true);
   lookSoon(0);
 }
-filterForm.addEventListener("submit", (event) => {
-  event.preventDefault();
+onSubmit(filterForm, () => {
   paused.checked = false;
   filter(filterInput.value);
 });
 
-// --- keys ---------------------------------------------------------------------------------------------------------
-
-function keyHelp(keys) {
-  return keys.map(([key, text]) => element("span", null, element("kbd", null, key), ` ${text}`));
-}
-
 const openers = () => Array.from(requestsTable.querySelectorAll("tbody .link"));
 
-let tabStop = null;
-
-/** Only one row is reached with the tab key, the others with the arrows. */
-function oneTabStop(chosen = tabStop) {
-  const rows = openers();
-  tabStop = rows.includes(chosen) ? chosen : rows[0] ?? null;
-  for (const each of rows) each.tabIndex = each === tabStop ? 0 : -1;
-}
-
-/** Moves the focus by some rows. */
 function step(by) {
   const rows = openers(), at = rows.indexOf(document.activeElement);
-  const next = rows[at < 0 ? 0 : Math.max(0, Math.min(rows.length - 1, at + by))];
-  if (next === undefined) return;
-  oneTabStop(next);
-  next.focus();
+  rows[at < 0 ? 0 : Math.max(0, Math.min(rows.length - 1, at + by))]?.focus();
 }
 
 const STEPS = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -1000, End: 1000 };
@@ -160,9 +135,5 @@ document.addEventListener("keydown", (event) => {
 });
 requestsTable.addEventListener("click", (event) => {
   const row = event.target.closest("tbody tr");
-  if (!row || event.target.closest("button") || String(getSelection())) return;
-  const opener = row.querySelector(".link");
-  oneTabStop(opener);
-  opener.focus();
-  openRequest(row.shown.number);
+  if (row && !event.target.closest("button") && !String(getSelection())) openRequest(row.shown.number);
 });

@@ -1,66 +1,47 @@
 // The panel of segments, a page at a time. Their number is that of the counters: names are requested only when the user
 // wants to see others, and on a small server with each refresh.
 
-const SEGMENTS = 50;
 const MOST_REFRESHED = 5000;
-const segmentsTable = grid("Segments", "packed");
-let pages = [""], shownPage = null;
-onRestart.push(() => turnTo([""]));
+const segmentPager = new Pager();
+const namePart = element("input", { className: "long", name: "contains", autocomplete: "off", spellcheck: false });
+const withIndexes = element("input", { type: "checkbox", name: "indexes" });
+let shownPage = null, shownSegments = [];
 
 const segmentsForm = element("form", { role: "search", ariaLabel: "Segments" },
-  element("label", { className: "grow" }, "Name contains",
-    element("input", { className: "long", name: "contains", autocomplete: "off", spellcheck: false })),
-  element("div", { className: "buttons" }, element("button", { className: "main" }, "Find"),
-    element("button", { type: "button", name: "previous", disabled: true }, "Previous"),
-    element("button", { type: "button", name: "next", disabled: true }, "Next"),
-    element("label", { className: "row" },
-      element("input", { type: "checkbox", name: "indexes" }), " Include indexes")));
+  element("label", { className: "grow" }, "Name contains", namePart),
+  element("div", { className: "buttons" }, element("button", { className: "main" }, "Find"), segmentPager.root,
+    element("label", { className: "row" }, withIndexes, " Include indexes")));
 
-const segmentsPanel = addPanel({
+addTable({
   id: "segments",
   title: "Segments",
+  narrow: "packed",
   tools: segmentsForm,
-  body: [segmentsTable],
   needs: "segments",
-  async look() {
-    const count = countedNow("segments");
-    const isSmall = count === null || count + countedNow("index_segments") <= MOST_REFRESHED;
-    if (count !== null) segmentsPanel.count(number(count));
-    if (!isSmall && shownPage === pages) return;
-    const form = segmentsForm.elements, asked = pages;
-    const which = { contains: form.contains.value, indexes: form.indexes.checked };
-    const query = { ...which, after: asked.at(-1), limit: SEGMENTS };
-    const it = await ask("GET", "/v1/segments", { query, patience: 30000 });
-    if (asked !== pages) return;
-    shownPage = asked;
-    const from = (asked.length - 1) * SEGMENTS, range = `${number(from + 1)} to ${number(from + it.segments.length)}`;
-    const shown = it.segments.length ? `${range} of ${number(it.total)}, by name.` : "None.";
-    const hint = ` A list of more than ${number(MOST_REFRESHED)} is refreshed by “Find” only.`;
-    segmentsPanel.note(isSmall ? shown : shown + hint);
-    form.previous.disabled = asked.length === 1;
-    form.next.disabled = it.next === null;
-    form.next.dataset.after = it.next ?? "";
-    fill(segmentsTable, [
-      ["Segment", (each) => each.name, "w"],
-      ["Length, bytes", (each) => number(each.length), "n"],
-      ["Starts at byte", (each) => number(each.start_offset), "n x"],
-      ["Sealed", (each) => yes(each.sealed)],
-      ["Container", (each) => each.container, "n x"],
-      ["Store", (each) => each.store, "n x"],
-    ], it.segments, (each) => each.name);
+  columns: [
+    ["Segment", (each) => each.name, "w"],
+    ["Length, bytes", (each) => number(each.length), "n"],
+    ["Starts at byte", (each) => number(each.start_offset), "n x"],
+    ["Sealed", (each) => yes(each.sealed)],
+    ["Container", (each) => each.container, "n x"],
+    ["Store", (each) => each.store, "n x"],
+  ],
+  keyOf: (each) => each.name,
+  async rows({ count, note }) {
+    const total = countedNow("segments");
+    const isSmall = total === null || total + countedNow("index_segments") <= MOST_REFRESHED;
+    if (total !== null) count(number(total));
+    if (!isSmall && shownPage === segmentPager.pages) return shownSegments;
+    const asked = segmentPager.pages, which = { contains: namePart.value, indexes: withIndexes.checked };
+    const it = await ask("GET", "/v1/segments",
+      { query: { ...which, after: segmentPager.after, limit: LISTED }, patience: 30000 });
+    if (asked !== segmentPager.pages) return shownSegments;
+    [shownPage, shownSegments] = [asked, it.segments];
+    const range = segmentPager.show(it.segments.length, it.next);
+    const listed = it.segments.length ? `${range} of ${number(it.total)}, by name.` : "None.";
+    note(isSmall ? listed : `${listed} A list of more than ${number(MOST_REFRESHED)} is refreshed by “Find” only.`);
+    return shownSegments;
   },
 });
-
-/** Shows another page; `to` holds where each page up to it begins. */
-function turnTo(to) {
-  pages = to;
-  lookSoon(0);
-}
-segmentsForm.addEventListener("submit", (event) => {
-  event.preventDefault();
-  turnTo([""]);
-});
-segmentsForm.elements.indexes.addEventListener("change", () => turnTo([""]));
-const { next: nextPage, previous: previousPage } = segmentsForm.elements;
-nextPage.addEventListener("click", () => nextPage.dataset.after && turnTo([...pages, nextPage.dataset.after]));
-previousPage.addEventListener("click", () => pages.length > 1 && turnTo(pages.slice(0, -1)));
+onSubmit(segmentsForm, () => segmentPager.turn());
+withIndexes.addEventListener("change", () => segmentPager.turn());

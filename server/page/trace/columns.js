@@ -2,7 +2,7 @@
 // The counterpart of segstore/view/pack.py.
 
 const KIND = 7, REPLY = 8, MALFORMED = 16, HAS_ID = 32, HAS_CODE = 64, GIVEN_UP = 128;
-const FRAME = 0, OPEN = 1, CLOSE = 2, CALL = 4;
+const FRAME = 0, OPEN = 1, CLOSE = 2;
 const KINDS = ["frame", "open", "close", "bytes", "call"];
 const MARKS = [["", "", ""], ["failure", "✗ ", "bad"], ["does not decode", "⚠ ", "warn"],
   ["no reply before its connection ended", "☐ ", "warn"]];  // by the number of a mark
@@ -19,8 +19,7 @@ function firstPlace(low, high, isAfter) {
 
 /** The text of a section in base64, unpacked. */
 async function unpacked(text) {
-  const packed = atob(text), bytes = new Uint8Array(packed.length);
-  for (let at = 0; at < bytes.length; at++) bytes[at] = packed.charCodeAt(at);
+  const bytes = Uint8Array.from(atob(text), (byte) => byte.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
@@ -50,6 +49,7 @@ class Trace {
     const count = this.count = this.tables.count;
     const column = async (name, words = 1) => gathered(await unpacked(this.section(name)), count, words);
     this.what = await unpacked(this.section("what"));
+    this.mark = await unpacked(this.section("mark"));
     this.since = new BigInt64Array((await column("ts", 2)).buffer);
     this.start = BigInt(this.tables.start_ns);
     for (const name of ["lane", "size", "code", "events", "segments", "writer", "call"]) {
@@ -66,13 +66,9 @@ class Trace {
   /** Where records are drawn: ns since the start, never before the record that precedes. */
   place() {
     this.times = new Float64Array(this.count);
-    this.backwards = 0;
     for (let at = 0, last = 0; at < this.count; at++) {
       if (at) this.since[at] += this.since[at - 1];
-      const here = Number(this.since[at]);
-      if (here < last) this.backwards++;
-      else last = here;
-      this.times[at] = last;
+      this.times[at] = last = Math.max(Number(this.since[at]), last);
     }
   }
 
@@ -86,53 +82,31 @@ class Trace {
     for (let at = 0; at < this.count; at++) this.ofLane[next[this.lane[at]]++] = at;
   }
 
-  /** Links requests and replies, blocks and their ends; finds what failed; counts by lane what density is drawn of. */
+  /** Links requests and replies, blocks and their ends; counts by lane what density is drawn of. */
   link(reply, block) {
-    const { count, what, lane } = this, none = () => new Int32Array(count).fill(-1);
-    for (const name of ["replyOf", "requestOf", "endOf", "blockOf", "flow"]) this[name] = none();
-    this.mark = new Uint8Array(count);
-    for (let at = 0; at < count; at++) {
+    for (const name of ["replyOf", "requestOf", "endOf", "blockOf", "flow"]) {
+      this[name] = new Int32Array(this.count).fill(-1);
+    }
+    for (let at = 0; at < this.count; at++) {
       if (reply[at]) {
         this.replyOf[at] = at + reply[at];
         if (this.requestOf[this.replyOf[at]] < 0) this.requestOf[this.replyOf[at]] = at;
       }
-      if (what[at] & HAS_ID) this.flow[at] = this.ids[2 * at + 1];
+      if (this.what[at] & HAS_ID) this.flow[at] = this.ids[2 * at + 1];
       if (block[at]) {
         this.blockOf[at] = at - block[at];
         this.endOf[at - block[at]] = at;
         this.flow[at - block[at]] = this.flow[at];
       }
-      this.mark[at] = this.failureOf(at) ? 1 : what[at] & MALFORMED ? 2 : 0;
-    }
-    // Requests that were still waiting when their connection ended.
-    const closed = new Int32Array(this.tables.lanes.length).fill(-1);
-    for (let at = 0; at < count; at++) if ((what[at] & KIND) === CLOSE) closed[lane[at]] = at;
-    for (let at = 0; at < count; at++) {
-      if (!this.mark[at] && this.replyOf[at] < 0 && closed[lane[at]] > at && this.isAnswered(at)) this.mark[at] = 3;
     }
     const isMarked = (at) => this.mark[at] !== 0;
     this.problems = this.runningCount(isMarked);
     this.problemsBefore = this.runningCount(isMarked, false);
-    this.replies = this.runningCount((at) => (what[at] & REPLY) !== 0);
+    this.replies = this.runningCount((at) => (this.what[at] & REPLY) !== 0);
   }
 
-  /** Whether the record is a request that a reply is due for. */
-  isAnswered(at) {
-    const what = this.what[at];
-    if (what & (REPLY | MALFORMED | GIVEN_UP)) return false;
-    if ((what & KIND) === CALL) return true;
-    const command = (what & HAS_CODE) && SPEC.commands[this.code[at]];
-    return Boolean(command && (command.request || command.name === "APPEND_BLOCK_END"));
-  }
-
-  /** The controller call of a record; null if it has none. */
   callOf(at) {
     return this.call[at] ? this.tables.calls[this.call[at] - 1] : null;
-  }
-
-  failureOf(at) {
-    if ((this.what[at] & KIND) === CALL) return Boolean(this.callOf(at)?.failure);
-    return Boolean((this.what[at] & HAS_CODE) && SPEC.commands[this.code[at]]?.failure);
   }
 
   /** How many of the records before each place have a property: of lanes one after another, or of the trace. */
@@ -162,7 +136,6 @@ class Trace {
     return connection === "0" ? "controller" : connection;
   }
 
-  /** A name for every record. */
   nameOf(at) {
     const kind = KINDS[this.what[at] & KIND], name = this.typeName(at);
     if (kind === "call") return this.callOf(at)?.rpc ?? "call, not read";
@@ -171,7 +144,6 @@ class Trace {
     return name === SPEC.unknown ? `${name} ${this.code[at]}` : name ?? "no header";
   }
 
-  /** Which side a record comes from. */
   sideOf(at) {
     const isReply = this.what[at] & REPLY, kind = this.what[at] & KIND;
     if (kind === OPEN || kind === CLOSE) return isReply ? "by the store" : "by the client";
@@ -209,30 +181,24 @@ class Trace {
   }
 }
 
-/** Bytes of which some in the middle may be missing. */
+/** Bytes of which those between `head` and `tail` may be missing; they are then zeros. */
 class Bytes {
   constructor(kept, size, head) {
-    const shift = size - kept.length;
-    Object.assign(this, { kept, size, shift, head: shift ? Math.min(head, kept.length) : size });
-    this.view = new DataView(kept.buffer, kept.byteOffset, kept.length);
+    const isWhole = kept.length === size, all = isWhole ? kept : new Uint8Array(size), tail = size - kept.length + head;
+    if (!isWhole) {
+      all.set(kept.subarray(0, head));
+      all.set(kept.subarray(head), tail);
+    }
+    Object.assign(this, { all, size, head: isWhole ? size : head, tail: isWhole ? size : tail });
+    this.view = new DataView(all.buffer, all.byteOffset, size);
   }
 
   has(at, length) {
-    return at + length <= this.head || at >= this.head + this.shift || length === 0;
-  }
-
-  /** The place in `kept` of bytes that are there. */
-  place(at) {
-    return at < this.head ? at : at - this.shift;
-  }
-
-  int32(at) {
-    return this.view.getInt32(this.place(at));
+    return at + length <= this.head || at >= this.tail || length === 0;
   }
 
   /** Those of `length` bytes that are there, up to the first that is missing. */
   slice(at, length) {
-    const start = this.has(at, length) ? this.place(at) : Math.min(at, this.head);
-    return this.kept.subarray(start, this.has(at, length) ? start + length : this.head);
+    return this.all.subarray(at, this.has(at, length) ? at + length : Math.max(this.head, at));
   }
 }

@@ -39,7 +39,7 @@ class Walk {
 
   int32(field) {
     this.present(4, field);
-    return this.bytes.int32(this.at);
+    return this.bytes.view.getInt32(this.at);
   }
 
   count(field, note = "") {
@@ -76,13 +76,10 @@ class Walk {
         return this.take(0, field, node.default, "missing: its default", node.inner.is === "text" ? "text" : "plain");
       case "structure": return node.nodes.forEach((inner) => this.node(inner, `${field}.${inner.name}`));
       case "many":
-        for (let index = 0, number = this.elements(node, field); index < number; index++) {
-          this.node(node.element, `${field}[${index}]`);
-        }
-        return undefined;
       case "table":
         for (let index = 0, number = this.elements(node, field); index < number; index++) {
-          for (const column of node.columns) this.node(column, `${siblings}${column.name}[${index}]`);
+          if (node.element) this.node(node.element, `${field}[${index}]`);
+          for (const column of node.columns ?? []) this.node(column, `${siblings}${column.name}[${index}]`);
         }
         return undefined;
       default: throw new Error(`${field}: no description for ${node.is}`);
@@ -90,23 +87,17 @@ class Walk {
   }
 
   fixed(format, field) {
-    const width = { q: 8, i: 4, h: 2, b: 1, "?": 1, "16s": 16 }[format];
+    const [width, method] = { q: [8, "getBigInt64"], i: [4, "getInt32"], h: [2, "getInt16"], b: [1, "getInt8"],
+      "?": [1, "getUint8"], "16s": [16] }[format];
     this.present(width, field);
-    const { view } = this.bytes, place = this.bytes.place(this.at);
-    const read = {
-      q: () => view.getBigInt64(place),
-      i: () => view.getInt32(place),
-      h: () => view.getInt16(place),
-      b: () => view.getInt8(place),
-      "?": () => view.getUint8(place) !== 0,
-      "16s": () => uuidText(hex(this.bytes.slice(this.at, 16)).join("")),
-    };
-    this.take(width, field, read[format]());
+    const value = method ? this.bytes.view[method](this.at)
+      : uuidText(hex(this.bytes.slice(this.at, 16)).join(""));
+    this.take(width, field, format === "?" ? value !== 0 : value);
   }
 
   text(field) {
     this.present(2, `${field}.length`);
-    const length = this.bytes.view.getUint16(this.bytes.place(this.at));
+    const length = this.bytes.view.getUint16(this.at);
     this.take(2, `${field}.length`, length);
     this.need(length, field, "text");
     if (!this.bytes.has(this.at, length)) return this.take(length, field, undefined, "not whole on this page", "text");
@@ -129,10 +120,10 @@ class Walk {
   }
 
   rest(field) {
-    if (this.bytes.int32(0) !== SPEC.append_block) return this.raw(this.end - this.at, field);
+    if (this.bytes.view.getInt32(0) !== SPEC.append_block) return this.raw(this.end - this.at, field);
     let index = 0;
     while (this.end - this.at >= HEADER_BYTES && this.bytes.has(this.at, HEADER_BYTES)) {
-      const kind = this.bytes.int32(this.at), length = this.bytes.int32(this.at + 4);
+      const kind = this.bytes.view.getInt32(this.at), length = this.bytes.view.getInt32(this.at + 4);
       if (!(kind in SPEC.block_frames) || length < 0 || length > this.end - this.at - HEADER_BYTES) break;
       this.take(4, `${field}[${index}].type`, kind, SPEC.block_frames[kind]);
       this.take(4, `${field}[${index}].length`, length);
@@ -182,15 +173,13 @@ const uuidText = (digits) => digits.replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-
 /** Java's modified UTF-8, which also encodes lone surrogates; null if it is not that. */
 function modifiedUtf8(bytes) {
   let text = "";
-  const follows = (byte) => (byte & 0xc0) === 0x80;
-  for (let at = 0; at < bytes.length;) {
-    const one = bytes[at], two = bytes[at + 1], three = bytes[at + 2];
-    const size = one < 0x80 ? 1 : (one & 0xe0) === 0xc0 && follows(two) ? 2
-      : (one & 0xf0) === 0xe0 && follows(two) && follows(three) ? 3 : 0;
-    if (!size) return null;
-    text += String.fromCharCode(size === 1 ? one : size === 2 ? (one & 0x1f) << 6 | two & 0x3f
-      : (one & 0x0f) << 12 | (two & 0x3f) << 6 | three & 0x3f);
-    at += size;
+  for (let at = 0, size = 1; at < bytes.length; at += size) {
+    const first = bytes[at];
+    size = first < 0x80 ? 1 : (first & 0xe0) === 0xc0 ? 2 : 3;
+    const rest = bytes.subarray(at + 1, at + size), isFirst = first < 0xf0 && (first & 0xc0) !== 0x80;
+    if (!isFirst || rest.length < size - 1 || rest.some((byte) => (byte & 0xc0) !== 0x80)) return null;
+    const bits = first & [0x7f, 0x1f, 0x0f][size - 1];
+    text += String.fromCharCode(rest.reduce((code, byte) => code << 6 | byte & 0x3f, bits));
   }
   return text;
 }

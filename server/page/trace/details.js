@@ -1,17 +1,17 @@
 // Everything about one record, in the drawer.
 
-const MOST_SHOWN = 4096, MOST_PAYLOADS = 40, MOST_EVENTS = 500, MOST_ENTITIES = 2000;
+const MOST_SHOWN = 4096, MOST_PAYLOADS = 40, MOST_EVENTS = 500;
 const BLOCK_DATA = 24;  // where the data of an append block starts
 
-/** What the drawer shows of a record. `open(at)` shows another one. */
 async function recordDetails({ trace }, at, open) {
-  const kind = KINDS[trace.what[at] & KIND], bytes = await trace.dataOf(at);
+  const kind = KINDS[trace.what[at] & KIND], bytes = await trace.dataOf(at), call = trace.callOf(at);
   const spans = kind === "frame" ? describe(bytes) : [];
   return [
     factsOf(trace, at),
     linksOf(trace, at, open),
     (kind === "open" || kind === "close") && eventOf(bytes),
-    ...callDetails(trace.callOf(at)),
+    call && pairsOf(call.facts),
+    call && section("Message", element("pre", null, plainLines(call.message))),
     kind === "frame" && await eventsOf(trace, at),
     payloadsIn(spans, bytes, kind),
     kind === "frame" && section("Bytes", fieldsTable(spans, bytes)),
@@ -40,13 +40,11 @@ function factsOf(trace, at) {
   ]);
 }
 
-/** The place of a record among those of its lane. */
 function placeIn(trace, at) {
   const lane = trace.lane[at];
   return firstPlace(trace.laneStart[lane], trace.laneStart[lane + 1], (place) => trace.ofLane[place] >= at);
 }
 
-/** The requests that a reply answers. */
 function requestsOf(trace, at) {
   if (trace.requestOf[at] < 0) return [];
   return Array.from(trace.ofLane.subarray(placeIn(trace, trace.requestOf[at]), placeIn(trace, at)))
@@ -70,24 +68,13 @@ function linksOf(trace, at, open) {
 const valueText = (value) => shown(typeof value === "string" ? value : JSON.stringify(value));
 const pairsOf = (object) => pairs(Object.entries(object).map(([name, value]) => [shown(name), valueText(value)]));
 
-/** The facts of an event of a connection. */
 function eventOf(bytes) {
-  const text = new TextDecoder().decode(bytes.kept);
+  const text = new TextDecoder().decode(bytes.all);
   try {
     return pairsOf(JSON.parse(text));
   } catch {  // another recorder's form: shown as it is
     return text && element("pre", null, shown(text));
   }
-}
-
-function callDetails(call) {
-  if (!call) return [];
-  const message = call.message === null ? "The message does not decode."
-    : plainLines(JSON.stringify(call.message, null, 2));
-  const metadata = Object.entries(call.metadata).map(([name, value]) => [`Metadata ${name}`, value]);
-  const facts = Object.entries({ Method: call.rpc, Outcome: call.status, Details: call.details, Client: call.peer });
-  return [pairsOf(Object.fromEntries([...facts.filter(([, value]) => value), ...metadata])),
-    section("Message", element("pre", null, message))];
 }
 
 /** The events of an append: of a block, or of its end, which may hold all of them. */
@@ -160,16 +147,23 @@ function asJson(text) {
   }
 }
 
-/** The events in the data of an append or a read, and what follows them; another field as it is. */
+/**
+ * The events in framed bytes, without padding, and the bytes after them: where each starts, how many of its bytes are
+ * there, and its size. Bytes that are not framed are one part. total: how many bytes the record has.
+ */
+function partsIn(data, total = data.length) {
+  const frames = framesIn(data), [, last = 0, size = 0] = frames.at(-1) ?? [], rest = total - last - size;
+  const parts = frames.filter(([name]) => name !== "PADDING")
+    .map(([, start, size]) => [start, Math.min(size, total - start), size]);
+  return rest > 0 ? [...parts, [last + size, rest, rest]] : parts;
+}
+
+/** A field as the parts in it, if it has framed events. */
 function unwrapped(span, bytes) {
-  const frames = span.field === "data" ? framesIn(bytes.slice(span.offset, span.length)) : [];
-  const other = frames.findIndex(([name]) => name !== "EVENT"), events = frames.slice(0, other < 0 ? undefined : other);
-  if (!events.length) return [span];
-  const parts = events.map(([, start, size]) =>
-    ({ offset: span.offset + start, length: Math.min(size, span.length - start), whole: size }));
-  const [, last, size] = events.at(-1), rest = span.length - last - size;
-  if (rest > 0) parts.push({ offset: span.offset + last + size, length: rest });
-  return parts.map((part, index) => ({ ...part, field: `data[${index}]` })).filter((part) => part.length);
+  const parts = span.field === "data" ? partsIn(bytes.slice(span.offset, span.length), span.length) : [];
+  if (parts.length < 2 && !parts[0]?.[0]) return [span];
+  return parts.map(([start, length, whole], index) =>
+    ({ offset: span.offset + start, length, whole, field: `data[${index}]` })).filter((part) => part.length);
 }
 
 function payloadsIn(spans, bytes, kind) {
@@ -196,11 +190,8 @@ function payloadIn(span, bytes) {
 }
 
 function fieldsTable(spans, bytes) {
-  return bytesTable("Bytes", spans.filter((span) => span.length || span.note).map((span) => {
-    const part = span.secret ? null : bytes.slice(span.offset, Math.min(span.length, 16));
-    const raw = part === null ? "··" : hex(part).join(" ") + (span.length > part.length ? " …" : "");
-    return [span.offset, raw, span.field, spanText(span, bytes)];
-  }));
+  return bytesTable("Bytes", spans.filter((span) => span.length || span.note).map((span) => [span.offset, span.length,
+    span.secret ? null : bytes.slice(span.offset, span.length), span.field, spanText(span, bytes)]));
 }
 
 function spanText(span, bytes) {
@@ -209,8 +200,7 @@ function spanText(span, bytes) {
   if (kind === "data") {
     text = `${many(length, "byte")} ${preview(bytes.slice(span.offset, Math.min(length, 80)), length)}`;
   } else if (secret && value !== null) text = `<${String(value ?? "").length} characters>`;
-  else if (kind === "text" && value !== undefined) text = JSON.stringify(value);
-  else if (isKnown) text = Array.isArray(value) ? JSON.stringify(value) : String(value);
+  else if (isKnown) text = kind === "text" || Array.isArray(value) ? JSON.stringify(value) : String(value);
   return shown(text && note ? `${text} (${note})` : text || note);
 }
 
@@ -219,11 +209,9 @@ async function statesAfter(trace, at, open) {
   const entities = await trace.states(), names = new Set(trace.namesOf(at).map(([name]) => name));
   const writer = trace.tables.writers[trace.writer[at]];
   const transactions = Array.from(names, (name) => /#transaction\.([0-9a-f]{32})/i.exec(name)?.[1].toLowerCase());
-  const isOurs = ([kind, name, of]) => ({
-    segment: () => names.has(name),
-    writer: () => name === writer && (!names.size || names.has(of)),
-    transaction: () => transactions.includes(name.replaceAll("-", "")),
-  })[kind]();
+  const isOurs = ([kind, name, of]) => kind === "segment" ? names.has(name)
+    : kind === "writer" ? name === writer && (!names.size || names.has(of))
+      : transactions.includes(name.replaceAll("-", ""));
   const about = ([kind, name, of, facts]) => {
     const lines = Object.entries(facts).map(([fact, [records, values]]) => {
       let since = 0, last = 0, value = "", changes = 0;  // numbers are differences to the number before
@@ -243,15 +231,13 @@ async function statesAfter(trace, at, open) {
   const others = element("select", { ariaLabel: label },
     element("option", { value: "" }, "Another segment, writer or transaction …"));
   others.addEventListener("focus", () => {  // making them takes longer than all else here
-    others.append(...entities.slice(0, MOST_ENTITIES).map(([kind, name, of], value) =>
+    others.append(...entities.map(([kind, name, of], value) =>
       element("option", { value }, shown(`${kind} ${name}${of && ` of ${of}`}`))));
   }, { once: true });
   others.addEventListener("change", () => {
     area.replaceChildren(...others.value ? [about(entities[Number(others.value)])] : []);
   });
-  const first = `The first ${number(MOST_ENTITIES)} of ${number(entities.length)} can be chosen here`;
   return section(`State after record ${at + 1}`, ...entities.filter(isOurs).slice(0, 12).map(about),
     entities.length > 0 && others, area,
-    entities.length > MOST_ENTITIES && remark(`${first}; any other appears with its own records.`),
     remark("From the replies in this trace alone."));
 }

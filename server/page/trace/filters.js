@@ -65,16 +65,14 @@ class Parser {
     return this.peek().toLowerCase() === wanted && Boolean(this.take());
   }
 
-  either() {
-    const any = [this.both()];
-    while (this.word("or")) any.push(this.both());
-    return any.length === 1 ? any[0] : { any };
+  several(word, key, part) {
+    const parts = [part()];
+    while (this.word(word)) parts.push(part());
+    return { [key]: parts };
   }
 
-  both() {
-    const all = [this.one()];
-    while (this.word("and")) all.push(this.one());
-    return all.length === 1 ? all[0] : { all };
+  either() {
+    return this.several("or", "any", () => this.several("and", "all", () => this.one()));
   }
 
   one() {
@@ -87,7 +85,6 @@ class Parser {
     return inner;
   }
 
-  /** The operator that follows, one of some. */
   operator(allowed) {
     const sign = this.peek() === "==" ? "=" : this.peek();
     if (!allowed.includes(sign)) this.fail(`one of ${allowed.join(" ")}`);
@@ -116,7 +113,6 @@ class Parser {
     return { name, test: (value) => value !== null && COMPARE[sign](value, wanted) };
   }
 
-  /** A comparison of payloads, or of values of JSON documents in them. */
   payload([, event, way]) {
     const keys = Array.from(way.matchAll(KEY), ([, key, index]) => key ?? Number(index));
     const { data } = SPEC.filter.operators;
@@ -141,20 +137,17 @@ class Parser {
       const pattern = this.pattern("");
       return (value) => textOf(value) !== null && pattern.test(textOf(value));
     }
-    const isQuoted = /["']/.test(this.text[start]), text = this.textValue();
-    let wanted = binary(new TextEncoder().encode(text));
-    if (!keys.length && !isQuoted && /^0x/i.test(text)) {
-      if (!/^0x([0-9a-f]{2})+$/i.test(text)) this.fail("pairs of hex digits such as 0x0aff", start);
-      wanted = binary(Uint8Array.from(text.slice(2).match(/../g), (byte) => parseInt(byte, 16)));
-      return (value) => sign === "=" ? binary(value) === wanted : binary(value).includes(wanted);
-    }
+    const isHex = !keys.length && /^0x/i.test(this.text.slice(start)), text = this.textValue();
+    if (isHex && !/^0x([0-9a-f]{2})+$/i.test(text)) this.fail("pairs of hex digits such as 0x0aff", start);
+    const wanted = binary(isHex ? Uint8Array.from(text.slice(2).match(/../g), (byte) => parseInt(byte, 16))
+      : new TextEncoder().encode(text));
     const quantity = NUMBER.test(text) ? Number(text) : null;
     if (sign === "=") {
       return (value) => typeof value === "number" ? value === quantity
         : value instanceof Uint8Array ? binary(value) === wanted : String(value) === text;
     }
     if (sign === "~") {
-      const pattern = this.compiled(() => new RegExp(`^${globSource(`*${text}*`)}$`, "su"), start);
+      const pattern = isHex ? /(?!)/ : this.compiled(() => new RegExp(`^${globSource(`*${text}*`)}$`, "su"), start);
       return (value) => (value instanceof Uint8Array && binary(value).includes(wanted))
         || (textOf(value) !== null && pattern.test(textOf(value)));
     }
@@ -248,8 +241,6 @@ function quantityOf(text, units, isAnyCase) {
     : undefined;
 }
 
-// --- evaluating ---------------------------------------------------------------------------------------------------
-
 /** For each name its value at a record: null or an empty list if it has none. */
 const VALUES = {
   type: (trace, at) => trace.typeName(at),
@@ -268,7 +259,7 @@ const VALUES = {
   writer_id: (trace, at) => trace.tables.writers[trace.writer[at]],
   connection: (trace, at) => BigInt(trace.tables.lanes[trace.lane[at]][0]),
   direction: (trace, at) => trace.what[at] & REPLY ? 1 : 0,
-  failure: (trace, at) => trace.failureOf(trace.replyOf[at] < 0 ? at : trace.replyOf[at]),
+  failure: (trace, at) => trace.mark[trace.replyOf[at] < 0 ? at : trace.replyOf[at]] === 1,
   malformed: (trace, at) => (trace.what[at] & MALFORMED) !== 0,
   size: (trace, at) => BigInt(trace.size[at]),
   latency: (trace, at) => {
@@ -280,40 +271,19 @@ const VALUES = {
   data: (trace) => trace.payloads,
 };
 
-/** Names whose value depends on a column, or a call, alone: they are tested once per number in it. */
-const COLUMN_OF =
-  { segment: "segments", stream: "segments", scope: "segments", writer_id: "writer", connection: "lane" };
-
-/** Makes a predicate of records. */
-function compiled(tree, trace) {
-  if (tree.not) {
-    const part = compiled(tree.not, trace);
-    return (at) => !part(at);
+/** Whether a filter holds where `valueOf(name)` returns values; undefined if that depends on a value that it lacks. */
+function holds({ any, all, not, name, test }, valueOf) {
+  if (not) {
+    const inner = holds(not, valueOf);
+    return inner === undefined ? inner : !inner;
   }
-  if (tree.any || tree.all) {
-    const parts = (tree.any ?? tree.all).map((part) => compiled(part, trace));
-    return tree.any ? (at) => parts.some((part) => part(at)) : (at) => parts.every((part) => part(at));
+  if (any || all) {
+    const results = (any ?? all).map((part) => holds(part, valueOf)), decisive = Boolean(any);
+    if (results.includes(decisive)) return decisive;
+    return results.includes(undefined) ? undefined : !decisive;
   }
-  const value = VALUES[tree.name], column = COLUMN_OF[tree.name], known = new Map();
-  if (!column) return (at) => Boolean(tree.test(value(trace, at)));
-  return (at) => {
-    const key = trace.call[at] ? `call ${at}` : trace[column][at];
-    if (!known.has(key)) known.set(key, Boolean(tree.test(value(trace, at))));
-    return known.get(key);
-  };
-}
-
-/** Whether all records of a type match, whose values are known in part; undefined if that depends on the record. */
-function matchesType({ any, all, not, name, test }, values) {
-  const inner = not && matchesType(not, values), value = values[name];
-  if (not) return inner === undefined ? inner : !inner;
-  for (const part of any ?? all ?? []) {
-    const found = matchesType(part, values);
-    if (found !== Boolean(all)) return found;
-  }
-  if (any || all) return Boolean(all);
-  if (value === undefined) return undefined;
-  return Boolean(test(typeof value === "number" && name !== "direction" ? BigInt(value) : value));
+  const value = valueOf(name);
+  return value === undefined ? undefined : Boolean(test(value));
 }
 
 /** The payloads of a record: the events of an append or a read, the keys and values of tables. */
@@ -331,13 +301,9 @@ async function payloadsAt(trace, at) {
   });
 }
 
-/** The events in framed bytes, without padding; bytes that are none are one part. */
 function partsOf(all, most) {
-  const data = all.subarray(0, most), frames = framesIn(data), [, last = 0, size = 0] = frames.at(-1) ?? [];
-  const parts = frames.filter(([name]) => name !== "PADDING")
-    .map(([, start, size]) => [data.subarray(start, start + size), size]);
-  const whole = parts.filter(([part, size]) => part.length || !size).map(([part]) => part);
-  return last + size < data.length ? [...whole, data.subarray(last + size)] : whole;
+  const data = all.subarray(0, most), parts = partsIn(data);
+  return parts.filter(([, here, size]) => here || !size).map(([start, here]) => data.subarray(start, start + here));
 }
 
 /**
@@ -346,7 +312,7 @@ function partsOf(all, most) {
  */
 async function matching(text, trace, isCurrent = () => true) {
   const parser = new Parser(text), tree = parser.parse(), { possible } = SPEC.filter;
-  const holds = compiled(tree, trace), found = new Uint8Array(trace.count);
+  const found = new Uint8Array(trace.count);
   const isEmpty = new Set(possible.filter(({ data }) => data).map(({ code }) => code));
   const mayHave = (at) => (trace.what[at] & (KIND | MALFORMED)) === FRAME && !isEmpty.has(trace.code[at]);
   trace.shortened = parser.readsPayloads ? trace.tables.left_out : 0;
@@ -357,9 +323,11 @@ async function matching(text, trace, isCurrent = () => true) {
     }
     if (!isCurrent()) return null;
     if (parser.readsPayloads) trace.payloads = mayHave(at) ? await payloadsAt(trace, at) : [];
-    found[at] = holds(at) ? 1 : 0;
+    found[at] = holds(tree, (name) => VALUES[name](trace, at)) ? 1 : 0;
   }
-  const isPossible = (values) => (tree.all ?? [tree]).every((part) => matchesType(part, values) !== false);
-  if (!found.includes(1) && !possible.some(isPossible)) throw new FilterError("no record of a trace can match this");
+  const known = (values) => (name) =>
+    typeof values[name] === "number" && name !== "direction" ? BigInt(values[name]) : values[name];
+  const isPossible = possible.some((values) => holds(tree, known(values)) !== false);
+  if (!found.includes(1) && !isPossible) throw new FilterError("no record of a trace can match this");
   return found;
 }

@@ -1,7 +1,6 @@
 // The page of a trace, or of two that are compared: connects filter, timelines, lists and drawer.
 
 const tools = byId("tools");
-const MOST_LISTED = 500;
 
 class Page {
   constructor() {
@@ -16,7 +15,8 @@ class Page {
 
   async load() {
     const count = document.querySelectorAll("script[id$='-tables']").length, found = byId("differences");
-    const letters = count > 1 ? Array.from({ length: count }, (_, index) => letterOf(index)) : [""];
+    const letterOf = (_, index) => count > 1 ? (index + 10).toString(36).toUpperCase() : "";  // from A
+    const letters = Array.from({ length: count }, letterOf);
     const on = { move: (view) => this.moved(view), focus: (view) => { this.current = view; },
       open: (view, at) => this.open(view, at) };
     const traces = letters.map((_, index) => new Trace((name) => byId(`${index}-${name}`).textContent));
@@ -42,14 +42,13 @@ class Page {
 
   /** Opens the record that the address names, such as #record=12 or #B=12. */
   restore() {
-    const [, letter, place] = /^#(record|[A-Z]+)=(\d+)$/.exec(location.hash) ?? [], at = Number(place) - 1;
+    const [, letter, place] = /^#(record|[A-Z0-9]+)=(\d+)$/.exec(location.hash) ?? [], at = Number(place) - 1;
     const view = this.views.find((each) => (each.letter || "record") === letter);
     if (!view || !(at >= 0 && at < view.trace.count)) return;
     view.timeline.around(at, 10);
     view.open(at);
   }
 
-  /** Shows the range of a view in the others, too. */
   moved({ timeline: { from, span } }) {
     if (byId("together").hidden || !tools.together.checked) return;
     for (const { timeline } of this.views) {
@@ -60,8 +59,7 @@ class Page {
   }
 
   listen() {
-    filterForm.addEventListener("submit", (event) => {
-      event.preventDefault();
+    onSubmit(filterForm, () => {
       clearTimeout(this.typing);
       this.filter(filterInput.value);
     });
@@ -69,7 +67,7 @@ class Page {
       clearTimeout(this.typing);
       this.typing = setTimeout(() => this.filter(filterInput.value), 250);
     });
-    tools.addEventListener("submit", (event) => event.preventDefault());
+    onSubmit(tools);
     tools.axis.addEventListener("change", () => {
       for (const view of this.views) view.timeline.setOrder(tools.axis.value === "order");
     });
@@ -139,14 +137,13 @@ class Page {
     history.replaceState(null, "", `#${letter || "record"}=${at + 1}`);
   }
 
-  /** Lists the differences of two traces. */
   showDifferences(traces, differences) {
     this.differences = differences.map((each) => ({ ...each, at: each.places.map((place) => place - 1) }));
     const connectionOf = (at, side) => at < 0 ? [] : [traces[side].connectionOf(traces[side].lane[at])];
-    const rows = this.differences.slice(0, MOST_LISTED).map((each) => {
+    const rows = this.differences.map((each) => {
       const side = each.at[0] < 0 ? 1 : 0, name = plain(traces[side].nameOf(each.at[side]));
       return [
-        link(shown(`${name}: ${whatDiffers(each)}`), () => this.openDifference(each)),
+        link(shown(`${name}: ${each.text}`), () => this.openDifference(each)),
         each.direction ? "reply" : "request",
         ...each.at.map((at) => at < 0 ? "" : String(at + 1)),
         Array.from(new Set(each.at.flatMap(connectionOf))).join(", "),
@@ -159,8 +156,7 @@ class Page {
     byId("views").append(element("section", { className: "differences", ariaLabel: "Differences" },
       element("h2", null, "Differences"),
       remark(`${rows.length ? `${count}: ${which}.` : "The traces have no difference."} ${ignored}`),
-      rows.length > 0 && tableOf("List of the differences", columns, rows, "packed"),
-      differences.length > MOST_LISTED && remark(`The first ${MOST_LISTED} are listed.`)));
+      rows.length > 0 && tableOf("List of the differences", columns, rows, "packed")));
   }
 
   openDifference({ at: [left, right] }) {
@@ -182,23 +178,6 @@ class Page {
       rows.length > 0 && tableOf("Fields that differ", columns, rows),
       other >= 0 && link(`Show it in ${side ? "A" : "B"}`, () => this.views[1 - side].open(other)))];
   }
-}
-
-/** A name for each of several traces: A to Z, then AA. */
-function letterOf(index) {
-  const last = String.fromCharCode(65 + index % 26);
-  return index < 26 ? last : letterOf(Math.floor(index / 26) - 1) + last;
-}
-
-/** How two traces differ in a stream, as text. */
-function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_over: inB, more }) {
-  if (places[0] && places[1]) {
-    const names = fields.map(({ field }) => field || "bytes not read");
-    return `${more && `${more}; `}${names.join(", ") || "kind of record"}`;
-  }
-  if (!isCall) return more;
-  const over = places[0] ? inA : inB, side = places[0] ? "A" : "B";
-  return `only ${side} has it${over ? `, and ${number(over)} more of its method` : ""}`;
 }
 
 const page = new Page();

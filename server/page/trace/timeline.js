@@ -5,7 +5,6 @@
 const LANE = 46, AXIS = 26, REQUEST_Y = 14, REPLY_Y = 34, BAR = 6, DENSE = 2;
 const MOST_SINGLE = 500;
 
-/** A duration in ns, in the unit that fits. */
 function duration(ns) {
   const size = Math.abs(ns);
   for (const [unit, factor] of [["s", 1e9], ["ms", 1e6], ["µs", 1e3]]) {
@@ -24,29 +23,23 @@ class Timeline {
     this.overview = element("canvas", { className: "overview", ariaHidden: "true" });
     this.tip = element("div", { className: "tip", hidden: true });
     stage.append(this.overview, this.scroller, this.tip);
-    Object.assign(this, { byOrder: false, selected: -1, marked: new Set(), lanes: trace.tables.lanes.length });
+    Object.assign(this, { selected: -1, marked: new Set(), lanes: trace.tables.lanes.length });
+    this.measure(false);
     this.fit();
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.scroller);
     this.resize();
   }
 
-  // --- where things are -----------------------------------------------------------------------------------------
-
   pos(at) {
     return this.byOrder ? at : this.trace.times[at];
   }
 
-  get first() {
-    return this.trace.count ? this.pos(0) : 0;
-  }
-
-  get last() {
-    return this.trace.count ? this.pos(this.trace.count - 1) : 1;
-  }
-
-  get whole() {
-    return Math.max(this.last - this.first, 1);
+  measure(byOrder) {
+    const { count } = this.trace;
+    this.byOrder = byOrder;
+    [this.first, this.last] = count ? [this.pos(0), this.pos(count - 1)] : [0, 1];
+    this.whole = Math.max(this.last - this.first, 1);
   }
 
   get gutter() {
@@ -74,12 +67,9 @@ class Timeline {
     return firstPlace(low, high, (place) => this.pos(this.trace.ofLane[place]) >= pos);
   }
 
-  /** The first record at a position or after it. */
   recordAt(pos) {
     return firstPlace(0, this.trace.count, (at) => this.pos(at) >= pos);
   }
-
-  // --- moving ---------------------------------------------------------------------------------------------------
 
   fit() {
     this.from = this.first - this.whole * 0.01;
@@ -102,7 +92,6 @@ class Timeline {
     this.show(this.from + this.span * share, this.span);
   }
 
-  /** Shows a record and some of those before and after it. */
   around(at, count) {
     const from = this.pos(Math.max(at - count, 0)), to = this.pos(Math.min(at + count, this.trace.count - 1));
     this.show(from - (to - from) * 0.05, (to - from) * 1.1);
@@ -112,7 +101,7 @@ class Timeline {
     const at = this.selected >= 0 ? this.selected
       : Math.min(this.recordAt(this.from + this.span / 2), this.trace.count - 1);
     const count = this.recordAt(this.from + this.span) - this.recordAt(this.from);
-    this.byOrder = byOrder;
+    this.measure(byOrder);
     if (this.trace.count) this.around(at, Math.max(count >> 1, 1));
   }
 
@@ -147,31 +136,20 @@ class Timeline {
     this.changed();
   }
 
-  // --- drawing --------------------------------------------------------------------------------------------------
-
-  /** The colours of the style, by name; those of flows as a list. */
-  palette() {
-    const style = getComputedStyle(document.documentElement), of = (name) => style.getPropertyValue(`--${name}`).trim();
-    const names = ["text", "soft", "line", "faint", "box", "bad", "warn", "link", "badbox"];
-    const flows = Array.from({ length: 8 }, (_, flow) => of(`flow-${flow}`));
-    return { ...Object.fromEntries(names.map((name) => [name, of(name)])), flows };
-  }
-
-  /** The colour of a flow; of a client that numbers requests without flows, of the writer or the connection. */
-  colourOf(at, colours) {
+  /** The name of a flow's colour; without flows, of the colour of the writer or the connection. */
+  colourOf(at) {
     const { flow, writer, lane } = this.trace, index = flow[at] || writer[at] || lane[at] + 1;
-    return flow[at] < 0 ? colours.soft : colours.flows[(index - 1) % colours.flows.length];
+    return flow[at] < 0 ? "soft" : `flow-${(index - 1) % 8}`;
   }
 
-  bar(colour, ...box) {
-    this.context.fillStyle = colour;
-    this.context.fillRect(...box);
+  bar(name, x, y, width, height, context = this.context) {
+    context.fillStyle = this.colour(name);
+    context.fillRect(x, y, width, height);
   }
 
-  /** Fills a shape with the given corners. */
-  shape(colour, [start, ...corners]) {
+  shape(name, [start, ...corners]) {
     const { context } = this;
-    context.fillStyle = colour;
+    context.fillStyle = this.colour(name);
     context.beginPath();
     context.moveTo(...start);
     for (const corner of corners) context.lineTo(...corner);
@@ -181,7 +159,9 @@ class Timeline {
   draw() {
     const { context, gutter, width, height } = this;
     if (!context) return;
-    const colours = this.colours = this.palette(), last = Math.min(this.laneAt(height) + 1, this.lanes);
+    const style = getComputedStyle(document.documentElement);
+    this.colour = (name) => style.getPropertyValue(`--${name}`);
+    const last = Math.min(this.laneAt(height) + 1, this.lanes);
     context.clearRect(0, 0, width, height);
     context.font = "11.5px system-ui,sans-serif";
     context.textBaseline = "middle";
@@ -191,8 +171,8 @@ class Timeline {
     context.clip();
     for (const [at] of this.trace.tables.gaps) {  // what could not be read
       const x = at < this.trace.count ? this.x(this.pos(at)) : this.x(this.last) + 6;
-      this.bar(colours.badbox, x - 8, AXIS, 8, height);
-      for (let y = AXIS; y < height; y += 8) this.bar(colours.bad, x - 4, y, 2, 4);
+      this.bar("badbox", x - 8, AXIS, 8, height);
+      for (let y = AXIS; y < height; y += 8) this.bar("bad", x - 4, y, 2, 4);
     }
     for (let lane = this.laneAt(AXIS); lane < last; lane++) this.drawLane(lane);
     context.restore();
@@ -202,39 +182,39 @@ class Timeline {
   }
 
   drawLane(lane) {
-    const { trace, colours } = this, y = this.y(lane), middle = y + (REQUEST_Y + REPLY_Y) / 2;
+    const { trace } = this, y = this.y(lane), middle = y + (REQUEST_Y + REPLY_Y) / 2;
     const start = trace.laneStart[lane], end = trace.laneStart[lane + 1];
     const from = this.placeOf(start, end, this.from), to = this.placeOf(from, end, this.from + this.span);
-    this.bar(colours.faint, 0, y + LANE - 1, this.width, 1);
+    this.bar("faint", 0, y + LANE - 1, this.width, 1);
     if (from < to || (start < from && to < end)) {  // it lives in the visible range, or around it
       const left = Math.max(this.x(this.pos(trace.ofLane[start])), this.gutter);
       const right = Math.min(this.x(this.pos(trace.ofLane[end - 1])), this.width);
-      this.bar(colours.line, left, middle, Math.max(right - left, 1), 1);
+      this.bar("line", left, middle, Math.max(right - left, 1), 1);
     }
     if (to - from > MOST_SINGLE) this.drawDensity(from, to, y, middle);
     else this.drawSingle(from, to, y);
     for (const at of this.marked) {
       const x = this.x(this.pos(at));
-      if (trace.lane[at] === lane) this.shape(colours.link, [[x, y + 9], [x - 6, y + 1], [x + 6, y + 1]]);
+      if (trace.lane[at] === lane) this.shape("link", [[x, y + 9], [x - 6, y + 1], [x + 6, y + 1]]);
     }
   }
 
   drawDensity(from, to, y, middle) {
-    const { trace, context, colours } = this;
+    const { trace, context } = this;
     for (let x = this.gutter, place = from; x < this.width && place < to; x += DENSE) {
       const next = this.placeOf(place, to, this.posAt(x + DENSE)), replies = trace.replies[next] - trace.replies[place];
-      const up = heightOf(next - place - replies), colour = this.colourOf(trace.ofLane[place], colours);
+      const up = heightOf(next - place - replies), colour = this.colourOf(trace.ofLane[place]);
       context.globalAlpha = trace.matches && trace.chosen[next] === trace.chosen[place] ? 0.15 : 1;
       this.bar(colour, x, middle - 1 - up, DENSE, up);
       this.bar(colour, x, middle + 2, DENSE, heightOf(replies));
-      if (trace.problems[next] > trace.problems[place]) this.bar(colours.bad, x, y + LANE - 6, DENSE, 4);
+      if (trace.problems[next] > trace.problems[place]) this.bar("bad", x, y + LANE - 6, DENSE, 4);
       place = next;
     }
     context.globalAlpha = 1;
   }
 
   drawSingle(from, to, y) {
-    const { trace, context, colours } = this, nextX = [this.width, this.width];
+    const { trace, context } = this, nextX = [this.width, this.width];
     const alpha = (at) => trace.matches && !trace.matches[at] ? 0.15 : 1;
     // Arrows first, so that records are on top; also those whose other end is outside.
     for (let place = from; place < to; place++) {
@@ -247,20 +227,20 @@ class Timeline {
       const reply = trace.what[at] & REPLY ? 1 : 0, middle = y + (reply ? REPLY_Y : REQUEST_Y);
       context.globalAlpha = alpha(at);
       if (kind === OPEN || kind === CLOSE) {
-        const colour = kind === CLOSE && reply ? colours.bad : colours.text, left = kind === OPEN ? x : x - 5;
+        const colour = kind === CLOSE && reply ? "bad" : "text", left = kind === OPEN ? x : x - 5;
         this.bar(colour, x - 1, y + 6, 2, LANE - 14);
         this.bar(colour, left, y + 6, 5, 2);
         this.bar(colour, left, y + LANE - 10, 5, 2);
       } else this.drawRecord(at, x, middle);
       if (at === this.selected) {
         context.globalAlpha = 1;
-        context.strokeStyle = colours.text;
+        context.strokeStyle = this.colour("text");
         context.lineWidth = 2;
         context.strokeRect(x - 6, middle - 10, 12, 20);
       }
       const isEvent = kind === OPEN || kind === CLOSE, name = plain(trace.nameOf(at)), room = nextX[reply] - x;
       if (room >= 40 && context.measureText(name).width <= room - 14) {
-        context.fillStyle = trace.mark[at] === 1 ? colours.bad : colours.text;
+        context.fillStyle = trace.mark[at] === 1 ? this.colour("bad") : this.colour("text");
         context.fillText(name, x + 8, middle + (isEvent ? 0 : reply ? 4 : -4));
       }
       if (isEvent) nextX.fill(x);
@@ -270,13 +250,13 @@ class Timeline {
   }
 
   drawArrow(request, reply, y, alpha) {
-    const { context, colours } = this, isChosen = this.selected === request || this.selected === reply;
+    const { context } = this, isChosen = this.selected === request || this.selected === reply;
     const x0 = this.x(this.pos(request)), x1 = this.x(this.pos(reply));
     const y0 = y + REQUEST_Y + BAR, y1 = y + REPLY_Y - BAR, length = Math.hypot(x1 - x0, y1 - y0);
     const dx = (x1 - x0) / length * 5, dy = (y1 - y0) / length * 5;
-    const colour = this.trace.mark[reply] ? colours.bad : this.colourOf(request, colours);
+    const colour = this.trace.mark[reply] ? "bad" : this.colourOf(request);
     context.globalAlpha = isChosen ? 1 : alpha;
-    context.strokeStyle = colour;
+    context.strokeStyle = this.colour(colour);
     context.lineWidth = isChosen ? 2 : 1;
     context.beginPath();
     context.moveTo(x0, y0);
@@ -287,12 +267,12 @@ class Timeline {
 
   /** Failures are diamonds, malformed frames triangles, requests without a reply empty: not of another colour alone. */
   drawRecord(at, x, y) {
-    const { trace, context, colours } = this, top = [x, y - BAR - 1];
-    const colour = this.colourOf(at, colours), end = trace.endOf[at], alpha = context.globalAlpha;
-    if (trace.mark[at] === 1) this.shape(colours.bad, [top, [x + 7, y], [x, y + BAR + 1], [x - 7, y]]);
-    else if (trace.mark[at] === 2) this.shape(colours.warn, [top, [x + 6, y + BAR], [x - 6, y + BAR]]);
+    const { trace, context } = this, top = [x, y - BAR - 1];
+    const colour = this.colourOf(at), end = trace.endOf[at], alpha = context.globalAlpha;
+    if (trace.mark[at] === 1) this.shape("bad", [top, [x + 7, y], [x, y + BAR + 1], [x - 7, y]]);
+    else if (trace.mark[at] === 2) this.shape("warn", [top, [x + 6, y + BAR], [x - 6, y + BAR]]);
     else if (trace.mark[at] === 3) {
-      context.strokeStyle = colours.warn;
+      context.strokeStyle = this.colour("warn");
       context.lineWidth = 1.5;
       context.strokeRect(x - 3, y - BAR, 6, 2 * BAR);
     } else this.bar(colour, x - 2, y - BAR, 4, 2 * BAR);
@@ -304,29 +284,29 @@ class Timeline {
     context.globalAlpha = alpha;
     if (wide / events < 3) return;
     for (let event = 1; event < events; event++) {
-      this.bar(colours.box, x + wide * event / events, y - BAR + 1, 1, 2 * BAR - 2);
+      this.bar("box", x + wide * event / events, y - BAR + 1, 1, 2 * BAR - 2);
     }
   }
 
   drawLabel(lane) {
-    const { context, colours, gutter } = this, y = this.y(lane), [connection, label] = this.trace.tables.lanes[lane];
-    this.bar(colours.box, 0, Math.max(y, AXIS), gutter - 2, LANE - 1);
+    const { context, gutter } = this, y = this.y(lane), [connection, label] = this.trace.tables.lanes[lane];
+    this.bar("box", 0, Math.max(y, AXIS), gutter - 2, LANE - 1);
     if (y < 0) return;
     const isCalls = connection === "0", name = isCalls ? "controller" : `#${connection}`;
-    context.fillStyle = colours.text;
+    context.fillStyle = this.colour("text");
     context.fillText(cutOff(name, gutter - 12, context, !isCalls), 8, y + REQUEST_Y);
-    context.fillStyle = colours.soft;
+    context.fillStyle = this.colour("soft");
     context.fillText(cutOff(plain(label), gutter - 12, context), 8, y + REPLY_Y);
   }
 
   drawAxis() {
-    const { context, colours } = this, wanted = Math.max((this.width - this.gutter) / 110, 1);
-    this.bar(colours.box, 0, 0, this.width, AXIS);
-    this.bar(colours.line, 0, AXIS - 1, this.width, 1);
+    const { context } = this, wanted = Math.max((this.width - this.gutter) / 110, 1);
+    this.bar("box", 0, 0, this.width, AXIS);
+    this.bar("line", 0, AXIS - 1, this.width, 1);
     const power = 10 ** Math.floor(Math.log10(this.span / wanted));
     const steps = [1, 2, 5, 10].map((part) => part * power);
     const step = Math.max(steps.find((part) => this.span / part <= wanted) ?? steps.at(-1), 1);
-    context.fillStyle = colours.soft;
+    context.fillStyle = this.colour("soft");
     for (let tick = Math.ceil(this.from / step) * step; tick < this.from + this.span; tick += step) {
       const x = this.x(tick);
       if (x < this.gutter) continue;
@@ -338,28 +318,22 @@ class Timeline {
   }
 
   drawOverview() {
-    const { trace, overviewContext: context, width: room, whole, colours } = this;
-    const bar = (colour, ...box) => {
-      context.fillStyle = colour;
-      context.fillRect(...box);
-    };
+    const { trace, overviewContext: context, width: room, whole } = this;
     context.clearRect(0, 0, room, 34);
     for (let x = 0, at = 0; x < room && at < trace.count; x += DENSE) {
       const next = Math.max(this.recordAt(this.first + (x + DENSE) / room * whole), at);
       const chosen = trace.matches ? trace.chosenBefore[next] - trace.chosenBefore[at] : next - at;
-      for (const [colour, count] of [[colours.line, next - at], [colours.link, chosen]]) {
-        bar(colour, x, 26 - heightOf(count) * 1.4, DENSE, heightOf(count) * 1.4);
+      for (const [colour, count] of [["line", next - at], ["link", chosen]]) {
+        this.bar(colour, x, 26 - heightOf(count) * 1.4, DENSE, heightOf(count) * 1.4, context);
       }
-      if (trace.problemsBefore[next] > trace.problemsBefore[at]) bar(colours.bad, x, 28, DENSE, 5);
+      if (trace.problemsBefore[next] > trace.problemsBefore[at]) this.bar("bad", x, 28, DENSE, 5, context);
       at = next;
     }
     const left = Math.max((this.from - this.first) / whole * room, 1), width = Math.max(this.span / whole * room, 3);
-    context.strokeStyle = colours.text;
+    context.strokeStyle = this.colour("text");
     context.lineWidth = 1.5;
     context.strokeRect(left, 1, Math.min(width, room - 1 - left), 32);
   }
-
-  // --- input ----------------------------------------------------------------------------------------------------
 
   /** The record nearest to a point, -1 if there is none. */
   near(x, y) {

@@ -38,25 +38,17 @@ class View {
   }
 
   facts() {
-    const { tables, count, backwards, problemsBefore, times } = this.trace;
+    const { tables, count, problemsBefore, times } = this.trace;
     const facts = [
       many(count, "record"), this.connections, count ? duration(times[count - 1]) : "0 s",
       many(problemsBefore[count], "problem"), `${tables.form} of ${many(tables.bytes, "byte")}`,
       tables.recorder && `recorded by ${plain(tables.recorder)}`,
     ].filter(Boolean).join(" · ");
-    const notes = tables.gaps.map(([at, text]) => `Before record ${at + 1}: ${plain(text)}`), damaged = notes.length;
-    if (tables.left_out) {
-      const longer = `${many(tables.left_out, "record")} longer than ${tables.head + tables.tail} bytes`;
-      const kept = `their first ${tables.head} and last ${tables.tail} bytes are on this page`;
-      notes.push(`${longer}: ${kept}, the others (${many(tables.left_out_bytes, "byte")}) are only in the file.`);
-    }
-    if (backwards) {
-      notes.push(`${many(backwards, "record")} with a time before that of an earlier one: drawn at the later time.`);
-    }
+    const { length: damaged } = tables.gaps, { notes } = tables;
     const about = damaged ? `${many(damaged, "part")} of the file could not be read` : "What is not on this page";
     const properties = { className: damaged ? "notes" : "notes quiet", open: damaged > 0, hidden: !notes.length };
     return [element("p", { className: "facts" }, facts), element("details", properties, element("summary", null, about),
-      element("ul", null, ...notes.slice(0, 1000).map((note) => element("li", null, note))))];
+      element("ul", null, ...notes.map((note) => element("li", null, plain(note)))))];
   }
 
   get shownCount() {
@@ -132,7 +124,6 @@ class View {
     this.choose(firstPlace(0, count, (record) => problemsBefore[record + 1] > wanted));
   }
 
-  /** Selects a record, and shows it if the drawer is open. */
   choose(at) {
     if (at < 0) return;
     if (drawer.open) this.open(at);
@@ -152,7 +143,7 @@ class View {
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { timeline, trace } = this, at = timeline.selected, isShift = event.shiftKey;
-    const open = () => at >= 0 && this.open(at), pos = at >= 0 ? timeline.pos(at) : undefined;
+    const pos = at >= 0 ? timeline.pos(at) : undefined;
     const act = {
       ArrowLeft: () => isShift ? timeline.pan(-0.15) : this.choose(this.next(at, -1)),
       ArrowRight: () => isShift ? timeline.pan(0.15) : this.choose(this.next(at, 1)),
@@ -160,16 +151,12 @@ class View {
       ArrowDown: () => this.neighbour(1),
       Home: () => this.choose(this.shownCount ? this.recordOf(0) : -1),
       End: () => this.choose(this.shownCount ? this.recordOf(this.shownCount - 1) : -1),
-      Enter: open,
-      " ": open,
+      Enter: () => at >= 0 && this.open(at),
       "+": () => timeline.zoom(0.6, pos),
-      "=": () => timeline.zoom(0.6, pos),
       "-": () => timeline.zoom(1.6, pos),
       0: () => timeline.fit(),
       r: () => at >= 0 && this.choose(trace.replyOf[at] >= 0 ? trace.replyOf[at] : trace.requestOf[at]),
-      n: () => this.nextProblem(1),
-      p: () => this.nextProblem(-1),
-    }[event.key];
+    }[{ " ": "Enter", "=": "+" }[event.key] ?? event.key];
     if (!act) return;
     event.preventDefault();
     event.stopPropagation();
@@ -180,8 +167,7 @@ class View {
     const matches = text.trim() ? await matching(text, this.trace, isCurrent) : null;
     if (!isCurrent()) return;
     this.trace.choose(matches);
-    this.chosen = matches && new Int32Array(this.trace.chosenBefore[this.trace.count]);
-    matches?.forEach((match, at) => { if (match) this.chosen[this.trace.chosenBefore[at]] = at; });
+    this.chosen = matches && Int32Array.from(matches.keys()).filter((at) => matches[at]);
     this.timeline.changed();
     this.list(this.timeline.selected >= 0 ? this.placeOf(this.timeline.selected) : 0);
   }

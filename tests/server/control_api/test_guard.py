@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -145,7 +146,7 @@ async def test_answers_are_not_kept_nor_given_to_other_pages() -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_a_body_that_is_too_long_is_refused_after_all_of_it_was_received() -> None:
+async def test_a_body_that_is_too_long_is_refused_and_one_of_a_refused_request_is_not_waited_for() -> None:
     def post(url: str, *, chunked: bool) -> int:
         with closing(HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
             body = b" " * 2_000_000
@@ -156,12 +157,16 @@ async def test_a_body_that_is_too_long_is_refused_after_all_of_it_was_received()
     async with asking() as (mock, _):
         for chunked in (False, True):
             assert await asyncio.to_thread(post, mock.http_url, chunked=chunked) == 413
+        head = b"POST /v1/faults HTTP/1.0\r\nhost: rebound.example\r\ncontent-length: 9\r\n\r\n"
+        assert (await raw(mock.http_url, head)).startswith(b"HTTP/1.1 403 ")
 
 
 async def test_bytes_that_are_not_http_end_that_connection_only() -> None:
     async with asking() as (mock, http):
         for sent in (b"\x00\x01\x02\r\n\r\n", b"GET /" + b"a" * 32 * 1024):
-            assert (await raw(mock.http_url, sent)).startswith(b"HTTP/1.1 400 ")
+            head, _, body = (await raw(mock.http_url, sent)).partition(b"\r\n\r\n")
+            assert (head[:13], b"application/problem+json" in head) == (b"HTTP/1.1 400 ", True)
+            assert json.loads(body)["status"] == 400
         assert (await http.get("/v1/health")).status_code == 200
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from segstore.server import AddressInUse, MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled, listening
 from segstore.server.net import CannotListen
-from tests.server.control_api.support import asking, client_of, raw
+from tests.server.control_api.support import asking, raw
 from tests.test_serving import served
 
 
@@ -167,21 +166,3 @@ def test_serve_asks_for_the_token(tmp_path: Path) -> None:
         assert httpx.get(f"{where}/v1/health", headers=bearing, trust_env=False, timeout=60).status_code == 200
         assert store.end() == 0
         assert TOKEN not in store.errors()
-
-
-@pytest.mark.usefixtures("grpc_runs")
-async def test_a_cluster_answers_for_all_its_stores() -> None:
-    async with MockCluster(stores=2, http_port=0) as mock, client_of(mock) as http:
-        assert (await http.get("/v1/health")).json() == {"status": "ok", "stores": 2, "controller": True}
-
-
-async def test_bytes_that_are_no_http_are_refused_in_the_form_of_all_errors() -> None:
-    async with asking() as (mock, _):
-        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"\0\0\0\5\r\n\r\n")
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
-    assert b" 400 " in head
-    assert b"application/problem+json" in head
-    assert json.loads(body)["status"] == 400

@@ -65,8 +65,8 @@ async def test_a_stream_is_shown_with_its_history_its_last_events_and_transactio
     async with Browser(tmp_path) as page:
         await page.open(f"{mock.http_url}/")
         await choose(page, "streams", "orders")
-        await page.until("document.querySelectorAll('#streams svg rect').length === 4")
-        assert await page.get("document.querySelectorAll('#streams svg rect.open').length") == 3
+        await page.until("document.querySelectorAll('#streams .picture span').length === 4")
+        assert await page.get("document.querySelectorAll('#streams .picture .open').length") == 3
         segments = await page.get(rows("streams", "Segments by epoch"))
         assert segments[0].split("\t")[:4] == ["0.#epoch.0", "0", "0.0000 to 1.0000", "sealed"]
         assert len(segments) == 4
@@ -88,10 +88,10 @@ async def test_a_stream_is_shown_with_its_history_its_last_events_and_transactio
         )
         await page.until(f"{rows('streams', 'The last events')}.length === 3")
         await page.type("#streams input[name=epoch]", "1")
-        await page.until("document.querySelectorAll('#streams svg rect').length === 3")
+        await page.until("document.querySelectorAll('#streams .picture span').length === 3")
         await page.fill("#streams input[name=epoch]", "99")
         await page.until("document.querySelector('#streams .detail .note').textContent === 'Epochs 1 to 1.'")
-        assert float(await page.get("document.querySelector('#streams svg rect').getAttribute('width')")) > 0
+        assert float(await page.get("document.querySelector('#streams .picture span').clientWidth")) > 0
 
         await page.get("[...document.querySelectorAll('#streams .heading button')][0].focus()")
         await page.press("Enter", "\r")
@@ -128,7 +128,7 @@ async def test_entries_of_a_table_are_turned_page_by_page(mock: MockCluster, tmp
         await choose(page, "tables", "prices")
         await page.until(f"{rows('tables', 'Entries of the table')}.length === 50")
         assert (await page.get(rows("tables", "Entries of the table")))[0].startswith("000\t0xff\t")
-        await page.get("[...document.querySelectorAll('#tables .part button')][1].click()")
+        await page.get("[...document.querySelectorAll('#tables .detail .buttons button')][1].click()")
         await page.until(f"{rows('tables', 'Entries of the table')}.length === 20")
         assert "<9>\t9" in (await page.get(rows("tables", "Entries of the table")))[-1]
         assert page.complaints == []
@@ -154,19 +154,20 @@ async def test_the_panels_fit_a_narrow_screen_in_the_dark(mock: MockCluster, tmp
         await page.open(f"{mock.http_url}/")
         await choose(page, "streams", "orders")
         await choose(page, "tables", "prices")
-        await page.until("document.querySelectorAll('#streams svg rect').length === 4")
+        await page.until("document.querySelectorAll('#streams .picture span').length === 4")
         await page.until(f"{rows('tables', 'Entries of the table')}.length === 10")
         assert await page.get("document.documentElement.scrollWidth") <= 400
-        light = await page.get("getComputedStyle(document.querySelector('#streams rect.open')).fill")
+        colour = "getComputedStyle(document.querySelector('#streams .picture .open')).backgroundColor"
+        light = await page.get(colour)
         dark = [{"name": "prefers-color-scheme", "value": "dark"}]
         await page.do("Emulation.setEmulatedMedia", features=dark)
-        assert await page.get("getComputedStyle(document.querySelector('#streams rect.open')).fill") != light
+        assert await page.get(colour) != light
 
 
 async def test_a_server_without_a_controller_has_no_such_panels(tmp_path: Path) -> None:
     async with asking() as (mock, _), Browser(tmp_path) as page:
         await page.open(f"{mock.http_url}/")
-        await page.until("document.querySelector('#server dl').children.length > 4")
+        await page.until("document.querySelectorAll('#server dt').length > 4")
         for panel in ("streams", "groups", "tables"):
             assert await page.get(f"document.getElementById('{panel}').hidden")
         assert page.complaints == []
@@ -182,7 +183,7 @@ async def test_axe_finds_nothing_on_the_page_with_all_panels_and_forms_open(mock
         await page.until(f"{rows('recordings', 'Recordings')}.length === 1")
         await choose(page, "tables", "prices")
         await choose(page, "streams", "orders")
-        await page.until("document.querySelectorAll('#streams svg rect').length === 4")
+        await page.until("document.querySelectorAll('#streams .picture span').length === 4")
         await page.click("#faults", "New rule")
         await page.click("#toxics", "New toxic")
         await page.until("!ruleForm.root.hidden && !toxicForm.root.hidden")

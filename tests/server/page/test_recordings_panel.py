@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 
-from segstore.server import MockSegmentStore
-from segstore.tap import Tap
 from segstore.traces import TraceFile
 from tests.browser import Browser
 from tests.server.control_api.support import asking, done, peer_of
@@ -74,22 +71,3 @@ async def test_a_recording_that_ends_at_its_limit_gives_the_reason(tmp_path: Pat
         await page.fill("#recordings input[name=limit]", "513")
         await page.click("#recordings", "Start recording")
         assert "536870912" in await page.until(f"document.querySelector('#said.problem') && {SAID}")
-
-
-async def test_the_traffic_of_a_tap_is_recorded_by_the_same_panel(tmp_path: Path) -> None:
-    async with (
-        MockSegmentStore() as mock,
-        Tap(store=f"{mock.host}:{mock.port}", http_port=0) as tap,
-        httpx.AsyncClient(base_url=tap.http_url, trust_env=False, timeout=60) as http,
-        peer_of(tap) as peer,
-        Browser(tmp_path) as page,
-    ):
-        await page.open(f"{tap.http_url}/")
-        await start(page, "through")
-        await peer.ask(create(), set_up())
-        await page.click("#recordings tbody", "Stop")
-        await page.until(f"{ROW}.includes('stopped')")
-        found = requests_in(await downloaded(page, tmp_path, "Download", "through.wtrace"))
-        assert found == [create().code, set_up().code]
-        assert [each["running"] for each in (await done(http, "GET", "/v1/recordings"))["recordings"]] == [False]
-        assert page.complaints == []
