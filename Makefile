@@ -20,8 +20,9 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 endif
 PYTHON_LOWEST ?= python3.11
 
-# What an installation is made of, the sources of the optional extension included.
-INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch])
+# What an installation is made of, the sources of the optional extensions included.
+TYPED := $(wildcard client/*/*.pxd)
+INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch]) $(TYPED) $(TYPED:.pxd=.py)
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
@@ -32,7 +33,8 @@ TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
 # Where the codec in Python is tried, and where the lowest versions are.
-IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/faults tests/server/connection
+IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/faults tests/server/connection \
+	tests/client/connection tests/client/segment
 LOWEST := tests/wire/schema tests/wire/commands tests/server/store tests/server/rest tests/client/connection
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
