@@ -53,6 +53,7 @@ from segstore.wire import (
     Command,
     ConditionalAttributeUpdate,
     ConditionalBlockEnd,
+    ConditionalCheckFailed,
     CreateTransientSegment,
     DataAppended,
     DeleteSegment,
@@ -392,7 +393,7 @@ class _Sequence:
         elif self._asked is not None and reply.request_id == self._asked:  # type: ignore[attr-defined]  # replies have
             self._reply = reply
             self._wake_up()
-        elif reply.is_failure:
+        elif reply.is_failure or type(reply) is ConditionalCheckFailed:  # of a chunk
             self.on_lost(self.refused(reply))
 
     def on_lost(self, error: ClientError) -> None:
