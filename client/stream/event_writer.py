@@ -147,12 +147,14 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
+    @frequent
     async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
         """Writes an event and waits until it is stored. Cancelling the wait does not withdraw the event.
 
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         if the segment's writer does not start.
         """
+        self._check_loop()
         done, ahead = self._accept(event, routing_key, True)
         try:
             if ahead is not None:
