@@ -25,8 +25,9 @@ PYTHON_LOWEST ?= python3.11
 # Tests start hundreds of processes; without bytecode, each compiles every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What an installation is made of, the sources of the optional extension included.
-INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch])
+# What an installation is made of, the sources of the optional extensions included.
+TYPED := $(wildcard client/*/*.pxd)
+INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch]) $(TYPED) $(TYPED:.pxd=.py)
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
@@ -36,8 +37,8 @@ TYPESCRIPT := $(VENV)/typescript
 TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
-# Tests of the codec in Python, and of the libraries: construct, FastAPI, gRPC, click and pydantic in their lowest versions.
-IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/connection
+# Tests of what is compiled, in Python; and of libraries in their lowest versions: construct, FastAPI, gRPC, click and pydantic.
+IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/connection tests/client/segment
 LOWEST := tests/wire/schema tests/server/rest tests/client/controller tests/test_settings.py
 
 # Earlier versions of PySpark leave sockets to the garbage collector.

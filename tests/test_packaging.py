@@ -114,7 +114,9 @@ def test_the_wheel_carries_segstore_with_real_files_and_nothing_else(built: tupl
         or file == "py.typed"
     }
     assert shipped == {name for name in names if name.startswith("segstore/") and not name.endswith((".pyc", ".so"))}
-    assert [name for name in names if name.endswith(".so")] == [f"segstore/_speed{EXT_SUFFIX}"] * BUILT
+    modules = [str(path.relative_to(ROOT).with_suffix("")) for path in sorted(ROOT.glob("client/**/*.pxd"))]
+    extensions = [f"segstore/{name}{EXT_SUFFIX}" for name in ("_speed", *modules)] if BUILT else []
+    assert sorted(name for name in names if name.endswith(".so")) == extensions
 
 
 def test_the_sdist_carries_the_tests_and_how_to_run_them(built: tuple[Path, Path]) -> None:
@@ -124,6 +126,7 @@ def test_the_sdist_carries_the_tests_and_how_to_run_them(built: tuple[Path, Path
     for name in ("Makefile", ".ci/run", "LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "tests/conftest.py"):
         assert name in names
     assert "segstore/wire/__init__.py" in names
+    assert "segstore/client/segment/machine.pxd" in names
 
 
 def test_a_wheel_can_be_built_without_the_extension(built: tuple[Path, Path], tmp_path: Path) -> None:

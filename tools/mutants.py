@@ -100,6 +100,8 @@ def copied(room: str) -> Path:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
         else:
             shutil.copy(ROOT / name, folder / name)
+    for module in folder.glob("segstore/client/**/*.so"):
+        module.unlink()  # the source is what changes
     settings = (ROOT / "pyproject.toml").read_text("utf-8")
     (folder / "pyproject.toml").write_text(settings + configuration(room), "utf-8")
     return folder

@@ -1,5 +1,9 @@
 """Connections to segment stores: pool, flows, transport, and the cache of segment locations."""
 
+from segstore.client.connection import compiled  # noqa: F401 — chooses how the modules below are imported
+
+# isort: split
+
 from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of, warn_if_unencrypted
 from segstore.client.connection.in_flight import (
     LEAST_COST,

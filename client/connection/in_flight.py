@@ -245,13 +245,14 @@ class InFlight:
         Raises BadAck.
         """
         sent = self.sent
-        if sent and (append := sent[0]).last == number and previous < append.first:  # nearly every ack
+        append = sent[0] if sent else None
+        if append is not None and append.last == number and previous < append.first:  # nearly every ack
             sent.popleft()
             self.last_stored = number
             self.full_at += append.size
             self.settled += len(append.done)
             return append.done, append.size
-        lowest = sent[0].first if sent else self._last_taken + 1
+        lowest = self._last_taken + 1 if append is None else append.first
         if previous >= number:
             raise BadAck(f"acknowledges event {number} after event {previous}")
         if lowest <= previous:
@@ -317,10 +318,8 @@ def notify_stored(waiters: list[Waiter], failed: Callable[[Exception], object]) 
     """Notifies waiters that their items are stored. failed: gets what a function raises."""
     for done in waiters:
         if isinstance(done, _Future):
-            try:
+            if not done.done():  # its waiter may have cancelled it
                 done.set_result(None)
-            except asyncio.InvalidStateError:
-                pass  # its waiter was cancelled
             continue
         try:
             done(None)

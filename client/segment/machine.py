@@ -202,8 +202,6 @@ class WriterMachine:
         if self._resends and self.state is _OPEN:
             self._resends = False
             out += list(events.sent)[: 1 if self._trying else None]
-            for append in out:
-                append.sent_s = now_s
         while events.queued and self.state is _OPEN and not self._trying:
             append = events.queued[0]
             if append.size > self._largest + events.overhead:
@@ -216,9 +214,14 @@ class WriterMachine:
                 break
             most_bytes -= append.size
             out.append(events.take(now_s))
-        if out and self._timer is None:
-            self._timer = self._loop.call_at(now_s + self._ack_limit_s, self._ack_due)
+        if out:
+            self._await_ack(now_s)
         return out
+
+    def _await_ack(self, now_s: float) -> None:
+        """Starts the timer for the acknowledgement of the oldest append, unless it runs."""
+        if self._timer is None:
+            self._timer = self._loop.call_at(now_s + self._ack_limit_s, self._ack_due)
 
     async def _carry_one(self, append: InFlightAppend) -> None:
         """Stores one large event. Nothing else is in flight or sent meanwhile."""
@@ -246,8 +249,12 @@ class WriterMachine:
             self._ask_turn()
 
     def _resend(self) -> None:
-        """Requests a turn that resends appends in flight."""
+        """Requests a turn that resends appends in flight. Their time begins now: the outbox may be paused."""
         self._resends = True
+        now_s = self._loop.time()
+        for append in self._events.sent:
+            append.sent_s = now_s
+        self._await_ack(now_s)
         if self._flow is not None and not self._flow.closed:
             self._flow.ask_turn()
 

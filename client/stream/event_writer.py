@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import Final
 from uuid import uuid4
 
@@ -88,8 +87,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._largest = settings.max_event_bytes
         if settings.enable_large_events:
             self._largest = max(self._largest, settings.max_large_event_bytes)
-        self._new_future = partial(asyncio.Future[None], loop=asyncio.get_running_loop())
-        """Like the loop's `create_future`, but without a dictionary of its argument for each future."""
+        self._new_future = asyncio.get_running_loop().create_future
         self._budget = self._pool.budget
         self._successors = Successors(self._controller, settings, random)
         self.large_events: Final = LargeEventWriter(self._pool, self._locations)
@@ -149,12 +147,14 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
+    @frequent
     async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
         """Writes an event and waits until it is stored. Cancelling the wait does not withdraw the event.
 
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         if the segment's writer does not start.
         """
+        self._check_loop()
         done, ahead = self._accept(event, routing_key, True)
         try:
             if ahead is not None:

@@ -1,0 +1,20 @@
+# Types of machine.py for Cython. Without it the module runs as Python.
+
+cimport cython
+
+from segstore.client.connection.in_flight cimport InFlight as Events, InFlightAppend as Append
+
+
+cdef class WriterMachine:
+    cdef object __weakref__
+    cdef public object _carry, _carrying, _deferred_end, _error, _flow, _loop, _on_over, _pool, _setup, _sizing, _timer
+    cdef public object _waits, request_id, segment, state, writer_bytes, writer_id
+    cdef public Events _events
+    cdef public bint _resends, _trying, frame_events
+    cdef public long long _largest, set_ups
+
+    @cython.locals(append=Append, events=Events)
+    cpdef list take_turn(self, double now_s, long long most_bytes)
+    cpdef object _stored(self, list waiters)
+    @cython.locals(events=Events)
+    cpdef object on_ack(self, bytes writer, long long number, long long previous, object request_id, long long length)
