@@ -215,7 +215,7 @@ def _append(client: Client, server: Serving, segments: Sequence[str], settings: 
 
 def _sockets(report: Report, effort: Effort) -> None:
     rows, sockets = [], 0
-    for count in (each for each in SEGMENTS if each <= max(10, SEGMENTS[-1] * effort.scale)):
+    for count in (segment for segment in SEGMENTS if segment <= max(10, SEGMENTS[-1] * effort.scale)):
         row = [f"{count:,}"]
         for settings in reversed(KINDS.values()):
             with serving() as server, own_client() as client:
@@ -351,7 +351,7 @@ async def append(
     async with ConnectionPool(ClientSettings.model_validate(settings)) as pool:
         where, event = FixedStore(Endpoint("127.0.0.1", port)), bytes(size)
         writers = [SegmentWriter(pool, where, segment) for segment in segments]
-        await asyncio.gather(*[each.write(event) for each in writers])
+        await asyncio.gather(*[writer.write(event) for writer in writers])
         answer: Answer = {"sockets": pool.metrics().connections}
         if not only_sockets:
             answer |= await _appends(writers, event, count, window)

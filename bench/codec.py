@@ -166,13 +166,13 @@ def _over(function: Callable[[Any], object], items: Iterable[Any]) -> Callable[[
 
 
 def _per_item(times: Times, items: int) -> Times:
-    return Times({name: [each / items for each in seconds] for name, seconds in times.seconds.items()})
+    return Times({name: [second / items for second in seconds] for name, seconds in times.seconds.items()})
 
 
 def _table(decode: dict[str, Times], encode: dict[str, Times]) -> Table:
     heading = ["command"]
     for verb in ("decode", "encode"):
-        heading += [f"{verb} ns" + " in C" * (C in CODECS), *(f"of by hand: {each}" for each in CODECS)]
+        heading += [f"{verb} ns" + " in C" * (C in CODECS), *(f"of by hand: {codec}" for codec in CODECS)]
         heading.append("construct")
     rows: list[Sequence[str]] = []
     for name, both in zip(decode, zip(decode.values(), encode.values(), strict=True), strict=True):

@@ -157,7 +157,7 @@ class ClientSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, given: Any) -> Any:
-        others = (each.validation_alias for each in cls.model_fields.values())
+        others = (field.validation_alias for field in cls.model_fields.values())
         known = {
             *cls.model_fields,
             *(name for each in others if isinstance(each, AliasChoices) for name in each.choices),

@@ -143,8 +143,8 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """
     tasks: list[asyncio.Task[T]] = []
     try:
-        for each in coroutines:
-            tasks.append(asyncio.ensure_future(each))  # noqa: PERF401 — those made before an error are cancelled
+        for coroutine in coroutines:
+            tasks.append(asyncio.ensure_future(coroutine))  # noqa: PERF401 — those made before an error are cancelled
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:

@@ -44,7 +44,7 @@ class RangeRouter:
     def __init__(self, segments: Iterable[SegmentRange]) -> None:
         """Raises ProtocolViolation if they do not cover [0, 1) exactly."""
         self.version = 0
-        self._set([RangeAssignment(each.low, each.high, each) for each in segments])
+        self._set([RangeAssignment(segment.low, segment.high, segment) for segment in segments])
 
     def _set(self, pieces: list[RangeAssignment]) -> None:
         pieces.sort(key=lambda piece: piece.low)

@@ -68,7 +68,7 @@ class ReplayPlan(NamedTuple):
     hubs: tuple[tuple[Connection, int], ...]
 
     def part_of(self) -> dict[Connection, int]:
-        return {each: part.number for part in self.parts for each in part.connections}
+        return {connection: part.number for part in self.parts for connection in part.connections}
 
 
 class PartOutcome(NamedTuple):
@@ -104,7 +104,7 @@ def links(rows: Table) -> list[ConnectionUse]:
     require(rows, (*LINK_COLUMNS, "kind"))
     batch = f"CASE WHEN command IN {_BATCH} THEN"
     fields = f"{batch} fields END" if "fields" in rows.columns else "NULL"
-    columns = ", ".join(f"{batch} command END AS command" if each == "command" else each for each in LINK_COLUMNS)
+    columns = ", ".join(f"{batch} command END AS command" if column == "command" else column for column in LINK_COLUMNS)
     engine = engine_of(rows)
     chosen = f"SELECT {columns}, {fields} AS fields FROM {{rows}} WHERE kind <> 'skipped'"
     counted = f"SELECT {', '.join(LINK_COLUMNS)}, fields, count(*) FROM ({chosen}) GROUP BY ALL"

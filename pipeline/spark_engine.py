@@ -39,8 +39,12 @@ class SparkEngine:
         """Returns the fraction of the tasks of running jobs that have ended."""
         try:
             tracker = self._spark.sparkContext.statusTracker()
-            jobs = [job for each in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(each)) is not None]
-            ids = [each for job in jobs for each in job.stageIds]
+            jobs = [
+                job
+                for getactivejobsid in tracker.getActiveJobsIds()
+                if (job := tracker.getJobInfo(getactivejobsid)) is not None
+            ]
+            ids = [stageid for job in jobs for stageid in job.stageIds]
             stages = [stage for each in ids if (stage := tracker.getStageInfo(each)) is not None]
         except (Py4JError, OSError):  # Spark has died, which its running work reports
             return 0.0

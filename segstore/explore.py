@@ -333,7 +333,7 @@ async def _run(
         violation = None if check is None else check(mock)
         counts: Counter[str] = Counter()
         requests = []
-        wanted = {each.number for each in mock.requests(match)}
+        wanted = {request.number for request in mock.requests(match)}
         for each in mock.requests("kind = frame"):
             counts[each.type_name] += 1
             if each.number in wanted and each.type_name != "KEEP_ALIVE":
@@ -414,7 +414,9 @@ def _same_order(wanted: list[bytes], found: list[bytes]) -> bool:
     if len(set(wanted)) < len(wanted):
         return Counter(wanted) != Counter(found) or wanted == found
     there, known = set(found), set(wanted)
-    return [each for each in wanted if each in there] == [each for each in dict.fromkeys(found) if each in known]
+    return [each for each in wanted if each in there] == [
+        fromkey for fromkey in dict.fromkeys(found) if fromkey in known
+    ]
 
 
 def _said(events: Counter[bytes]) -> str:
@@ -436,7 +438,7 @@ class _Recorder(TraceRecorder):
     def records(self) -> list[Record]:
         """Ends the recording and returns its records."""
         self._blocks.append(self._writer.finish(self._clock()))
-        return [each for each in read_records(b"".join(self._blocks)) if isinstance(each, Record)]
+        return [record for record in read_records(b"".join(self._blocks)) if isinstance(record, Record)]
 
 
 # --- the client's command ---------------------------------------------------------------------------------------------
@@ -464,7 +466,7 @@ def words_of(command: str) -> list[str]:
             if name is not None and name not in PLACES:
                 near = difflib.get_close_matches(name, PLACES, 1)
                 hint = f" ({{{near[0]}}}?)" if near else ""
-                there = ", ".join(f"{{{each}}}" for each in PLACES)
+                there = ", ".join(f"{{{place}}}" for place in PLACES)
                 why = f"unknown placeholder {{{name}}}{hint}, only {there}; write {{{{{name}}}}} for the literal text"
                 raise CommandError(command, why)
     return words

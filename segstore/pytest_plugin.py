@@ -506,7 +506,7 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
             said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
             pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
     traces = chain.from_iterable(Path(folder).glob(f"*{suffix}") for folder in folders for suffix in _SUFFIXES)
-    names = {each.stem for each in traces}
+    names = {trace.stem for trace in traces}
     near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
     pytest.fail(f"{said}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
 

@@ -216,8 +216,8 @@ async def _probe(tap: Tap, form: str) -> None:
     if (controller := address_text(tap.controller_address)) is not None:
         secured = any(each.secured for each in found)
         end = "the cluster behind it stays as it is"
-        for each in pointers(controller, tls=tap.tls, passwords=secured, end=end).splitlines():
-            echo(each, err=True)
+        for splitline in pointers(controller, tls=tap.tls, passwords=secured, end=end).splitlines():
+            echo(splitline, err=True)
 
 
 def run_tap(

@@ -66,12 +66,12 @@ class Listening:
 
     def _resume(self) -> None:
         self._paused = None
-        for each in self._sockets:
-            self._loop.add_reader(each, self._accept, each)
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
 
     def _pause(self) -> None:
-        for each in self._sockets:
-            self._loop.remove_reader(each)
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
 
     def _accept(self, listening: socket.socket) -> None:
         try:
@@ -102,8 +102,8 @@ class Listening:
             self._paused.cancel()
         self._pause()
         sockets, self._sockets = self._sockets, []
-        for each in sockets:
-            each.close()
+        for listening in sockets:
+            listening.close()
         if self._tls:
             for task in self._connecting:
                 self._loop.call_soon(task.cancel)  # after it has started, so that it closes its socket

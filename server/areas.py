@@ -75,6 +75,6 @@ class Areas:
 
     def trim(self) -> None:
         """Frees areas without views, but for two."""
-        idle = [each for each in self._areas if not has_views(each)]
+        idle = [area for area in self._areas if not has_views(area)]
         for each in idle[:-_IDLE]:
             self._areas.remove(each)

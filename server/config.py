@@ -125,7 +125,7 @@ def _alternatives(kind: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     if get_origin(kind) is Annotated:
         return [(each, (*more, *kind.__metadata__)) for each, more in _alternatives(kind.__origin__)]
     if get_origin(kind) in (Union, UnionType):
-        return [found for each in get_args(kind) for found in _alternatives(each)]
+        return [found for arg in get_args(kind) for found in _alternatives(arg)]
     return [(kind, ())]
 
 

@@ -72,7 +72,7 @@ class Browser:
         )
         self._reading = asyncio.create_task(self._read(reader), name="answers of the browser")
         targets = await self.do("Target.getTargets")
-        page = next(each for each in targets["targetInfos"] if each["type"] == "page")
+        page = next(target for target in targets["targetInfos"] if target["type"] == "page")
         attached = await self.do("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -101,8 +101,8 @@ class Browser:
                 self._loaded.set()
             elif told["method"] in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
                 self.complaints.append(json.dumps(told["params"]))
-        for each in self._answers.values():
-            each.cancel()
+        for answer in self._answers.values():
+            answer.cancel()
 
     async def do(self, method: str, **parameters: Any) -> Any:
         """A command of the protocol and its result."""

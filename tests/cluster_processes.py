@@ -99,7 +99,7 @@ class Serving:
     def begin(self) -> None:
         """Starts it; `announce` waits until it serves."""
         addresses = [self.announced.get(part) for part in ("segment_store", "controller")]
-        ports = [str(lasting_port()) if each is None else each.rpartition(":")[2] for each in addresses]
+        ports = [str(lasting_port()) if address is None else address.rpartition(":")[2] for address in addresses]
         command = [sys.executable, "-m", "segstore", "serve", "--announce", "json", *self.options]
         with self.log.open("ab") as log:
             self._process = Popen(
@@ -233,7 +233,7 @@ async def are_at(uri: str, scope: str, stores: int) -> None:
         while True:
             found = [await client.controller.endpoint_of(scope, "s", each.segment_id) for each in segments]
             where = [Endpoint(each.host, each.port) for each in found]
-            if len(set(where)) == stores and await _serve(where, [each.name for each in segments]):
+            if len(set(where)) == stores and await _serve(where, [segment.name for segment in segments]):
                 return
             await asyncio.sleep(0.05)
 

@@ -24,7 +24,7 @@ FIXTURES = ROOT / "fixtures"
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(main, [str(each) for each in arguments])
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output

@@ -179,7 +179,7 @@ def test_a_store_of_several_is_steered(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
     with TraceFile(trace) as records:
-        assert encode(Hello(17, 5)) in [each.data for each in records.records() if each.kind is RecordKind.FRAME]
+        assert encode(Hello(17, 5)) in [record.data for record in records.records() if record.kind is RecordKind.FRAME]
 
 
 def test_a_group_without_a_command_lists(run: Run) -> None:
@@ -203,8 +203,8 @@ def test_traffic_is_recorded_and_downloaded_in_each_form(run: Run, server: Runni
         done = run("record", "download", "mine", str(file))
         assert (done.exit_code, done.output) == (0, "")
         with TraceFile(file) as trace:
-            frames = [each for each in trace.records() if each.kind is RecordKind.FRAME]
-        assert encode(Hello(17, 5)) in [each.data for each in frames]
+            frames = [record for record in trace.records() if record.kind is RecordKind.FRAME]
+        assert encode(Hello(17, 5)) in [frame.data for frame in frames]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run.jsonl", "run.pcapng", "run.wtrace"]
     assert json.loads(run("record", "download", "mine", "-").output.splitlines()[0])["segstore_trace"] == 2
     again = run("record", "download", "mine", str(tmp_path / "run.jsonl"))

@@ -70,9 +70,9 @@ def allows(wider: Any, narrower: Any) -> bool:
 
 @looped("door", DOORS)
 def test_a_door_takes_no_keyword_of_any_name(door: Callable[..., Any]) -> None:
-    for each in inspect.signature(door).parameters.values():
-        if each.kind is inspect.Parameter.VAR_KEYWORD:
-            assert str(each.annotation).startswith("Unpack["), each
+    for parameter in inspect.signature(door).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            assert str(parameter.annotation).startswith("Unpack["), parameter
 
 
 @looped(
@@ -102,9 +102,9 @@ def test_options_are_the_fields_of_their_model(options: Any, model: Any, others:
 )
 def test_options_are_the_keywords_of_their_function(options: Any, function: Any, others: set[str]) -> None:
     named = {
-        each.name: each.annotation
-        for each in inspect.signature(function).parameters.values()
-        if each.kind is inspect.Parameter.KEYWORD_ONLY
+        parameter.name: parameter.annotation
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     assert {name: each.__forward_arg__ for name, each in options.__annotations__.items() if name not in others} == named
 

@@ -88,13 +88,13 @@ async def test_a_careful_writer_breaks_nowhere() -> None:
 
 async def test_a_writer_that_comes_back_as_another_stores_twice_what_was_applied_and_not_acknowledged() -> None:
     found = await explore(lambda mock: writer(mock, again_as=None), match="type = APPEND_BLOCK_END")
-    assert [(each.cut.where, each.cut.nth) for each in found.findings] == [
+    assert [(finding.cut.where, finding.cut.nth) for finding in found.findings] == [
         (where, nth) for nth in (1, 2, 3) for where in ("after", "within")
     ]
     first = found.findings[0]
     assert first.broken == (f"duplicated: {SEGMENT} has the event b'event1' more than once",)
     assert str(first.cut) == "APPEND_BLOCK_END number 1, cut after the store has applied it, before the reply"
-    appends = [each for each in first.records if each.kind is RecordKind.FRAME and each.data[3] == 4]
+    appends = [record for record in first.records if record.kind is RecordKind.FRAME and record.data[3] == 4]
     assert len(appends) == 4, "the run that broke was recorded"
 
 
@@ -107,7 +107,7 @@ async def test_a_writer_that_takes_silence_for_success_loses_events() -> None:
             await peer.receive(3)
 
     found = await explore(careless, match="type = APPEND_BLOCK_END", cuts=["before"])
-    assert [each.broken[0] for each in found.findings] == [
+    assert [finding.broken[0] for finding in found.findings] == [
         f"lost: {SEGMENT} has not the event b'event1' and 2 more",
         f"lost: {SEGMENT} has not the event b'event2' and 1 more",
         f"lost: {SEGMENT} has not the event b'event3'",
@@ -147,7 +147,7 @@ async def test_events_in_another_order_are_found() -> None:
     found = await explore(swapping, match="type = APPEND_BLOCK_END", cuts=["before"])
     assert found.findings[0].broken == (f"reordered: {SEGMENT} has a writer's events in another order",)
     relaxed = await explore(swapping, match="type = APPEND_BLOCK_END", cuts=["before"], keep_order=False)
-    assert [each.cut.nth for each in relaxed.findings] == [2], "only what was stored twice is left"
+    assert [finding.cut.nth for finding in relaxed.findings] == [2], "only what was stored twice is left"
 
 
 async def test_events_of_several_writers_may_come_between_each_other() -> None:
@@ -252,7 +252,7 @@ async def test_what_breaks_is_shortened_to_the_fewest_requests() -> None:
     (finding,) = found.findings
     assert finding.cut == CutPoint("APPEND_BLOCK_END", 1, "after")
     assert finding.broken[0].startswith(f"duplicated: {SEGMENT} has the event b'event")
-    appends = [each for each in finding.records if each.kind is RecordKind.FRAME and each.data[3] == 4]
+    appends = [record for record in finding.records if record.kind is RecordKind.FRAME and record.data[3] == 4]
     assert len(appends) == 2, "one append, and the same once more"
 
 

@@ -274,7 +274,7 @@ def test_no_two_public_classes_of_a_package_have_the_same_name() -> None:
     names: Counter[tuple[str, str]] = Counter()
     for module, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        package = next((each for each in ARROWS if f"{module}.".startswith(f"segstore.{each}.")), "segstore")
+        package = next((arrow for arrow in ARROWS if f"{module}.".startswith(f"segstore.{arrow}.")), "segstore")
         names.update((package, node.name) for node in tree.body if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1 and not name[1].startswith("_")] == []
 

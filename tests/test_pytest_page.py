@@ -53,4 +53,4 @@ def test_the_reference_names_every_fixture_setting_and_option() -> None:
 def test_the_reference_names_every_member_of_a_server() -> None:
     words = set(re.findall(r"`[^`]*`", REFERENCE))
     members = {name for name in dir(RunningServer) if name[0] != "_"}
-    assert {name for name in members if not any(re.search(rf"\b{name}\b", each) for each in words)} == set()
+    assert {name for name in members if not any(re.search(rf"\b{name}\b", word) for word in words)} == set()

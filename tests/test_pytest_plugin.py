@@ -257,7 +257,9 @@ def test_a_recording_holds_what_the_controller_asked_and_answers_clients_without
     with TraceFile(suite.path / "traces" / "test_made.jsonl") as trace:
         records = list(trace.records())
     assert unpack_data(records[0].data or b"")["role"] == "controller"  # type: ignore[index]  # it says so
-    requests = [decode(each.data).type_name for each in records if each.kind is RecordKind.FRAME and not each.direction]
+    requests = [
+        decode(record.data).type_name for record in records if record.kind is RecordKind.FRAME and not record.direction
+    ]
     assert requests == ["HELLO", "CREATE_SEGMENT", "HELLO", "SETUP_APPEND", "APPEND_BLOCK_END"]
     suite.makepyfile(
         test_again="""

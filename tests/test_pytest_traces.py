@@ -22,7 +22,7 @@ def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytes
     result.stdout.fnmatch_lines([f"1 trace in {suite.path / 'traces'}"])
     assert recorded(suite.path / "traces") == ["test_writes.jsonl"]
     with TraceFile(suite.path / "traces" / "test_writes.jsonl") as trace:
-        kinds = [each.kind for each in trace.records()]
+        kinds = [record.kind for record in trace.records()]
         assert trace.metadata.values["test"].endswith("::test_writes")
     assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
     suite.makepyfile(

@@ -45,7 +45,7 @@ def test_the_ending_decides_the_form(tmp_path: Path, ending: str) -> None:
     with TraceFile(path) as trace:
         records = list(trace.records())
     assert trace.form == FORMS[ending]
-    assert [each.kind.name for each in records] == ["OPEN", "FRAME", "FRAME", "FRAME", "CLOSE"]
+    assert [record.kind.name for record in records] == ["OPEN", "FRAME", "FRAME", "FRAME", "CLOSE"]
     assert b"secret" not in path.read_bytes()
     assert list(tmp_path.iterdir()) == [path]
 
@@ -75,7 +75,7 @@ def test_standard_output_gets_the_lines_of_a_fixture(capsys: pytest.CaptureFixtu
     header, *records = read_lines(capsys.readouterr().out.splitlines())
     assert header.metadata.recorder == "test"  # type: ignore[union-attr]
     assert [each.connection for each in records] == [1] * 5 + [2] * 5  # type: ignore[union-attr]
-    assert b"secret" not in b"".join(each.data for each in records)  # type: ignore[union-attr]
+    assert b"secret" not in b"".join(record.data for record in records)  # type: ignore[union-attr]
 
 
 class Gone(io.StringIO):

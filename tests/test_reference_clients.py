@@ -54,7 +54,7 @@ async def replayed(scenario: str) -> AsyncIterator[Client]:
         controller = await server.start_controller(records)
         async with connect(f"tcp://{controller}", settings(read_size_bytes=READ_BYTES)) as pravega:
             yield pravega
-        assert [str(each) for each in server.problems] == []
+        assert [str(problem) for problem in server.problems] == []
 
 
 async def test_events_are_written_read_and_refused_after_truncation_as_recorded() -> None:

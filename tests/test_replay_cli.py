@@ -55,7 +55,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Path) -> None:

@@ -29,12 +29,12 @@ async def recorded(tmp_path: Path) -> list[Record]:
 def edited(records: list[Record], kind: type, **changes: object) -> list[Record]:
     """The trace with other fields in the replies of a kind."""
     found = []
-    for each in records:
-        if each.kind is RecordKind.FRAME and each.direction is Direction.REPLY:
-            command = decode(each.data)
+    for old in records:
+        if old.kind is RecordKind.FRAME and old.direction is Direction.REPLY:
+            command = decode(old.data)
             if isinstance(command, kind):
-                each = each._replace(data=encode(msgspec.structs.replace(command, **changes)))
-        found.append(each)
+                old = old._replace(data=encode(msgspec.structs.replace(command, **changes)))
+        found.append(old)
     return found
 
 
@@ -53,7 +53,7 @@ async def test_the_first_difference_is_reported_by_field_with_the_bytes_of_both(
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         found = await drive(trace, mock.host, mock.port)
     (difference,) = found.differences
-    assert [(each.field, each.left, each.right) for each in difference.fields] == [
+    assert [(field.field, field.left, field.right) for field in difference.fields] == [
         ("is_sealed", True, False),
         ("write_offset", 999, 18),
     ]
@@ -70,7 +70,11 @@ async def test_all_differences_are_reported_on_request(recorded: list[Record]) -
     trace = edited(edited(recorded, StreamSegmentInfo, write_offset=999), type(HELLO), high_version=9)
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         found = await drive(trace, mock.host, mock.port, all_differences=True)
-    assert [each.fields[0].field for each in found.differences] == ["high_version", "write_offset", "high_version"]
+    assert [difference.fields[0].field for difference in found.differences] == [
+        "high_version",
+        "write_offset",
+        "high_version",
+    ]
 
 
 async def test_the_wait_for_a_missing_reply_is_limited(recorded: list[Record]) -> None:
@@ -93,7 +97,7 @@ async def test_a_read_that_waits_for_data_is_not_missing(monkeypatch: pytest.Mon
     ]
     async with MockSegmentStore(long_poll_s=0.2) as mock:
         found = await drive(trace, mock.host, mock.port, timeout_s=0.05)
-    assert [str(each) for each in found.differences] == []
+    assert [str(difference) for difference in found.differences] == []
     monkeypatch.setattr("segstore.traces.replay.LONG_POLL_S", 0.0)
     longer = [*trace[:3], trace[3]._replace(ts_ns=int(0.3e9))]
     async with MockSegmentStore(long_poll_s=0.2) as mock:  # as long as in the trace, at most
@@ -113,7 +117,9 @@ async def test_a_token_that_is_given_is_that_of_all_requests() -> None:
     ]
     async with MockSegmentStore() as mock:
         found = await drive(trace, mock.host, mock.port, access=Access(token="another"))
-    sent = [decode(each.data) for each in found.records if each.direction is Direction.REQUEST and each.kind == 0]
+    sent = [
+        decode(record.data) for record in found.records if record.direction is Direction.REQUEST and record.kind == 0
+    ]
     assert [each.delegation_token for each in sent] == ["another", "another"]  # type: ignore[attr-defined]
 
 
@@ -177,7 +183,7 @@ async def test_a_store_that_never_reads_does_not_block_the_replay() -> None:
         await done.wait()
 
     requests = [HELLO, *(AppendBlock(WRITER, bytes(8_000_000)) for _ in range(4))]
-    trace = [Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(each)) for each in requests]
+    trace = [Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(request)) for request in requests]
     async with upstream(reads_nothing) as store:
         async with asyncio.timeout(PATIENCE_S):
             found = await drive(trace, *store, timeout_s=0.05)
@@ -206,6 +212,6 @@ async def test_a_connection_that_a_recorded_fault_has_closed_is_no_difference(tm
         async with MockSegmentStore() as mock:
             found = await drive(records, mock.host, mock.port, all_differences=True)
         assert found.differences == []
-        assert [each.partition(", ")[2] for each in found.cuts] == [
+        assert [cut.partition(", ")[2] for cut in found.cuts] == [
             f"connection 1: closed by a recorded fault 'cut': {do}"
         ]

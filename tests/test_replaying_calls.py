@@ -65,13 +65,19 @@ async def written(cluster: MockCluster) -> list[bytes]:
 
 
 def calls_in(records: list[Record], direction: Direction = Direction.REQUEST) -> list[Call]:
-    calls = (Call.unpack(each.data) for each in records if each.kind is RecordKind.CALL and each.direction is direction)
+    calls = (
+        Call.unpack(record.data)
+        for record in records
+        if record.kind is RecordKind.CALL and record.direction is direction
+    )
     return [call for call in calls if call is not None]
 
 
 def transactions(records: list[Record]) -> list[m.TxnId]:
     answers = calls_in(records, Direction.REPLY)
-    return [each.content.txnId for each in answers if each.rpc == "createTransaction" and each.content is not None]
+    return [
+        answer.content.txnId for answer in answers if answer.rpc == "createTransaction" and answer.content is not None
+    ]
 
 
 async def test_a_recording_of_a_tap_replays_whole_against_a_fresh_cluster(tmp_path: Path) -> None:
@@ -81,12 +87,12 @@ async def test_a_recording_of_a_tap_replays_whole_against_a_fresh_cluster(tmp_pa
     records = read_all(tmp_path / "run.wtrace")
     async with fresh() as cluster:
         found = await replayed(records, cluster)
-        assert [str(each) for each in found.differences] == []
+        assert [str(difference) for difference in found.differences] == []
         assert await written(cluster) == expected
     assert (found.calls, found.left_out) == (len(calls_in(records)), [])
     assert [each.rpc for each in calls_in(found.records)] == [each.rpc for each in calls_in(records)]
     assert len(transactions(found.records)) == 2
-    assert not [each for each in transactions(found.records) if each in transactions(records)]
+    assert not [transaction for transaction in transactions(found.records) if transaction in transactions(records)]
 
 
 async def test_a_recording_of_a_server_replays_without_what_its_controller_asked(tmp_path: Path) -> None:
@@ -99,7 +105,7 @@ async def test_a_recording_of_a_server_replays_without_what_its_controller_asked
     assert len(list(of_clients(records))) < len(records)
     async with fresh() as cluster:
         found = await replayed(records, cluster)
-        assert [str(each) for each in found.differences] == []
+        assert [str(difference) for difference in found.differences] == []
         assert len(await written(cluster)) == EVENTS
 
 
@@ -123,7 +129,7 @@ async def test_a_secured_cluster_is_reached_with_tls_credentials_and_the_tokens_
     authorization = await Basic("ann", "secret").authorization()
     async with secured("l" * 64) as cluster:  # which refuses the tokens of the other
         found = await replayed(records, cluster, access=Access.over_tls(certificate, authorization=authorization))
-        assert [str(each) for each in found.differences] == []
+        assert [str(difference) for difference in found.differences] == []
         async with connect(f"tls://{cluster.controller_uri}", settings) as pravega:
             assert await read_events(pravega, 1) == [b"tea"]
     async with secured("l" * 64) as cluster:
@@ -194,7 +200,7 @@ async def test_another_status_and_other_fields_are_differences_unless_they_are_i
     async with fresh() as cluster:
         cluster.faults.add("rpc = createScope", nth=2, do={"status": "ABORTED", "details": "no"})
         found = await replayed(records, cluster)
-    assert [str(each) for each in found.differences] == [
+    assert [str(difference) for difference in found.differences] == [
         "record 2, the controller, the reply to checkScopeExists, OK: exists is missing instead of true",
         "record 4, the controller, the reply to createScope: OK came instead of UNAVAILABLE",
         "record 6, the controller, the reply to createScope: ABORTED came instead of OK",
@@ -205,8 +211,8 @@ async def test_another_status_and_other_fields_are_differences_unless_they_are_i
 
 def state_polls(*states: int) -> list[Record]:
     request = m.TxnRequest(streamInfo=STREAM, txnId=txn(FIRST))
-    answers = [reply("checkTransactionState", m.TxnState(state=each)) for each in states]
-    return one_by_one(*((ask("checkTransactionState", request), each) for each in answers))
+    answers = [reply("checkTransactionState", m.TxnState(state=state)) for state in states]
+    return one_by_one(*((ask("checkTransactionState", request), answer) for answer in answers))
 
 
 async def test_a_state_that_is_passed_through_is_polled_and_not_compared() -> None:
@@ -216,8 +222,8 @@ async def test_a_state_that_is_passed_through_is_polled_and_not_compared() -> No
         cluster.faults.add("rpc = checkTransactionState", nth=(2, 3), do={"answer": {"state": "COMMITTING"}})
         # The first is quicker than in the trace; the second is asked three times.
         found = await replayed(state_polls(state.COMMITTING, state.COMMITTED), cluster)
-        assert [str(each) for each in found.differences] == []
-        decided = [each.rule for each in cluster.faults.decisions]
+        assert [str(difference) for difference in found.differences] == []
+        decided = [decision.rule for decision in cluster.faults.decisions]
         assert decided[-1] == "late"
         cluster.faults.clear()
         cluster.faults.add("rpc = checkTransactionState", do={"answer": {"state": "COMMITTING"}})
@@ -269,7 +275,7 @@ async def test_a_client_that_does_more_than_the_trace_has_reaches_the_cluster_be
                 await pravega.controller.create_stream("more", "orders", segments=1)
                 async with pravega.transaction_writer("more", "orders") as writer, writer.begin() as transaction:
                     await transaction.write(b"milk", routing_key="table 1")
-            assert [each for each in server.problems if each.refusal] == []
+            assert [problem for problem in server.problems if problem.refusal] == []
         async with (
             connect(cluster.controller_uri) as pravega,
             pravega.event_reader("more", "orders", from_="head") as events,

@@ -41,7 +41,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [str(each) for each in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ TO = ["--to", "127.0.0.1:1"]
     ],
 )
 def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:
-    result = run("send", trace, *(str(trace) if each == "TRACE" else each for each in arguments))
+    result = run("send", trace, *(str(trace) if argument == "TRACE" else argument for argument in arguments))
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert says in result.output
 

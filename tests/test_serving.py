@@ -71,7 +71,7 @@ def refused(*options: str) -> tuple[int, str]:
 
 
 def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[Command]]:
-    connection.sendall(b"".join(encode(each) for each in commands))
+    connection.sendall(b"".join(encode(command) for command in commands))
     decoder = FrameDecoder()
     answers: list[type[Command]] = []
     while len(answers) < count:

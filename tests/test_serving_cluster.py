@@ -86,7 +86,7 @@ def refused(folder: Path, zookeeper: str, *options: str) -> str:
     )
     assert ended.stdout == ""
     assert ended.returncode != 0
-    said = [each for each in ended.stderr.splitlines() if each.startswith("segstore")]
+    said = [splitline for splitline in ended.stderr.splitlines() if splitline.startswith("segstore")]
     assert len(said) == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     return said[0]
@@ -188,7 +188,7 @@ async def test_a_process_that_stood_still_answers_no_read_from_what_it_had(pair:
         async with asyncio.timeout(PATIENCE_S):
             answers = await asyncio.gather(*reads, return_exceptions=True)
         # The connection ends if the store had something to write for that container when it was frozen.
-        assert all(isinstance(each, WrongHost | ConnectionError) for each in answers), answers
+        assert all(isinstance(answer, WrongHost | ConnectionError) for answer in answers), answers
     finally:
         frozen.thaw()
         await asked.aclose()
@@ -212,7 +212,7 @@ async def test_every_process_serves_the_controller_and_another_leads_it_when_the
         await victim.start()
     async with connect(pair.uri, IMPATIENT) as client:
         streams = [each async for each in client.controller.list_streams(f"{scope}-0")]
-    assert {"s", "made-0", "made-1"} <= {str(each) for each in streams}
+    assert {"s", "made-0", "made-1"} <= {str(stream) for stream in streams}
 
 
 async def test_transactions_and_scaling_go_over_the_wire(pair: Processes, scope: str) -> None:
@@ -240,8 +240,8 @@ async def nodes(session: ZooKeeperSession, path: str = "") -> AsyncIterator[str]
     """The paths of all nodes below, and of the node itself."""
     yield path or "/"
     for child in await session.children(path or "/"):
-        async for each in nodes(session, f"{path}/{child}"):
-            yield each
+        async for node in nodes(session, f"{path}/{child}"):
+            yield node
 
 
 async def test_strangers_neither_read_nor_change_a_node_of_a_cluster_that_has_credentials(
@@ -265,7 +265,7 @@ async def test_strangers_neither_read_nor_change_a_node_of_a_cluster_that_has_cr
         member = await ZooKeeperCoordinator(place, credentials=SecretStr("cluster:hidden")).connect()
         stranger = await ZooKeeperCoordinator(place).connect()
         try:
-            found = [each async for each in nodes(member)]
+            found = [node async for node in nodes(member)]
             for path in found:
                 await is_kept_from(stranger, path)
         finally:

@@ -65,7 +65,7 @@ def container(stream: str) -> int:
 STREAMS = [f"s{number}" for number in range(8)]
 DAMAGED = container(STREAMS[0])
 HURT = STREAMS[0]
-WELL = next(each for each in STREAMS if container(each) != DAMAGED)
+WELL = next(stream for stream in STREAMS if container(stream) != DAMAGED)
 
 
 def verified(data: Path) -> tuple[int, str, str]:

@@ -79,7 +79,7 @@ def test_help_lists_every_setting_in_its_group() -> None:
 
 
 def test_the_command_has_an_option_for_each_setting() -> None:
-    names = {name for each in serve.get_params(click.Context(serve)) for name in each.opts}
+    names = {name for param in serve.get_params(click.Context(serve)) for name in param.opts}
     assert names - {"-h"} == {each.option for each in ALL.values()} | {"--config", "--help", "--help-all"}
 
 

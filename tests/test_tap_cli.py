@@ -125,7 +125,7 @@ async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> N
             assert await ctl("record", "download", "run", str(tmp_path / "run.jsonl")) == ""
             assert (await asyncio.to_thread(tap.end))[0] == 0
     with TraceFile(tmp_path / "run.jsonl") as trace:
-        kinds = [each.kind for each in trace.records()]
+        kinds = [record.kind for record in trace.records()]
     assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
 
 
@@ -159,7 +159,7 @@ async def test_a_client_works_through_it_and_a_signal_while_it_is_busy_leaves_a_
     records = read_all(path)
     opened = [each.connection for each in records if each.kind is RecordKind.OPEN]
     assert sorted(opened) == sorted(each.connection for each in records if each.kind is RecordKind.CLOSE)
-    assert sum(each.kind is RecordKind.FRAME for each in records) > 4
+    assert sum(record.kind is RecordKind.FRAME for record in records) > 4
 
 
 async def test_an_upstream_that_does_not_answer_is_reported_and_clients_are_told_why() -> None:

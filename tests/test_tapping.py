@@ -79,7 +79,7 @@ async def test_a_client_that_is_pointed_at_a_tap_reaches_all_stores_through_it(w
             stores = {store.address for store in cluster.stores}
             assert set(tap.addresses) == stores
             assert not set(tap.addresses.values()) & stores
-            connections = [each for store in cluster.stores for each in store.hub.connections]
+            connections = [connection for store in cluster.stores for connection in store.hub.connections]
             assert len(connections) == len(tap.links) > 0, "somebody came by another way"
         if watched:
             assert len(tap.requests(APPENDS, stage="replied")) >= 6

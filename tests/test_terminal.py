@@ -66,7 +66,7 @@ def clean(shown: str) -> None:
 
 def run(command: Any, *arguments: object) -> str:
     """The output of a command; asserts that it is clean, whatever the exit status."""
-    result = CliRunner().invoke(command, [str(each) for each in arguments])
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     clean(result.output)
     return result.output

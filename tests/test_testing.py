@@ -107,7 +107,7 @@ def test_a_client_that_blocks_is_served_and_the_state_can_be_looked_at(servers: 
     assert server.read(SEGMENT) == event(b"a") + event(b"bb")
     assert server.segments() == [SEGMENT]
     assert server.segments(with_indexes=True) == [SEGMENT, f"{SEGMENT}#index"]
-    assert [each.type_name for each in server.requests("type ~ *APPEND*")] == [
+    assert [request.type_name for request in server.requests("type ~ *APPEND*")] == [
         "SETUP_APPEND",
         "APPEND_BLOCK_END",
         "APPEND_BLOCK_END",
@@ -210,7 +210,7 @@ def test_toxics_of_a_running_server_are_added_listed_and_removed(servers: Server
     with Client(server.address) as client:
         client.ask(HELLO)
         assert server.faults.toxics.add("timeout", timeout=0, name="silence") == "silence"
-        assert [(each.name, each.connections) for each in server.faults.toxics.tallies()] == [("silence", 1)]
+        assert [(tally.name, tally.connections) for tally in server.faults.toxics.tallies()] == [("silence", 1)]
         with pytest.raises(ValueError, match="rate: there is no such key"):
             server.faults.toxics.add("latency", rate=5)
         with pytest.raises(NoSuchToxic, match="no toxic has the name 'noise'; there are 'silence'"):
@@ -230,7 +230,7 @@ def test_rules_are_added_looked_at_and_cleared(servers: Servers, tmp_path: Path)
     assert (server.faults.rules, server.faults.round_trip_ms) == (["first", "second"], 1)
     with Client(server.address) as client:
         assert [each.type_name for each in client.ask(HELLO, create())] == ["HELLO", "SEGMENT_ALREADY_EXISTS"]
-    assert [each.rule for each in server.faults.decisions] == ["first"]
+    assert [decision.rule for decision in server.faults.decisions] == ["first"]
     assert server.faults.held("first") == 0
     assert [line.partition(":")[0] for line in server.faults.unmatched()] == ["fault 'second' has matched nothing"]
     server.faults.clear()
@@ -401,7 +401,7 @@ def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(servers: Servers
         assert hello.type_name == "HELLO"
         assert trace.unused()["TRUNCATE_SEGMENT"] == 1
         if not isinstance(found, SegmentRead):
-            assert [each.request for each in trace.problems] == ["READ_SEGMENT"]
+            assert [problem.request for problem in trace.problems] == ["READ_SEGMENT"]
         client.ask(ReadSegment("scope/other/0.#epoch.0", 0, 8, "", 8))
     assert trace.problems[-1].request == "READ_SEGMENT"
     assert (trace.host, trace.port) == trace.address
@@ -513,7 +513,7 @@ def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: P
     with Client((tap.host, tap.port)) as client:
         assert len(client.ask(HELLO, create(), set_up(), append(1))) == 4
         assert tap.wait_for("type = APPEND_BLOCK_END").reply == "DATA_APPENDED"
-        assert [each.type_name for each in tap.requests()] == [each.type_name for each in server.requests()]
+        assert [request.type_name for request in tap.requests()] == [each.type_name for each in server.requests()]
         (connection,) = httpx.get(f"{tap.http_url}/v1/connections", trust_env=False).json()["connections"]
         assert connection["number"] == tap.requests()[0].connection
         assert tap.cut() == 1

@@ -262,9 +262,9 @@ def appends(writer: int, *numbers: int) -> list[Record]:
 def test_filtered_appends_keep_their_blocks_and_set_ups_and_can_be_replayed(tmp_path: Path) -> None:
     hellos = [record(Hello(17, 5)), record(Hello(17, 5), reply=True)]
     other = record(SealSegment(8, "s/t/8", ""))
-    records = [*hellos, other, *appends(1, 1, 2), *appends(2, 1), *(each._replace(connection=2) for each in hellos)]
+    records = [*hellos, other, *appends(1, 1, 2), *appends(2, 1), *(hello._replace(connection=2) for hello in hellos)]
     path, target = tmp_path / "a.wtrace", tmp_path / "b.jsonl"
-    path.write_bytes(capture([*records, *(each._replace(connection=2) for each in appends(1, 3))]))
+    path.write_bytes(capture([*records, *(append._replace(connection=2) for append in appends(1, 3))]))
 
     def kept(chosen: str, *options: str) -> list[str]:
         run("filter", path, target, "-f", chosen, *options)
@@ -273,7 +273,7 @@ def test_filtered_appends_keep_their_blocks_and_set_ups_and_can_be_replayed(tmp_
         left_out: list[str] = []
         steps = read_script(found, left_out)
         assert "--only" in options or left_out == []
-        assert "--with-replies" not in options or all(each.replies for each in steps)
+        assert "--with-replies" not in options or all(step.replies for step in steps)
         return [f"{each.connection} {decode(each.data).type_name}" for each in found]
 
     greeting, begun = ["HELLO", "HELLO"], ["SETUP_APPEND", "APPEND_SETUP"]
@@ -292,7 +292,7 @@ def two_runs(tmp_path: Path) -> tuple[Path, Path]:
     """Traces whose ids differ, and an offset."""
     for name, writer, offset in (("a", 1, 5), ("b", 2, 6)):
         requests = [SetupAppend(writer, UUID(int=writer), "s/t/0", ""), ReadSegment("s/t/0", offset, 9, "", 1)]
-        (tmp_path / f"{name}.wtrace").write_bytes(capture([record(each) for each in requests]))
+        (tmp_path / f"{name}.wtrace").write_bytes(capture([record(request) for request in requests]))
     return tmp_path / "a.wtrace", tmp_path / "b.wtrace"
 
 
@@ -328,7 +328,7 @@ def test_a_page_of_two_runs_shows_the_differences_that_diff_prints(tmp_path: Pat
         found = re.search('id="differences">([^<]*)<', page.read_text("utf-8"))
         assert found is not None
         differences = json.loads(zlib.decompress(base64.b64decode(found[1]), -zlib.MAX_WBITS))
-        return {field["field"] for each in differences for field in each["fields"]}
+        return {field["field"] for difference in differences for field in difference["fields"]}
 
     assert fields() == {"offset"}
     assert fields("--ignore", "offset") == set()
@@ -355,14 +355,14 @@ def test_diff_finds_no_difference_between_two_runs_of_one_program(tmp_path: Path
 
 def test_diff_prints_calls_and_withholds_their_tokens(tmp_path: Path) -> None:
     def saved(name: str, *calls: Call) -> Path:
-        records = [record(each.pack(), connection=0, reply=bool(each.status), kind=RecordKind.CALL) for each in calls]
+        records = [record(call.pack(), connection=0, reply=bool(call.status), kind=RecordKind.CALL) for call in calls]
         (tmp_path / name).write_bytes(capture(records))
         return tmp_path / name
 
     asked = Call(1, "createScope", messages.ScopeInfo(scope="a").SerializeToString())
     wanted = Call(2, "getDelegationToken")
     tokens = [messages.DelegationToken(delegationToken=each).SerializeToString() for each in ("secret", "other one")]
-    answers = [Call(2, "getDelegationToken", each, status="OK") for each in tokens]
+    answers = [Call(2, "getDelegationToken", token, status="OK") for token in tokens]
     left = saved("a.wtrace", asked, Call(1, "createScope", status="OK"), wanted, answers[0])
     refused = Call(1, "createScope", status="UNAVAILABLE", details="later")
     right = saved("b.wtrace", asked, refused, wanted, answers[1], Call(3, "listScopes"))

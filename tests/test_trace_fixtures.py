@@ -35,7 +35,7 @@ def read(path: Path) -> tuple[Metadata, list[Record]]:
 
 
 def frames(records: list[Record]) -> list[Record]:
-    return [each for each in records if each.kind is RecordKind.FRAME]
+    return [record for record in records if record.kind is RecordKind.FRAME]
 
 
 def is_order_of_a_delta(difference: ReplyDifference) -> bool:
@@ -105,8 +105,8 @@ async def test_a_fresh_store_answers_it_as_was_recorded(path: Path) -> None:
     async with MockSegmentStore() as mock:
         found = await drive(records, mock.host, mock.port, all_differences=True)
     differences = [each for each in found.differences if path.parent != REFERENCE or not is_order_of_a_delta(each)]
-    assert [line for each in differences for line in report(each)] == []
-    sent = [each for each in frames(records) if each.direction is Direction.REQUEST]
+    assert [line for difference in differences for line in report(difference)] == []
+    sent = [frame for frame in frames(records) if frame.direction is Direction.REQUEST]
     assert (found.requests, found.replies) == (len(sent), len(frames(records)) - len(sent))
 
 
@@ -121,8 +121,8 @@ async def test_another_order_than_that_of_a_delta_is_reported() -> None:
     _, records = read(REFERENCE / "group.jsonl")
     async with MockSegmentStore() as mock:
         found = await drive(records, mock.host, mock.port, all_differences=True)
-    of_deltas = [each for each in found.differences if is_order_of_a_delta(each)]
+    of_deltas = [difference for difference in found.differences if is_order_of_a_delta(difference)]
     assert of_deltas
     assert not is_order_of_a_delta(of_deltas[0]._replace(actual=None))
-    other = next(each.data for each in frames(records) if each.direction is Direction.REPLY)
+    other = next(frame.data for frame in frames(records) if frame.direction is Direction.REPLY)
     assert not is_order_of_a_delta(of_deltas[0]._replace(actual=other))

@@ -203,7 +203,7 @@ def test_blocks_that_are_full_are_written_in_whole_pages_and_read_back_the_same(
     assert [each.data for each in found if each.direction is Direction.REQUEST][1:] == frames
     assert [each.data for each in found if each.direction is Direction.REPLY] == [HELLO] * -(-len(stream) // 250_007)
     whole = path.read_bytes()
-    full = [each for each in read_blocks(whole) if isinstance(each, Block) and each.header.sampled]
+    full = [block for block in read_blocks(whole) if isinstance(block, Block) and block.header.sampled]
     assert len(full) >= 3
     if recorder.direct:
         assert all((each.offset + each.header.size - len(each.columns.data)) % mmap.PAGESIZE == 0 for each in full)

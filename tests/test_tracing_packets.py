@@ -126,7 +126,7 @@ def test_comments_of_others_are_no_facts(tmp_path: Path, comment: str) -> None:
 
 
 def calls_of(records: list[Record]) -> list[Record]:
-    return [each for each in records if each.kind is RecordKind.CALL]
+    return [record for record in records if record.kind is RecordKind.CALL]
 
 
 def test_controller_calls_are_packets_that_are_read_again(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_packet_that_is_no_call_is_reported_and_the_others_are_read(tmp_path: 
     assert len(lying) <= end - at
     path.write_bytes(data[:at] + lying.ljust(end - at) + data[end:])
     with TraceFile(path) as opened:
-        assert [each.data for each in opened.records()] == [call] * 2
+        assert [record.data for record in opened.records()] == [call] * 2
     (damage,) = opened.damages
     assert why in damage.reason
 
@@ -182,7 +182,7 @@ def test_a_cut_capture_is_read_up_to_there_and_the_damage_is_named(tmp_path: Pat
     write_trace(path, [opened(1), Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO)] * 2, lambda: METADATA)
     path.write_bytes(path.read_bytes()[:-3])
     with TraceFile(path) as trace:
-        assert RecordKind.FRAME in [each.kind for each in trace.records()]
+        assert RecordKind.FRAME in [record.kind for record in trace.records()]
     (damage,) = trace.damages
     assert "not a packet capture from here on" in damage.reason
 
@@ -199,7 +199,7 @@ def test_wireshark_reads_the_packets_and_their_checksums(tmp_path: Path) -> None
     write_trace(path, records, lambda: METADATA)
     fields = ["frame.time_epoch", "frame.comment", "ip.checksum.status", "tcp.checksum.status", "_ws.expert.severity"]
     options = ["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-T", "fields", "-E", "separator=|"]
-    command = [tshark, "-n", "-r", str(path), *options, *(part for each in fields for part in ("-e", each))]
+    command = [tshark, "-n", "-r", str(path), *options, *(part for field in fields for part in ("-e", field))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     rows = [line.split("|") for line in done.stdout.splitlines()]
     assert len(rows) == 3 + 3 + 3 + 3  # two connections of three packets, and two records of three
@@ -217,7 +217,7 @@ def test_wireshark_shows_calls_as_json(tmp_path: Path) -> None:
     write_trace(path, [opened(1), *records], lambda: METADATA)
     command = [shutil.which("tshark") or "", "-n", "-r", str(path), "-Y", "json", "-T", "fields"]
     fields = ["frame.time_epoch", "json.key", "json.value.string"]
-    command += [part for each in fields for part in ("-e", each)]
+    command += [part for field in fields for part in ("-e", field)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert [line.split("\t") for line in done.stdout.splitlines()] == [
         ["0.000000005", "at_ns,conn,dir,rpc,call,scope,fields", "request,createScope,orders"],

@@ -57,7 +57,7 @@ def make(folder: Path, days: int = DAYS, now: datetime.datetime | None = None) -
         .add_extension(ca_id, critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    names = [*map(x509.DNSName, HOSTS), *(x509.IPAddress(ipaddress.ip_address(each)) for each in ADDRESSES)]
+    names = [*map(x509.DNSName, HOSTS), *(x509.IPAddress(ipaddress.ip_address(address)) for address in ADDRESSES)]
     server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOSTS[0])])
     server = (
         _certificate(server_name, ca_name, key.public_key(), days, now)

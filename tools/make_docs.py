@@ -266,11 +266,11 @@ def settings() -> str:
     ]
     for group, members in groups().items():
         lines += ["", f"## {group}", "", "| Setting | Option | Default | |", "|---|---|---|---|"]
-        for each in members:
-            usage = each.usage.replace("|", "\\|")
-            default = str(each.default).lower() if each.is_flag else each.shown_default
+        for member in members:
+            usage = member.usage.replace("|", "\\|")
+            default = str(member.default).lower() if member.is_flag else member.shown_default
             shown = f"`{default}`" if default else ""
-            lines.append(f"| `{each.name}` | `{usage}` | {shown} | {each.description} |")
+            lines.append(f"| `{member.name}` | `{usage}` | {shown} | {member.description} |")
     return "\n".join(lines) + "\n"
 
 

@@ -111,8 +111,8 @@ async def take_contents(page: Browser, folder: Path, pravega: Client) -> None:
         await choose(page, "groups", "billing")
         await page.until("/till 1[^]*till 2/.test(document.querySelector('#groups .detail').innerText)")
         await shoot(page, folder / "live-page-groups.png", 1100, 900, "groups")
-        for each in readers:
-            each.cancel()
+        for reader in readers:
+            reader.cancel()
 
 
 async def take_live_page(page: Browser, folder: Path) -> None:

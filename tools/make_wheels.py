@@ -38,7 +38,7 @@ def interpreters() -> dict[str, Path]:
     for version in VERSIONS:
         on_path = shutil.which(f"python{version}")
         candidates = [*([Path(on_path)] if on_path else []), *sorted(installed.glob(f"*/bin/python{version}"))]
-        works = (each for each in candidates if _said(each, "-c", _WHICH) == f"CPython {version}")
+        works = (candidate for candidate in candidates if _said(candidate, "-c", _WHICH) == f"CPython {version}")
         if (python := next(works, None)) is not None:
             found[version] = python
     return found

@@ -127,7 +127,7 @@ def run(room: str, *, workers: int, sample: int | None, seed: int) -> None:
             yield cst.Pass()
 
     operators: Any = mutators.mutation_operators
-    operators[:] = [each for each in operators if each[1] is not mutators.operator_string]
+    operators[:] = [operator for operator in operators if operator[1] is not mutators.operator_string]
     operators.append((cst.Expr, drop_call))
     collect = mutmut.collect_source_file_mutation_data
 

@@ -185,9 +185,9 @@ def _refused(constant: str) -> NoReturn:
 
 
 def _values(payloads: Iterable[bytes], keys: tuple[str | int, ...]) -> Iterator[Any]:
-    for each in payloads:
+    for payload in payloads:
         try:
-            value = json.loads(each.decode(), parse_int=float, parse_constant=_refused)
+            value = json.loads(payload.decode(), parse_int=float, parse_constant=_refused)
         except (ValueError, RecursionError):
             continue
         for key in keys:

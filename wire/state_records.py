@@ -23,7 +23,7 @@ def encode_initial(initial: bytes) -> bytes:
 
 def encode_updates(updates: Sequence[bytes]) -> bytes:
     """Encodes a record with updates."""
-    return _int32.pack(_UPDATES) + b"".join(_int32.pack(len(each)) + each for each in updates)
+    return _int32.pack(_UPDATES) + b"".join(_int32.pack(len(update)) + update for update in updates)
 
 
 def decode_record(record: bytes) -> tuple[bytes | None, list[bytes]]:

@@ -134,7 +134,7 @@ class Bearer:
 
 def warn_if_unencrypted(controllers: Iterable[Endpoint]) -> None:
     """Logs a warning if credentials for controllers leave this machine; to be called for connections without TLS."""
-    elsewhere = next((each for each in controllers if not _is_loopback(each.host)), None)
+    elsewhere = next((controller for controller in controllers if not _is_loopback(controller.host)), None)
     if elsewhere is not None:
         said = "credentials are sent to controller %s unencrypted; tls:// encrypts them"
         log.warning(said, elsewhere, extra={"endpoint": str(elsewhere)})

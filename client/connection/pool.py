@@ -59,7 +59,7 @@ def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_f
     Takes the usable connection with the fewest flows (`least_busy`: the fewest bytes in flight, then flows) if it
     carries no flow or there are `maximum` connections.
     """
-    usable = [each for each in candidates if each.usable]
+    usable = [candidate for candidate in candidates if candidate.usable]
     if not usable:
         return None
     if len(usable) < maximum:
@@ -378,7 +378,7 @@ class ConnectionPool(ClosedAfter):
 
     def metrics(self) -> PoolMetrics:
         entries = list(self._entries())
-        ready = [each for each in entries if each.task is None]
+        ready = [entry for entry in entries if entry.task is None]
         there = [each.connection for each in entries if each.connection is not None]
         return PoolMetrics(
             connections=len(ready),
@@ -402,7 +402,7 @@ class ConnectionPool(ClosedAfter):
         if self._prune_timer is not None:
             self._prune_timer.cancel()
         entries = list(self._entries())
-        tasks = [each.task for each in entries if each.task is not None]
+        tasks = [entry.task for entry in entries if entry.task is not None]
         connections = [each.connection for each in entries if each.connection is not None and each.task is None]
         for task in tasks:
             task.cancel()

@@ -146,7 +146,7 @@ class Controller:
         request: Callable[..., Any] = m.StreamsInScopeRequest
         if tag is not None:
             method, request = "listStreamsInScopeForTag", partial(m.StreamsInScopeWithTagRequest, tag=tag)
-        return self._pages(method, request, scope, lambda page: [each.stream for each in page.streams])
+        return self._pages(method, request, scope, lambda page: [stream.stream for stream in page.streams])
 
     async def _pages(
         self, method: str, request: Callable[..., Any], scope: str | None, names: Callable[[Any], Sequence[str]]
@@ -241,7 +241,7 @@ class Controller:
         )
         answer = await self._ask("scale", request)
         started = _succeeded(answer, f"stream {scope}/{stream}", "STARTED")
-        made = _valid(answer, "answer to scale", lambda it: [_range(scope, stream, each) for each in it.segments])
+        made = _valid(answer, "answer to scale", lambda it: [_range(scope, stream, segment) for segment in it.segments])
         if wait_ms:
             await self._scaled(scope, stream, started.epoch, wait_ms)
         return made
@@ -270,13 +270,17 @@ class Controller:
         return await self._ranges("getCurrentSegments", _info(scope, stream), scope, stream)
 
     async def _ranges(self, method: str, request: Any, scope: str, stream: str) -> list[SegmentRange]:
-        return await self._read(method, request, lambda it: [_range(scope, stream, each) for each in it.segmentRanges])
+        return await self._read(
+            method, request, lambda it: [_range(scope, stream, segmentrange) for segmentrange in it.segmentRanges]
+        )
 
     async def head(self, scope: str, stream: str) -> dict[int, int]:
         """Returns the stream's head as a cut: segment id → offset."""
         request = m.GetSegmentsRequest(streamInfo=_info(scope, stream), timestamp=0)
         return await self._read(
-            "getSegments", request, lambda it: dict(_position(each.segmentId, each.offset) for each in it.segments)
+            "getSegments",
+            request,
+            lambda it: dict(_position(segment.segmentId, segment.offset) for segment in it.segments),
         )
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
@@ -288,8 +292,8 @@ class Controller:
             answer,
             f"answer to {method}",
             lambda it: [
-                Successor(_range(scope, stream, each.segment), tuple(map(_checked_id, each.value)))
-                for each in it.segments
+                Successor(_range(scope, stream, segment.segment), tuple(map(_checked_id, segment.value)))
+                for segment in it.segments
             ],
         )
         epoch, _ = split_segment_id(segment_id)
@@ -317,7 +321,9 @@ class Controller:
         Raises RequestRejected if a cut does not belong to the stream or the end lies before the start.
         """
         request = m.StreamCutRange(streamInfo=_info(scope, stream), to=end, **{"from": start})
-        return await self._read("getSegmentsBetween", request, lambda it: [_position(each)[0] for each in it.segments])
+        return await self._read(
+            "getSegmentsBetween", request, lambda it: [_position(segment)[0] for segment in it.segments]
+        )
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
@@ -326,7 +332,10 @@ class Controller:
         return await self._read(
             "createTransaction",
             m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms),
-            lambda it: (_identifier(it.txnId), [_range(scope, stream, each) for each in it.activeSegments]),
+            lambda it: (
+                _identifier(it.txnId),
+                [_range(scope, stream, activesegment) for activesegment in it.activeSegments],
+            ),
         )
 
     async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
@@ -468,7 +477,7 @@ class Controller:
     def list_tables(self, scope: str) -> AsyncIterator[str]:
         """Iterates over all key-value tables of a scope, page by page."""
         method, request = "listKeyValueTablesInScope", m.KVTablesInScopeRequest
-        return self._pages(method, request, scope, lambda page: [each.kvtName for each in page.kvtables])
+        return self._pages(method, request, scope, lambda page: [kvtable.kvtName for kvtable in page.kvtables])
 
     async def table_config(self, scope: str, table: str) -> TableConfig:
         """Returns a table's configuration. Raises NoSuchTable."""

@@ -50,4 +50,4 @@ def _cut(name: str, cut: Mapping[int, int]) -> Any:
 
 
 def _cuts(messages: Iterable[Any]) -> Cuts:
-    return {f"{each.streamInfo.scope}/{each.streamInfo.stream}": dict(each.cut) for each in messages}
+    return {f"{message.streamInfo.scope}/{message.streamInfo.stream}": dict(message.cut) for message in messages}

@@ -48,7 +48,7 @@ class GroupMetrics(NamedTuple):
     @property
     def unread_bytes(self) -> int:
         """Number of bytes between the recorded positions and the ends of the streams, or of the group."""
-        return sum(each.unread_bytes for each in self.segments)
+        return sum(segment.unread_bytes for segment in self.segments)
 
 
 def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
@@ -69,8 +69,8 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         for segment, waiting in future.items():
             scope, stream, _ = parts_of(segment)
-            for each in await cluster.controller.successors(scope, stream, min(waiting)):
-                finished = set(each.predecessors) - waiting if each.segment.name == segment else set()
+            for successor in await cluster.controller.successors(scope, stream, min(waiting)):
+                finished = set(successor.predecessors) - waiting if successor.segment.name == segment else set()
                 for name in [name_of(scope, stream, number) for number in finished]:
                     with suppress(SegmentMissing):  # truncated meanwhile
                         found[name] = (await requests.info(name)).write_offset
@@ -127,7 +127,7 @@ async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     if not between:
         return found
     last, _ = split_segment_id(max(between))
-    names = {each.name: each.segment_id for each in await controller.epoch_segments(scope, stream, last)}
+    names = {segment.name: segment.segment_id for segment in await controller.epoch_segments(scope, stream, last)}
     ends = await resolved(cluster, dict.fromkeys(names, -1))
     return {names[name]: offset for name, offset in ends.items()}
 

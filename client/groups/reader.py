@@ -284,7 +284,7 @@ class GroupReader(OpenedBefore):
             for segment, successors in following.items():
                 self._positions.pop(segment, None)
                 self._tasks.pop(segment, None)
-                self._notice(SegmentEnded(segment, tuple(each.segment.name for each in successors)))
+                self._notice(SegmentEnded(segment, tuple(successor.segment.name for successor in successors)))
         self._settled(self._begin_with_new())
         if taken:
             await self._publish()

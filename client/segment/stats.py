@@ -33,25 +33,25 @@ class WriterStats(msgspec.Struct, frozen=True):
     @property
     def connected(self) -> int:
         """Number of segment writers currently set up."""
-        return sum(each.connected for each in self.segments.values())
+        return sum(segment.connected for segment in self.segments.values())
 
     @property
     def unsettled(self) -> int:
         """Number of unacknowledged appends."""
-        return sum(each.unsettled for each in self.segments.values())
+        return sum(segment.unsettled for segment in self.segments.values())
 
     @property
     def last_sequence(self) -> int:
         """The highest stored event number over all segments, or -1."""
-        return max((each.last_sequence for each in self.segments.values()), default=-1)
+        return max((segment.last_sequence for segment in self.segments.values()), default=-1)
 
 
 def add_up(stats: Iterable[WriterStats]) -> dict[str, WriterStats]:
     """Aggregates statistics by name: adds counts and takes the maximum of event numbers."""
     found: dict[str, WriterStats] = {}
-    for each in stats:
-        before = found.get(each.name)
-        found[each.name] = each if before is None else _both(before, each)
+    for stat in stats:
+        before = found.get(stat.name)
+        found[stat.name] = stat if before is None else _both(before, stat)
     return found
 
 

@@ -92,7 +92,7 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         segments = await self._controller.current_segments(self.scope, self.stream)
         if not segments:
             raise StreamSealed(f"stream {self._name} is sealed", stream=self._name)
-        self._segment = self._only([each.segment_id for each in segments])
+        self._segment = self._only([segment.segment_id for segment in segments])
         self._writer = SegmentWriter(self._pool, self._locations, self._segment)
 
     async def append(self, data: Buffer) -> None:

@@ -52,7 +52,7 @@ async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     """Returns the end of a stream as a cut of its open segments: segment id → offset."""
     segments = await cluster.controller.current_segments(scope, stream)
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
-        infos = await all_of(requests.info(each.name) for each in segments)
+        infos = await all_of(requests.info(segment.name) for segment in segments)
     return {each.segment_id: info.write_offset for each, info in zip(segments, infos, strict=True)}
 
 
@@ -84,7 +84,7 @@ async def check_cut_with(
         if (end := ends[name]) is not None and offset > end[0]:
             raise CutError(f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end[0]}", name)
     ranges = await _ranges_of(controller, scope, stream, cut)
-    unfinished = [each for each in ranges if ends[each.name] not in (None, (names[each.name], True))]
+    unfinished = [range_ for range_ in ranges if ends[range_.name] not in (None, (names[range_.name], True))]
     if (why := _misfit(ranges, unfinished)) is not None:
         raise CutError(f"{_shown(cut)} is no cut of {scope}/{stream}: {why}", f"{scope}/{stream}")
 
@@ -94,7 +94,7 @@ async def _ranges_of(controller: Controller, scope: str, stream: str, cut: Mappi
     known: dict[int, SegmentRange] = {}
     for epoch in sorted({split_segment_id(each)[0] for each in cut}):
         try:
-            known |= {each.segment_id: each for each in await controller.epoch_segments(scope, stream, epoch)}
+            known |= {segment.segment_id: segment for segment in await controller.epoch_segments(scope, stream, epoch)}
         except NoSuchStream:  # or the epoch does not exist
             await controller.current_segments(scope, stream)
     for each in cut:
@@ -107,10 +107,10 @@ async def _ranges_of(controller: Controller, scope: str, stream: str, cut: Mappi
 def _misfit(ranges: Sequence[SegmentRange], unfinished: Sequence[SegmentRange]) -> str | None:
     """Returns why ranges do not cover [0, 1), or why unfinished segments overlap; None if they fit."""
     covered = 0.0
-    for each in [*sorted(ranges, key=_LOW), SegmentRange(0, "", 1.0, 1.0)] if ranges else ():
-        if each.low > covered:
-            return f"no segment has the keys from {covered} to {each.low}"
-        covered = max(covered, each.high)
+    for range_ in [*sorted(ranges, key=_LOW), SegmentRange(0, "", 1.0, 1.0)] if ranges else ():
+        if range_.low > covered:
+            return f"no segment has the keys from {covered} to {range_.low}"
+        covered = max(covered, range_.high)
     for one, other in pairwise(sorted(unfinished, key=_LOW)):
         if other.low < one.high:
             return f"{one.name} and {other.name} share keys, and neither is at its end"

@@ -138,7 +138,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             raise
 
     async def _start(self, segments: list[SegmentRange]) -> None:
-        for writer in [self._writer_of(each) for each in segments]:
+        for writer in [self._writer_of(segment) for segment in segments]:
             await writer.started()
         while self._reroutes:
             await asyncio.wait(tuple(self._reroutes))
@@ -353,7 +353,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     @property
     def _started(self) -> list[SegmentWriter]:
-        return [each for each in self._writers.values() if each.set_ups]
+        return [writer for writer in self._writers.values() if writer.set_ups]
 
     @property
     def is_connected(self) -> bool:
@@ -374,7 +374,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             )
             for each in self._started
         }
-        accepted = [each.accepted for each in self._writers.values()]
+        accepted = [writer.accepted for writer in self._writers.values()]
         events, size = self._events + sum(each[0] for each in accepted), self._bytes + sum(each[1] for each in accepted)
         return WriterStats(self.name, events, size, segments)
 

@@ -107,7 +107,7 @@ class ReadAhead(Generic[K, E, M]):
         async for chunk in reader:
             begin, events = decoder.offset, decoder.feed(chunk.view)
             if decoder.offset >= end:
-                self.add(key, [each for each in events if each.offset < end], begin, decoder.offset)
+                self.add(key, [event for event in events if event.offset < end], begin, decoder.offset)
                 return
             self.add(key, events, begin, decoder.offset)
             self.came.set()

@@ -132,8 +132,8 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             updates = list(change(state))
             if not updates:
                 return state
-            for each in updates:
-                state = self._rules.apply(state, each)
+            for update in updates:
+                state = self._rules.apply(state, update)
             written = await self._stream.write_conditionally(revision, encode_updates(updates))
             if written is not None:
                 self.state, self.revision = state, written

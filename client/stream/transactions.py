@@ -185,8 +185,8 @@ class Transaction(OpenedBefore, StreamClient):
 
     def _fail(self, error: ClientError) -> None:
         self._error = self._error or error
-        for each in self._writers.values():
-            each.fail(error)
+        for writer in self._writers.values():
+            writer.fail(error)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -319,8 +319,8 @@ class Transaction(OpenedBefore, StreamClient):
 
     async def _release(self) -> None:
         writers, self._writers = self._writers, {}
-        for each in writers.values():
-            await each.abort()
+        for writer in writers.values():
+            await writer.abort()
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None and not self._closed:

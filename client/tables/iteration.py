@@ -77,7 +77,7 @@ class TableIterator(Generic[T]):
         self._make = make
         self._missing_as_gone = missing_as_gone
         self._with_values = with_values
-        self._cursors = [_Cursor(each, TableSegment(requests, each.name), bounds) for each in partitions]
+        self._cursors = [_Cursor(partition, TableSegment(requests, partition.name), bounds) for partition in partitions]
         self._unread: set[int] = set() if bounds.empty else set(range(len(self._cursors)))
         self._next: list[tuple[bytes, int]] = []
 

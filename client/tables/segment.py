@@ -92,7 +92,7 @@ class TableSegment:
 
     async def update(self, items: Sequence[Item]) -> list[int]:
         """Sets entries atomically; returns their versions. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
-        self._check(len(items), sum(len(each.key) + len(each.value) + _VALUE_OVERHEAD for each in items))
+        self._check(len(items), sum(len(item.key) + len(item.value) + _VALUE_OVERHEAD for item in items))
         entries = TableEntries([TableEntry(TableKey(key, version), TableValue(value)) for key, version, value in items])
         reply = await self._ask(
             TableEntriesUpdated, lambda id_, token: UpdateTableEntries(id_, self.name, token, entries)
@@ -122,7 +122,7 @@ class TableSegment:
         """Returns the first keys, of fixed length, between two bounds."""
         args = TableIteratorArgs(b"", b"", first, last)
         reply = await self._ask(TableKeysRead, lambda id_, token: ReadTableKeys(id_, self.name, token, count, args))
-        return [Item(bytes(each.data), each.key_version) for each in reply.keys]
+        return [Item(bytes(key.data), key.key_version) for key in reply.keys]
 
     async def entries(self, count: int, first: bytes, last: bytes) -> list[Item]:
         """Like `keys`, with values."""
@@ -163,4 +163,4 @@ class TableSegment:
 
 
 def _items(entries: TableEntries) -> list[Item]:
-    return [Item(bytes(each.key.data), each.key.key_version, bytes(each.value.data)) for each in entries.entries]
+    return [Item(bytes(entry.key.data), entry.key.key_version, bytes(entry.value.data)) for entry in entries.entries]

@@ -209,7 +209,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
 
     async def put_all(self, entries: Iterable[tuple[Key, bytes] | tuple[Key, bytes, Version | None]]) -> list[Version]:
         """Sets several values of one primary key atomically; returns their versions. Raises as `put`."""
-        items = [(*self._key(each[0]), each[1], each[2] if len(each) == 3 else None) for each in entries]
+        items = [(*self._key(entry[0]), entry[1], entry[2] if len(entry) == 3 else None) for entry in entries]
         if not items:
             return []
         partition = self._one_partition([key for key, _, _, _ in items])

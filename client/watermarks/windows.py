@@ -89,7 +89,7 @@ class TimeWindows(ClosedAfter):
             return None  # no watermark was written yet
         if found is None:
             return None
-        return StreamCut(self.scope, self.stream, {each.segment_id: each.offset for each in found.segments})
+        return StreamCut(self.scope, self.stream, {segment.segment_id: segment.offset for segment in found.segments})
 
     async def _read_on(self, position: Mapping[int, tuple[float, float, int]]) -> None:
         """Reads watermarks until one lies behind the position."""
@@ -125,7 +125,7 @@ class TimeWindows(ClosedAfter):
         found = self._ranges.get(epoch)
         if found is None:
             segments = await self._controller.epoch_segments(self.scope, self.stream, epoch)
-            found = {each.segment_id: (each.low, each.high) for each in segments}
+            found = {segment.segment_id: (segment.low, segment.high) for segment in segments}
             while len(self._ranges) >= _MOST_EPOCHS:
                 del self._ranges[next(iter(self._ranges))]
             self._ranges[epoch] = found
@@ -143,7 +143,7 @@ def compared(position: Mapping[int, tuple[float, float, int]], mark: Mark) -> in
     """
     below = above = False
     for segment_id, (low, high, offset) in position.items():
-        same = [each for each in mark.segments if each.segment_id == segment_id]
+        same = [segment for segment in mark.segments if segment.segment_id == segment_id]
         for each in same or [each for each in mark.segments if each.low < high and low < each.high]:
             here, there = (segment_id, offset), (each.segment_id, each.offset)
             above = above or here > there

@@ -194,14 +194,14 @@ class BatchCommitter:
         await _delete(
             self._segments,
             self._registry,
-            [each for each in await self._registry.parts(self._query) if each.batch <= self._batch],
+            [part for part in await self._registry.parts(self._query) if part.batch <= self._batch],
         )
 
 
 def _together(parts: Sequence[TargetPart]) -> TargetPart:
     """Returns the part that results from merging the parts of one target."""
     first = parts[0]
-    size, events = sum(each.size for each in parts), sum(each.events for each in parts)
+    size, events = sum(part.size for part in parts), sum(each.events for each in parts)
     positions = first.positions
     if isinstance(positions, bytes):
         joined = [each.positions for each in parts]
@@ -229,7 +229,7 @@ async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: U
         await registry.give_up(query)
         return await _delete(segments, registry, await registry.parts(query))
     names = {part.segment for each in results for part in each.parts}
-    queries = {each.query for each in results if each.parts}
+    queries = {result.query for result in results if result.parts}
     recorded = [each for query in queries for each in await registry.parts(query) if each.segment in names]
     return await _delete(segments, registry, recorded)
 
@@ -238,7 +238,7 @@ async def sweep(segments: Segments, *, before_s: float, query: UUID | None = Non
     """Deletes segments created before a time and neither committed nor abandoned; returns their number."""
     registry = Registry(segments)
     await registry.forget_given_up(before_s)
-    return await _delete(segments, registry, [each for each in await registry.parts(query) if each.since_s < before_s])
+    return await _delete(segments, registry, [part for part in await registry.parts(query) if part.since_s < before_s])
 
 
 async def end(segments: Segments, query: UUID) -> None:

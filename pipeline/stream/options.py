@@ -200,7 +200,7 @@ def _amount(given: Mapping[str, str], names: Mapping[str, str], bound: str) -> t
     """Returns the amount that "max" or "min" sets, and whether it counts events."""
     options = [name for name in (f"{bound}BytesPerTrigger", f"{bound}EventsPerTrigger") if name in given]
     if len(options) > 1:
-        one, other = (names[each] for each in options)
+        one, other = (names[option] for option in options)
         raise OptionError(f"only one of {one} and {other}", other)
     return (read_count(given, options[0], 0), "Events" in options[0]) if options else None
 

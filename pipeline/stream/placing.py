@@ -47,7 +47,7 @@ class Layout:
         self._done = [(each.low, each.high) for each in done]
         self.fresh = not self._done
         self.epoch = epoch
-        self.segments = {each.segment_id: each for each in self._router.segments}
+        self.segments = {segment.segment_id: segment for segment in self._router.segments}
 
     def is_done(self, position: float) -> bool:
         return any(low <= position < high for low, high in self._done)

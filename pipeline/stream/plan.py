@@ -158,7 +158,7 @@ async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
         (segments.name_of(each), *extent[:2]) for each, extent in batch.extents.items() if extent.end > extent.start
     ]
     events = await gather_bounded(lambda each: count_events(segments, *each), unread)
-    known = [each for each in events if each is not None]
+    known = [event for event in events if event is not None]
     return Lag(sum(end - start for _, start, end in unread), sum(known) if len(known) == len(events) else None)
 
 
@@ -188,10 +188,10 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
             if info is not None and not info.is_sealed:
                 raise CutError(f"{last_name} does not follow {first_name}: {name} is not in it and goes on", name)
             last = info.write_offset if info is not None else first
-            for each in await segments.successors(segment_id):
-                if each.segment.segment_id not in seen:
-                    seen.add(each.segment.segment_id)
-                    waiting.append((each.segment.segment_id, 0))
+            for successor in await segments.successors(segment_id):
+                if successor.segment.segment_id not in seen:
+                    seen.add(successor.segment.segment_id)
+                    waiting.append((successor.segment.segment_id, 0))
         if last > first:
             found.append(ByteRange(segment_id, name, first, last))
     if missed := end.keys() - reached:

@@ -67,7 +67,7 @@ class Registry:
         """Returns the recorded segments of a query, or of all queries."""
         first = (_ZERO if query is None else query).bytes + _ZERO.bytes
         last = (_LAST if query is None else query).bytes + _LAST.bytes
-        entries = [each async for each in self._entries(first, last)]
+        entries = [entry async for entry in self._entries(first, last)]
         return [recorded for each in entries if (recorded := self._recorded(each)) is not None]
 
     async def _entries(self, first: bytes, last: bytes) -> AsyncIterator[Item]:
@@ -154,9 +154,9 @@ class Registry:
     async def forget_given_up(self, before_s: float) -> None:
         """Removes queries that were abandoned before a time."""
         old = [
-            each.key
-            async for each in self._entries(_ZERO.bytes * 2, _LAST.bytes * 2)
-            if each.key[16:] == _ZERO.bytes and self._decoded(each).get("given_up_s", before_s) < before_s
+            entry.key
+            async for entry in self._entries(_ZERO.bytes * 2, _LAST.bytes * 2)
+            if entry.key[16:] == _ZERO.bytes and self._decoded(entry).get("given_up_s", before_s) < before_s
         ]
         await self.forget(old)
 

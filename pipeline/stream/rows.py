@@ -85,7 +85,7 @@ async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ..
         async for events in events_of(segments, options, part):
             rows += events
             times += [] if line is None else [await line.time_of(each.offset) for each in events]
-            size += sum([len(each.data) for each in events])
+            size += sum([len(event.data) for event in events])
             if size >= _BATCH_BYTES or len(rows) >= _BATCH_ROWS:
                 yield _batch(part, rows, times, names)
                 rows, times, size = [], [], 0
@@ -110,7 +110,7 @@ def _batch(part: ByteRange, rows: list[FramedEvent], times: list[int | None], na
     for name in names:
         match name.lower():
             case "event":
-                made[name] = pa.array([each.data for each in rows], pa.binary())
+                made[name] = pa.array([row.data for row in rows], pa.binary())
             case "segment":
                 made[name] = pa.repeat(pa.scalar(part.segment, pa.string()), len(rows))
             case "offset":
@@ -118,7 +118,7 @@ def _batch(part: ByteRange, rows: list[FramedEvent], times: list[int | None], na
             case "epoch":
                 made[name] = pa.repeat(pa.scalar(split_segment_id(part.segment_id)[0], pa.int32()), len(rows))
             case "time":
-                in_us = [None if each is None or each >= _YEAR_10000_MS else each * 1000 for each in times]
+                in_us = [None if time_ is None or time_ >= _YEAR_10000_MS else time_ * 1000 for time_ in times]
                 made[name] = pa.array(in_us, pa.timestamp("us", "UTC"))
             case _:
                 made[name] = pa.array([len(each.data) for each in rows], pa.int32())

@@ -57,7 +57,7 @@ class Written(spark.WriterCommitMessage):
 
 
 def _results(messages: list[spark.WriterCommitMessage | None]) -> list[TaskResult]:
-    return [each.result for each in messages if isinstance(each, Written)]
+    return [message.result for message in messages if isinstance(message, Written)]
 
 
 def check_schema(options: StreamOptions, schema: StructType, overwrite: bool) -> None:
@@ -118,13 +118,13 @@ class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
         results = _results(messages)
-        if any(each.parts for each in results):
+        if any(result.parts for result in results):
             doing = f"the commit of batch {batchId}"
             asyncio.run(_commit(self.options, results[0].query, batchId, results, doing))
 
     def abort(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
         results = _results(messages)
-        if any(each.parts for each in results):
+        if any(result.parts for result in results):
             asyncio.run(_abort(self.options, results))
 
 

@@ -192,7 +192,7 @@ class Timeline:
 def place(timelines: Collection[Timeline]) -> int:
     """Returns the earliest start of timelines, not all empty, and sets unknown starts: to the earliest known start,
     else as long before the first end as the last end is after it."""
-    written = [each for each in timelines if len(each.times) > 1]
+    written = [timeline for timeline in timelines if len(timeline.times) > 1]
     ends = [each.times[-1] for each in written]
     first = min((each.times[0] for each in written if each.placed), default=2 * min(ends) - max(ends) - 1)
     for each in written:
@@ -206,7 +206,7 @@ def divide(timelines: Mapping[int, Timeline], moments: Sequence[int], most: int)
     `most`. The first moment always qualifies."""
 
     def total(at: int) -> int:
-        return sum([each.amount_at(at) for each in timelines.values()])
+        return sum([timeline.amount_at(at) for timeline in timelines.values()])
 
     number = bisect_right(moments, most, key=total) - 1
     return number, most - total(moments[number])
@@ -235,7 +235,7 @@ def share_out(
             weights[each] += weights[segment_id] * fraction
             followers[each].append((segment_id, weights[segment_id] * fraction))
     part = Fraction(left, max(1, sum(grown.values())))
-    budgets = {each: weights[each] * (not waits_for[each]) * part for each in timelines}
+    budgets = {timeline: weights[timeline] * (not waits_for[timeline]) * part for timeline in timelines}
     amounts: dict[int, int] = {}
     ended: set[int] = set()
     for segment_id in sorted(timelines):

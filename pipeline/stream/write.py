@@ -160,7 +160,7 @@ class Outs:
 
     async def finish(self) -> list[TargetPart]:
         """Finishes all segments; returns the parts in order of the targets' ids."""
-        return [await self._outs[each].finish() for each in sorted(self._outs)]
+        return [await self._outs[out].finish() for out in sorted(self._outs)]
 
     async def __aenter__(self) -> Self:
         return self

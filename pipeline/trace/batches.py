@@ -111,7 +111,7 @@ class BatchMaker:
                 "block": pa.repeat(pa.scalar(chunk.block, pa.int64()), count),
             }
             for column, buffers in zip(self._one.columns, filled, strict=True):
-                type_, arrow = _TYPES[column.type], [pa.py_buffer(each) for each in buffers]
+                type_, arrow = _TYPES[column.type], [pa.py_buffer(buffer) for buffer in buffers]
                 made[column.name] = pa.Array.from_buffers(type_, count, arrow)
             if chunk.packets is not None and "block" in self.schema.names:
                 blocks = pa.Array.from_buffers(pa.int64(), len(columns), [None, pa.py_buffer(chunk.packets)])

@@ -64,7 +64,7 @@ def make_filler(one: RowMaker, chosen: Chosen) -> Any:
     return ACCELERATOR.rows(
         tuple((_TYPES[column.type], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
         programs,
-        tuple(each.in_numbers() for each in chosen.conditions),
+        tuple(condition.in_numbers() for condition in chosen.conditions),
         kinds=bytes(kinds.get(kind, _PLAIN) for kind in RecordKind),
         decodes=one.fail_fast or not names <= _UNDECODED,
     )

@@ -113,7 +113,7 @@ class Chosen:
 
     def takes(self, values: dict[str, Any]) -> bool:
         """Whether a record with these column values matches (`time` in microseconds)."""
-        return all(each.holds(values.get(each.column)) for each in self.conditions)
+        return all(condition.holds(values.get(condition.column)) for condition in self.conditions)
 
     def takes_skipped(self, found: Skipped) -> bool:
         """Whether the row of an unreadable part matches."""
@@ -121,7 +121,7 @@ class Chosen:
 
     def takes_block(self, header: BlockHeader) -> bool:
         """Whether any record of a block can match."""
-        return all(_may_hold(each, header) for each in self.conditions)
+        return all(_may_hold(condition, header) for condition in self.conditions)
 
 
 def _may_hold(each: Condition, header: BlockHeader) -> bool:

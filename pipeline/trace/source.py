@@ -148,10 +148,10 @@ class FilteringTraceReader(TraceReader):
     """Reads whole traces, without the records that Spark's filters exclude."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 — Spark's name
-        for each in filters:
-            found = _condition(each)
+        for filter_ in filters:
+            found = _condition(filter_)
             if found is None:
-                yield each
+                yield filter_
             else:
                 self.conditions += (found,)
 

@@ -200,7 +200,7 @@ def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Con
             given = context.params
         try:
             api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
-            found = [each for each in names(api, incomplete) if each.startswith(incomplete)]
+            found = [name for name in names(api, incomplete) if name.startswith(incomplete)]
         except (click.ClickException, OSError):
             return []
         return list(filter(_COMPLETABLE.fullmatch, found))

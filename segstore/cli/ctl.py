@@ -223,13 +223,13 @@ def _parameter(text: str) -> click.Parameter:
 
 def _one_line(text: str) -> str:
     """Joins the lines of indented JSON."""
-    return " ".join(each.strip() for each in text.splitlines())
+    return " ".join(splitline.strip() for splitline in text.splitlines())
 
 
 def _events(answer: dict[str, Any]) -> dict[str, Any]:
     """The last events of a stream in one list."""
     events = ({**each, "segment": one["id"]} for one in answer["segments"] for each in one["events"])
-    return {"events": [{**each, "text": _one_line(each["text"])} for each in events]}
+    return {"events": [{**event, "text": _one_line(event["text"])} for event in events]}
 
 
 def _entries(answer: dict[str, Any]) -> dict[str, Any]:
@@ -415,10 +415,10 @@ def unmatched(api: Api) -> None:
 def add_toxic(api: Api, kind: str, fields: tuple[str, ...]) -> None:
     """Add a toxic, such as `latency latency=100 jitter=50`."""
     toxic: dict[str, Any] = {"type": kind}
-    for each in fields:
-        key, equals, value = each.partition("=")
+    for field in fields:
+        key, equals, value = field.partition("=")
         if not equals:
-            raise click.UsageError(f"{each!r} is not KEY=VALUE")
+            raise click.UsageError(f"{field!r} is not KEY=VALUE")
         toxic[key] = _value(value)
     api.show(api.ask("POST", "toxics", toxic))
 

@@ -25,9 +25,12 @@ class _Serve(click.Command):
         from segstore.cli.settings import settings
 
         if len(self.params) == 2:
-            for each in settings().values():
-                names = [each.name, f"{each.option}/--no-{each.option[2:]}" if each.is_flag else each.option]
-                self.params.append(click.Option(names, is_flag=each.is_flag, default=None, metavar=each.metavar))
+            for setting in settings().values():
+                names = [
+                    setting.name,
+                    f"{setting.option}/--no-{setting.option[2:]}" if setting.is_flag else setting.option,
+                ]
+                self.params.append(click.Option(names, is_flag=setting.is_flag, default=None, metavar=setting.metavar))
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -38,7 +41,7 @@ class _Serve(click.Command):
             group: [_row(setting) for setting in members if everything or not setting.is_advanced]
             for group, members in groups().items()
         }
-        others = [each.get_help_record(ctx) for each in self.get_params(ctx) if each.name not in settings()]
+        others = [param.get_help_record(ctx) for param in self.get_params(ctx) if param.name not in settings()]
         for section, rows in {**sections, "Other options": [each for each in others if each]}.items():
             if rows:
                 with formatter.section(section):

@@ -106,10 +106,10 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
                 continue
             mount, name = (cgroup / "memory", "memory.limit_in_bytes") if kinds else (cgroup, "memory.max")
             group = mount / path.lstrip("/")
-            for each in (group, *group.parents):
+            for parent in (group, *group.parents):
                 with contextlib.suppress(OSError, ValueError):  # in a namespace the path may differ
-                    found.append(int((each / name).read_text()))
-                if each == mount:
+                    found.append(int((parent / name).read_text()))
+                if parent == mount:
                     break
     return min(found)
 

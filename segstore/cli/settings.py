@@ -191,7 +191,7 @@ class Setting(NamedTuple):
         annotation = self.field.annotation
         if get_origin(annotation) is Literal:
             return annotation
-        return next((each for each in get_args(annotation) if each is not type(None)), annotation)
+        return next((arg for arg in get_args(annotation) if arg is not type(None)), annotation)
 
     @property
     def is_flag(self) -> bool:
@@ -341,7 +341,7 @@ def _made(values: Mapping[tuple[str, ...], Any]) -> ServeSettings:
 
 def misspelt(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Unknown variables that resemble the variable of a setting, each with that variable."""
-    known = [each.variable for each in settings().values()]
+    known = [setting.variable for setting in settings().values()]
     for name in environment:
         strange = name.startswith("SEGSTORE_") and name not in known and not _OTHERS.fullmatch(name)
         if strange and (near := difflib.get_close_matches(name, known, 1, 0.9)):

@@ -70,7 +70,7 @@ class Watched(ABC):
         return report_of(self.observed, self.connections())
 
     def requests(self, match: str, stage: StageName) -> list[Seen]:
-        return [copy.copy(each) for each in self.observed.requests(match, stage)]
+        return [copy.copy(request) for request in self.observed.requests(match, stage)]
 
     def mark(self) -> int:
         return self.observed.mark()
@@ -142,8 +142,8 @@ class Served(Watched):
                 values=dict(record_values or {}),
             )
             both = together(cluster.stores[0].hub.recorder, recording.recorder)
-            for each in cluster.stores:
-                each.hub.recorder = both
+            for store in cluster.stores:
+                store.hub.recorder = both
         try:
             await cluster.start(with_controller=False)
         except BaseException:
@@ -166,7 +166,7 @@ class Served(Watched):
     # --- where it is ------------------------------------------------------------------------------------------------
 
     def addresses(self) -> list[tuple[str, int]]:
-        return [each.address for each in self.cluster.stores if each.address is not None]
+        return [store.address for store in self.cluster.stores if store.address is not None]
 
     def admin_port(self) -> int:
         address = self.cluster.stores[0].admin_address
@@ -217,7 +217,7 @@ class Served(Watched):
         return await function(self.cluster)
 
     def segments(self, with_indexes: bool) -> list[str]:
-        containers = [container for each in self.cluster.stores for container in each.store.containers.values()]
+        containers = [container for store in self.cluster.stores for container in store.store.containers.values()]
         if self._stopped and not containers:
             raise RuntimeError(_LET_GO)
         names = (name for container in containers for name in container.segments)
@@ -252,22 +252,22 @@ class Served(Watched):
         return events
 
     def cut(self) -> int:
-        connections = [connection for each in self.cluster.stores for connection in each.hub.connections]
+        connections = [connection for store in self.cluster.stores for connection in store.hub.connections]
         for each in connections:
             each.abort()
         return len(connections)
 
     def connections(self) -> Iterable[str]:
-        found = ((each, store.number) for store in self.cluster.stores for each in store.hub.connections)
+        found = ((connection, store.number) for store in self.cluster.stores for connection in store.hub.connections)
         for each, store in sorted(found, key=lambda one: one[0].number or 0):
             where = f"connection {each.number or ''} from {each.session.peer} to store {store}"
             yield f"{where}: {each.bytes_in} bytes in, {each.bytes_out} bytes out"
 
     def _owner(self, segment: str) -> SegmentStore:
         container = container_of(segment, self.cluster.settings.store.containers)
-        for each in self.cluster.stores:
-            if container in each.store.containers:
-                return each.store
+        for store in self.cluster.stores:
+            if container in store.store.containers:
+                return store.store
         if self._stopped:
             raise RuntimeError(_LET_GO)
         raise NotOwner(segment, container=container)
@@ -311,7 +311,7 @@ class ServedTap(Watched):
 
     def connections(self) -> Iterable[str]:
         links = sorted(self.tap.links, key=lambda each: each.number or 0)
-        return [f"connection {each.number or ''} from {each.peer}" for each in links]
+        return [f"connection {link.number or ''} from {link.peer}" for link in links]
 
 
 async def _hold_grpc(host: ThreadHost) -> None:

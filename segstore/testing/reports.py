@@ -48,12 +48,12 @@ def report_of_trace(server: TraceServer) -> str:
 def _watched(server: WithFaults) -> Iterator[tuple[str, Sequence[str]]]:
     observer, faults = server.observer, server.rules
     if observer is not None:
-        requests = [line_of(each) for each in islice(observer.newest_first(), _MOST_LINES)]
+        requests = [line_of(line) for line in islice(observer.newest_first(), _MOST_LINES)]
         yield _part("requests", requests[::-1], observer.mark())
     if faults is not None and (tallies := faults.tallies()):
-        counts = [f"{each.name}: matched {each.matched}, fired {each.fired}" for each in tallies[-_MOST_LINES:]]
+        counts = [f"{tally.name}: matched {tally.matched}, fired {tally.fired}" for tally in tallies[-_MOST_LINES:]]
         yield _part("fault rules", counts, len(tallies))
-        yield _part("decisions", [str(each) for each in faults.decisions[-_MOST_LINES:]], len(faults.decisions))
+        yield _part("decisions", [str(decision) for decision in faults.decisions[-_MOST_LINES:]], len(faults.decisions))
 
 
 def _part(title: str, lines: Sequence[str], total: int | None = None) -> tuple[str, Sequence[str]]:

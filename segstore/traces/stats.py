@@ -58,7 +58,7 @@ class Statistics(NamedTuple):
         return {
             **self._asdict(),
             "traffic": [each._asdict() for each in self.traffic],
-            "latencies": [each._asdict() for each in self.latencies],
+            "latencies": [latency._asdict() for latency in self.latencies],
         }
 
 
@@ -96,7 +96,7 @@ def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Stati
         row[3] += seen.malformed
         unanswered[name] += seen.awaits_reply
         unasked[name] += seen.unasked
-        for request in (seen, *(each for each in seen.answers if chosen is not None and not chosen(each))):
+        for request in (seen, *(answer for answer in seen.answers if chosen is not None and not chosen(answer))):
             if request.ending is not None and request.latency_ns is not None:
                 times = waits.setdefault(request.name, array("q"))
                 try:

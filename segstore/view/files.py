@@ -50,10 +50,10 @@ def write_page(
     """
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []
-    for each in sources if against is None else (*sources, against):
-        sections, found = _packed(each, advance)
+    for source in sources if against is None else (*sources, against):
+        sections, found = _packed(source, advance)
         packed.append(sections)
-        damages += ((each, damage) for damage in found)
+        damages += ((source, damage) for damage in found)
     compared = None if against is None else _compared(sources[0], against, None if exact else Translation(ignore))
     size = 0
     with replacing(target) as file:
@@ -80,18 +80,20 @@ def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections
 def _compared(left: Path, right: Path, translation: Translation | None) -> list[dict[str, Any]]:
     with TraceFile(left) as one, TraceFile(right) as other:
         found = differences(one.records(), other.records(), translation=translation)
-        return [_difference(each) for each in itertools.islice(found, MOST_DIFFERENCES)]
+        return [_difference(difference) for difference in itertools.islice(found, MOST_DIFFERENCES)]
 
 
 def _difference(found: Difference) -> dict[str, Any]:
-    fields = [{"field": each.field, "left": _value(each.left), "right": _value(each.right)} for each in found.fields]
+    fields = [
+        {"field": field.field, "left": _value(field.left), "right": _value(field.right)} for field in found.fields
+    ]
     return {"direction": int(found.direction), "places": found.places, "fields": fields, "text": _text(found)}
 
 
 def _text(found: Difference) -> str:
     """How the traces differ in a stream or a method."""
     if all(found.places):
-        names = ", ".join(each.field or "bytes not read" for each in found.fields) or "kind of record"
+        names = ", ".join(field.field or "bytes not read" for field in found.fields) or "kind of record"
         return "; ".join(filter(None, (found.more_text, names)))
     if found.connection != CONTROLLER:
         return found.more_text

@@ -159,7 +159,7 @@ class _Columns:
                 "facts": {name: value for name, value in facts.items() if value} | metadata,
                 "message": fields or "The message does not decode.",
                 "failure": call.failed,
-                "streams": [list(each) for each in call.streams],
+                "streams": [list(stream) for stream in call.streams],
             }
         )
         return len(self.calls)
@@ -229,7 +229,7 @@ class _Sample:
     def size(self, head: int, count: int) -> int:
         """The estimated size of all blocks of a trace of `count` records, compressed."""
         held = sum(map(len, self._held.values()))
-        packed = sum(len(deflated(b"".join(shortened(each, head) for each in rows))) for rows in self._held.values())
+        packed = sum(len(deflated(b"".join(shortened(row, head) for row in rows))) for rows in self._held.values())
         return packed * count // held if held else 0
 
 
@@ -291,4 +291,4 @@ def _json(value: Any) -> bytes:
 
 
 def _note_gaps(gaps: list[list[Any]], damages: Sequence[Damage], at: int) -> None:
-    gaps.extend([at, str(each)] for each in damages[len(gaps) :])
+    gaps.extend([at, str(damage)] for damage in damages[len(gaps) :])

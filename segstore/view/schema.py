@@ -50,7 +50,7 @@ def _form(node: low.SchemaNode) -> dict[str, Any]:
         case low.Fixed():
             return {"is": "fixed", "format": node.format}
         case low.Number():
-            members = {int(each): each.name for each in node.members}
+            members = {int(member): member.name for member in node.members}
             return {"is": "number", "members": members, "unknown": node.unknown.name}
         case low.Constant():
             return {"is": "constant", "value": node.value}
@@ -73,7 +73,7 @@ def _form(node: low.SchemaNode) -> dict[str, Any]:
             element, negative = _node(node.element), node.negative_is_empty
             return {"is": "many", "element": element, "smallest": node.smallest, "negativeIsEmpty": negative}
         case low.Table():
-            columns = [_node(each) for each in node.columns]
+            columns = [_node(column) for column in node.columns]
             return {"is": "table", "columns": columns, "smallest": node.smallest, "negativeIsEmpty": False}
     raise TypeError(f"{node.name}: the page does not know how to read a {type(node).__name__}")
 

@@ -115,7 +115,7 @@ class States:
             self._set(entity, fact, count + 1)
 
     def created(self, seen: Exchange, reply: c.SegmentCreated) -> None:
-        name, is_table = reply.segment, any(isinstance(each.command, c.CreateTableSegment) for each in seen.answers)
+        name, is_table = reply.segment, any(isinstance(answer.command, c.CreateTableSegment) for answer in seen.answers)
         # How much entries of a table take is in no reply.
         self.segment(name, "yes", length=-1 if is_table else 0, start=0, sealed=False)
         self._transaction(name, "open")

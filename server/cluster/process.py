@@ -310,7 +310,7 @@ class ClusterProcess(ClusterNode):
         ]
         if self._candidate is not None and self._present is not None:
             parts += [self._candidate.run(session), self._present.run(session)]
-        tasks = [asyncio.create_task(self._essential(each), name="part of a cluster process") for each in parts]
+        tasks = [asyncio.create_task(self._essential(part), name="part of a cluster process") for part in parts]
         try:
             await ownership.until(lambda: ownership.session is not session or session.state.is_over)
         finally:

@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         """The wait of a request or a reply in the lane has ended."""
         self._hub.run(self, bound(self._execution.apply, effects))
         self.flush()
-        if not all(type(each) is Send for each in effects):
+        if not all(type(effect) is Send for effect in effects):
             self.waits.restarted(self._loop.time())
         self.catch_up_soon()
 

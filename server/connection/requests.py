@@ -210,8 +210,8 @@ def _no_index_of_an_index(c: w.MergeSegments, reply: Command) -> StoreError | No
 )
 def _merge(store: SegmentStore, c: w.MergeSegments, now_ms: int) -> Command:
     updates = [
-        AttributeUpdate.from_wire(each.attribute_id, each.attribute_update_type, each.new_value, each.old_value)
-        for each in c.attribute_updates
+        AttributeUpdate.from_wire(update.attribute_id, update.attribute_update_type, update.new_value, update.old_value)
+        for update in c.attribute_updates
     ]
     try:
         length = store.merge(c.target, c.source, updates, now_ms=now_ms)
@@ -273,7 +273,7 @@ def _table_info(store: SegmentStore, c: w.GetTableSegmentInfo, _: int) -> Comman
     w.UpdateTableEntries, "updateTableEntries", offset="table_segment_offset", named=lambda c: c.table_entries.entries
 )
 def _update_entries(store: SegmentStore, c: w.UpdateTableEntries, now_ms: int) -> Command:
-    entries = [(each.key.data, each.value.data, each.key.key_version) for each in c.table_entries.entries]
+    entries = [(entry.key.data, entry.value.data, entry.key.key_version) for entry in c.table_entries.entries]
     versions = store.container_for(c.segment).update_table(
         c.segment, entries, offset=c.table_segment_offset, now_ms=now_ms
     )
@@ -282,14 +282,14 @@ def _update_entries(store: SegmentStore, c: w.UpdateTableEntries, now_ms: int) -
 
 @_request(w.RemoveTableKeys, "removeTableKeys", offset="table_segment_offset", named=lambda c: c.keys)
 def _remove_keys(store: SegmentStore, c: w.RemoveTableKeys, now_ms: int) -> Command:
-    keys = [(each.data, each.key_version) for each in c.keys]
+    keys = [(key.data, key.key_version) for key in c.keys]
     store.container_for(c.segment).remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
     return w.TableKeysRemoved(c.request_id, c.segment)
 
 
 @_request(w.ReadTable, "readTable", named=lambda c: c.keys)
 def _read_table(store: SegmentStore, c: w.ReadTable, _: int) -> Command:
-    found = store.table(c.segment).get([each.data for each in c.keys])
+    found = store.table(c.segment).get([key.data for key in c.keys])
     return w.TableRead(c.request_id, c.segment, _entries(found))
 
 

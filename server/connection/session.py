@@ -423,7 +423,7 @@ class Session:
                 service.authorize(parent, command.delegation_token, AccessLevel.READ_UPDATE)
             limit = service.settings.limits.connection_transient_segments
             if len(self._transients) >= limit:
-                self._transients = {each for each in self._transients if service.has_segment(each)}
+                self._transients = {transient for transient in self._transients if service.has_segment(transient)}
             if len(self._transients) >= limit:
                 self.end(f"it has {limit} transient segments, the limit (connection_transient_segments)")
                 return

@@ -130,7 +130,7 @@ async def _check_given(request: Request) -> None:
     twice = next((name for name, count in Counter(name for name, _ in query).items() if count > 1), None)
     if twice is not None and twice in known:
         raise ApiProblem(422, f"query.{twice}: the parameter appears twice", f"query.{twice}")
-    unknown = next((each for each in request.query_params if each not in known), None)
+    unknown = next((param for param in request.query_params if param not in known), None)
     if unknown is not None:
         where = place(("query", unknown))
         said = unknown_name("parameter", unknown[:200], known) if known else "there are no parameters"
@@ -166,8 +166,8 @@ def application(kind: Kind, *, guarded: bool = False) -> FastAPI:
     for routers, kinds in _RESOURCES:
         is_here = kind in kinds
         refused = [] if is_here else [_refuse(kind, kinds)]
-        for each in routers:
-            app.include_router(each, dependencies=[*refused, Depends(_check_given)], include_in_schema=is_here)
+        for router in routers:
+            app.include_router(router, dependencies=[*refused, Depends(_check_given)], include_in_schema=is_here)
     install(app)
     described = app.openapi
 
@@ -203,7 +203,7 @@ class Operations:
         Raises ControllerError, StoreError; LookupError, ValueError or RuntimeError for other refusals.
         """
         route = _ROUTES[operation]
-        named = dict(zip((each.name for each in route.dependant.path_params), path, strict=True))
+        named = dict(zip((param.name for param in route.dependant.path_params), path, strict=True))
         for name, value in named.items():
             if not isinstance(value, str | UUID):
                 raise ValueError(f"{name} is text, not {value!r}")
@@ -270,7 +270,7 @@ def _refusals(operation: dict[str, Any]) -> list[str]:
         absent |= {"413", "415"}
     if operation["tags"] == ["server"]:  # they have no state
         absent |= {"409", "503"}
-    return [each for each in _REFUSALS if each not in absent]
+    return [refusal for refusal in _REFUSALS if refusal not in absent]
 
 
 def _describe_access(description: dict[str, Any], *, guarded: bool) -> None:

@@ -86,7 +86,7 @@ class Controlled:
         """The endpoints for clients, by number."""
         if self.replay is not None:
             return [ReplayFront(self.replay)]
-        return [StoreFront(each) for each in self.stores] if self.tap is None else list(self.tap.fronts)
+        return [StoreFront(store) for store in self.stores] if self.tap is None else list(self.tap.fronts)
 
     @property
     def containers(self) -> int:
@@ -101,7 +101,9 @@ class Controlled:
     @property
     def tls(self) -> bool:
         """Whether the ports for clients use TLS."""
-        return self.tap.tls if self.tap is not None else any(each.settings.tls_cert is not None for each in self.stores)
+        return (
+            self.tap.tls if self.tap is not None else any(store.settings.tls_cert is not None for store in self.stores)
+        )
 
     @property
     def capabilities(self) -> list[str]:
@@ -137,7 +139,7 @@ class Controlled:
     @cached_property
     def counts(self) -> WriterCounts:
         """Counts per writer, shared by all stores because segments move between stores and stores are restarted."""
-        return WriterCounts(lambda segment: any(each.service.has_segment(segment) for each in self.stores))
+        return WriterCounts(lambda segment: any(store.service.has_segment(segment) for store in self.stores))
 
     def check_store(self, number: int | None, where: str) -> None:
         """Refuses the number of a store that does not exist; None means all. A tap may learn of more stores."""
@@ -161,9 +163,9 @@ class Controlled:
 
     def count_writers(self) -> None:
         """Starts counting appends per writer in all stores."""
-        for each in self.stores:
-            if each.service.writer_counts is None:
-                each.service.writer_counts = self.counts
+        for store in self.stores:
+            if store.service.writer_counts is None:
+                store.service.writer_counts = self.counts
 
     def keep_requests(self, faults: Faults) -> Observer:
         """Keeps requests for waits and verifications from now on, unless they are kept. Returns their log."""
@@ -184,12 +186,12 @@ class Controlled:
         """Returns the store that owns the segment's container; None if it is not in this process, or the name is
         invalid.
         """
-        for each in self.stores:
+        for store in self.stores:
             try:
-                each.store.container_for(segment)
+                store.store.container_for(segment)
             except StoreError:
                 continue
-            return each
+            return store
         return None
 
 

@@ -195,7 +195,7 @@ def _timeline(recorded: RecordedRequest) -> list[Moment]:
     moments.sort(key=lambda each: each[0])
     timeline = [Moment(at_ms=at, what=what) for at, what in moments]
     after = 1 + next(index for index, each in enumerate(timeline) if each.what == "received")
-    timeline[after:after] = [Moment(at_ms=None, what=f"fault {shown(each)}") for each in recorded.faults]
+    timeline[after:after] = [Moment(at_ms=None, what=f"fault {shown(fault)}") for fault in recorded.faults]
     if recorded.reply is None:
         what = "given up: the client closed the connection" if recorded.stage == "given up" else "no reply so far"
         timeline.append(Moment(at_ms=None, what=what))

@@ -138,14 +138,14 @@ class StoreFront:
 
     @property
     def connections(self) -> Iterable[OpenConnection]:
-        return [_OfStore(each) for each in self._store.hub.connections]
+        return [_OfStore(connection) for connection in self._store.hub.connections]
 
     def counters(self) -> tuple[dict[str, int], dict[str, int]]:
         store = self._store
         counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
         now = {name: counted.pop(name) for name in _GAUGES}
         containers = store.store.containers.values()
-        indexes = sum(each.index_count for each in containers)
+        indexes = sum(container.index_count for container in containers)
         now |= {"outstanding_bytes": store.hub.outstanding_bytes, "index_segments": indexes}
         return counted, {**now, "segments": sum(len(each.segments) for each in containers) - indexes}
 

@@ -115,8 +115,8 @@ async def _until_gone(answering: Awaitable[None], receive: Receive) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     if not answer.cancelled():
         answer.result()
@@ -144,7 +144,7 @@ class Guard:
     ) -> None:
         self._app = app
         self._loopback_only = is_loopback(bound)
-        self._names = {"localhost", bound.lower(), *(each.lower() for each in names)}
+        self._names = {"localhost", bound.lower(), *(name.lower() for name in names)}
         self._token = token
         self._refusal = refusal
         self._yaml_paths = yaml_paths

@@ -245,7 +245,7 @@ def _allowed(request: Request) -> list[str]:
     allowed = [
         method
         for method in methods
-        if any(each.matches({**request.scope, "method": method})[0] is Match.FULL for each in routes)
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
     ]
     return ["GET", "HEAD", *allowed[1:]] if "GET" in allowed else allowed
 

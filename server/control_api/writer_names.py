@@ -53,13 +53,13 @@ class WriterNames:
     def remove(self, name: str, counts: Iterable[WriterCount]) -> None:
         """Removes a name, also from the counts that it was found for. Raises KeyError."""
         del self._names[name]
-        for each in counts:
-            if each.name == name:
-                each.name = None
+        for count in counts:
+            if count.name == name:
+                count.name = None
 
     async def find(self, segment: str, counts: dict[bytes, WriterCount]) -> None:
         """Finds names for a segment's counts without a name. Yields to the loop regularly."""
-        nameless = sum(each.name is None for each in counts.values())
+        nameless = sum(count.name is None for count in counts.values())
         for done, name in enumerate(tuple(self._names), 1):
             if not nameless:
                 return

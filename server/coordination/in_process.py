@@ -134,7 +134,7 @@ class InProcessCoordinator:
             self._child_watches[path.rstrip("/")].append(watch)
         start = path.rstrip("/") + "/"
         return sorted(
-            each[len(start) :] for each in self._nodes if each.startswith(start) and "/" not in each[len(start) :]
+            node[len(start) :] for node in self._nodes if node.startswith(start) and "/" not in node[len(start) :]
         )
 
     def forget_watches(self, session: InProcessSession) -> list[Watch]:

@@ -27,12 +27,12 @@ class Committers(Gate):
 
     @property
     def full(self) -> bool:
-        return any(each.full for each in self._committers)
+        return any(committer.full for committer in self._committers)
 
     def catch_up(self) -> None:
-        for each in tuple(self._committers):
-            if each.written:
-                each.catch_up()
+        for committer in tuple(self._committers):
+            if committer.written:
+                committer.catch_up()
 
     def add(self, committer: Committer) -> None:
         """Adds the committer of a new journal, to which nothing was written."""

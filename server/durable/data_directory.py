@@ -179,7 +179,7 @@ def numbered(name: str) -> int | None:
 def check_entries(folder: Path) -> set[str]:
     """Returns a folder's names. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
     with os.scandir(folder) as entries:
-        found = {each.name: each for each in entries}
+        found = {entry.name: entry for entry in entries}
     for each in found.values():
         kind_is_right = each.is_file(follow_symlinks=False) or each.is_dir(follow_symlinks=False)
         if not kind_is_right and os.path.lexists(each):
@@ -417,7 +417,7 @@ class DataDirectory:
         Returns their names.
         """
         found = self.manifest
-        keep = {chunk_files.file_name(each) for each in chunks}
+        keep = {chunk_files.file_name(chunk) for chunk in chunks}
         if found.snapshot is not None:
             keep.add(snapshot_name(found.snapshot.number))
         for journal in found.journals:

@@ -335,7 +335,7 @@ class Durability:
         await self._in_thread(
             directory.change,
             snapshot=file,
-            journals=tuple(each for each in manifest.journals if each.number not in gone),
+            journals=tuple(journal for journal in manifest.journals if journal.number not in gone),
             batch=committer.committed if ending else (done[-1][1] if done else manifest.batch),
             numbers=journals.number,
         )

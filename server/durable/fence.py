@@ -74,7 +74,7 @@ def epochs_of(folder: Path) -> list[int]:
         names = [each.name for each in folder.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(found[1]) for each in names if (found := _NAME.fullmatch(each)))
+    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
 
 
 class ContainerEpoch:
@@ -131,7 +131,9 @@ class ContainerEpoch:
 
 def current(epochs: Sequence[ContainerEpoch]) -> ContainerEpoch | None:
     """Returns the epoch that the next opening takes over; None for a new container."""
-    return next((each for each in sorted(epochs, reverse=True, key=_number) if DataDirectory.is_one(each.path)), None)
+    return next(
+        (epoch for epoch in sorted(epochs, reverse=True, key=_number) if DataDirectory.is_one(epoch.path)), None
+    )
 
 
 def lost(epochs: Sequence[ContainerEpoch]) -> Path | None:

@@ -114,17 +114,19 @@ class Recovery:
         path = directory.path
         try:
             images, controller, self.chunks = read_snapshot(directory, cache)
-            for each in self.chunks.values():
-                size = each.path.lstat().st_size
-                if size != each.info.file_bytes:
-                    raise DirectoryDamaged(path, each.path, f"it has {size} bytes, {each.info.file_bytes} were written")
+            for chunk in self.chunks.values():
+                size = chunk.path.lstat().st_size
+                if size != chunk.info.file_bytes:
+                    raise DirectoryDamaged(
+                        path, chunk.path, f"it has {size} bytes, {chunk.info.file_bytes} were written"
+                    )
         except FileNotFoundError as error:
             raise DirectoryDamaged(path, error.filename, "it is missing") from error
         except OSError as error:
             raise DirectoryUnusable(path, error) from error
         except _OPEN_ERRORS as error:
             raise DirectoryDamaged(path, self._snapshot_file, str(error)) from error
-        self._images = {each.header.container_id: each for each in images}
+        self._images = {image.header.container_id: image for image in images}
         if controller is not None:
             self._controller_batch, self.controller_image = controller
 
@@ -276,9 +278,9 @@ def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, 
         segments = sum(len(image.segments) for image in images)
     except (OSError, ValueError) as error:
         faults.append(f"{directory.path / snapshot_name(found.number)} is damaged: {error}")
-    for each in chunks.values():
+    for chunk in chunks.values():
         try:
-            chunk_files.check(each)
+            chunk_files.check(chunk)
         except DataDamaged as error:
             faults.append(str(error).partition("; ")[0])
     return 1 + len(chunks), segments

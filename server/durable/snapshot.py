@@ -299,7 +299,7 @@ def save(
     if other is not None:
         records.append(_ENCODER.encode(_Other(*other)))
     first = _ENCODER.encode(_Files(tuple(file.info for file in used.values())))
-    data = b"".join([_MAGIC, *(part for each in (first, *records) for part in (len(each).to_bytes(4), each))])
+    data = b"".join([_MAGIC, *(part for record in (first, *records) for part in (len(record).to_bytes(4), record))])
     files.write_new(path, data)
     files.sync_folder(path.parent)
     return Saved(len(data), crc32(data), used, writer.stored)
@@ -369,8 +369,8 @@ def read(data: bytes, folder: Path, cache: BlockCache) -> Snapshot:
 
 def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) -> None:
     """Restores an empty container from an image."""
-    for each in image.segments:
-        container.adopt(_segment(each, container, files))
+    for segment in image.segments:
+        container.adopt(_segment(segment, container, files))
     container.adopt_names(
         retired=map(unpack_name, image.header.retired), unindexed=map(unpack_name, image.header.unindexed)
     )

@@ -196,9 +196,9 @@ class Decider:
     def _changed(self) -> None:
         """Rules were replaced, removed, enabled or disabled."""
         self.looks_at_replies = self.looks_at_appends = self.looks_at_payloads = False
-        for each in self._rules.values():
-            if each.enabled:
-                self._look_at(each)
+        for rule in self._rules.values():
+            if rule.enabled:
+                self._look_at(rule)
 
     def _look_at(self, each: _Rule) -> None:
         """An enabled rule takes effect."""
@@ -229,7 +229,7 @@ class Decider:
     def tallies(self) -> list[Tally]:
         """Returns the counts of each rule, in evaluation order: matches and firings."""
         return [
-            Tally(each.name, each.rule, each.matched, each.fired.total(), each.enabled) for each in self._rules.values()
+            Tally(rule.name, rule.rule, rule.matched, rule.fired.total(), rule.enabled) for rule in self._rules.values()
         ]
 
     def decide(self, seen: Seen) -> Plan | None:
@@ -240,14 +240,14 @@ class Decider:
         chosen: tuple[str, Action] | None = None
         before: list[tuple[str, Delay | Hold]] = []
         after: list[tuple[str, Delay | Hold]] = []
-        for each in self._rules.values():
-            if each.rule.on != on or not each.enabled or (chosen is not None and not each.waits):
+        for rule in self._rules.values():
+            if rule.rule.on != on or not rule.enabled or (chosen is not None and not rule.waits):
                 continue
-            action = self._asked(each, seen)
+            action = self._asked(rule, seen)
             if isinstance(action, Delay | Hold):
-                (before if action.at == "before" and on == "request" else after).append((each.name, action))
+                (before if action.at == "before" and on == "request" else after).append((rule.name, action))
             elif action is not None and chosen is None:
-                chosen = each.name, action
+                chosen = rule.name, action
         if chosen is None and not before and not after:
             return None
         name, act = chosen or ("", None)

@@ -220,8 +220,8 @@ class Faults(Decider):
         settings = faults_of(source)
         self.seed = settings.seed
         self.round_trip_ms = settings.round_trip_ms
-        for each in settings.rules:
-            self.add(each)
+        for rule in settings.rules:
+            self.add(rule)
         for toxic in settings.toxics:
             self.toxics.add(toxic)
 
@@ -322,7 +322,7 @@ class Faults(Decider):
     def each_unmatched(self) -> Iterator[str]:
         """Yields the texts of `unmatched`."""
         tallies = self.tallies()
-        latest = () if all(each.matched for each in tallies) else self._latest()
+        latest = () if all(tally.matched for tally in tallies) else self._latest()
         for each in tallies:
             if not each.matched:
                 said = f"fault {each.name!r} has matched nothing: {_described(each.rule)}"
@@ -333,7 +333,7 @@ class Faults(Decider):
 
     def unmatched_report(self) -> list[str]:
         """Returns the first texts of `unmatched`; the last text has the number of further rules."""
-        total = sum(not each.fired for each in self.tallies())
+        total = sum(not tally.fired for tally in self.tallies())
         what = "fault rules have matched nothing or never fired"
         return list(first_of(self.each_unmatched(), total, _MOST_REPORTED, what))
 
@@ -360,7 +360,7 @@ class Faults(Decider):
         for text in self.unmatched_report():
             for line in text.splitlines():
                 log.warning("%s", line)
-        if self.observer is None and not all(each.matched for each in self.tallies()):
+        if self.observer is None and not all(tally.matched for tally in self.tallies()):
             log.warning("where the latest traffic is kept (--http-port), the requests nearest to such a rule are shown")
         await self.functions.aclose()
 

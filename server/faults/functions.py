@@ -222,8 +222,8 @@ class Functions:
     async def aclose(self) -> None:
         """Cancels the functions that run. Raises the first error, unless an earlier call has: FaultFunctionError."""
         tasks = tuple(self._tasks)
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         reported, self._reported = self._reported, len(self.errors)
         if reported < len(self.errors):

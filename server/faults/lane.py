@@ -560,7 +560,7 @@ def _changed(frames: list[bytes], action: Action | None, *, on_reply: bool = Fal
         case Drop():
             return []
         case Duplicate(duplicate=what) if on_reply or what == "reply":
-            return [each for each in frames for _ in range(2)]
+            return [frame for frame in frames for _ in range(2)]
         case Corrupt(corrupt=at, xor=xor):
             return [_corrupted(each, at, xor) for each in frames]
         case Truncate(truncate=length):
@@ -597,7 +597,7 @@ def _together(plans: list[Plan]) -> Plan:
     if not plans:
         return NO_PLAN
     acting = next((each for each in plans if each.action is not None), NO_PLAN)
-    after = [each.after for each in plans]
+    after = [plan.after for plan in plans]
     holds = tuple(name for each in after for name in each.holds)
     wait = Wait(max(each.seconds for each in after), holds, any(each.overtake for each in after))
     return Plan(acting.rule, acting.action, _NO_WAIT, wait)

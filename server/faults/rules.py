@@ -332,7 +332,7 @@ for _key, *_values in (
     ("close", "before", "after"),
 ):
     _WORDS[_key] = {_key: _values[0]}
-    _WORDS.update({f"{_key} {each}": {_key: each} for each in _values})
+    _WORDS.update({f"{_key} {value}": {_key: value} for value in _values})
 _REPLIES: Final = {
     name.casefold(): cls for cls in COMMANDS.values() if cls.is_reply for name in (cls.__name__, cls.type_name)
 }

@@ -95,7 +95,7 @@ class Snapshots:
 
     def infos(self) -> list[SnapshotInfo]:
         """Facts about the snapshots, in the order in which they were first taken."""
-        return [each.info for each in self._snapshots.values()]
+        return [snapshot.info for snapshot in self._snapshots.values()]
 
     async def take(self, name: str) -> SnapshotInfo:
         """Takes a snapshot, and replaces the one of this name. Raises SnapshotRefused, StoreFull if memory is full."""
@@ -107,11 +107,11 @@ class Snapshots:
     def _take(self, name: str) -> SnapshotInfo:
         containers = self._containers()
         self._memory.check(sum(each.length - each.start_offset for one in containers for each in one.segments.values()))
-        images = {each.container_id: copy_of(each) for each in containers}
+        images = {container.container_id: copy_of(container) for container in containers}
         controller = self._controller()
         state = b"" if controller is None else controller.image()
         self.delete(name, missing_ok=True)
-        segments = [segment for each in images.values() for segment in each.segments]
+        segments = [segment for image in images.values() for segment in image.segments]
         size = len(state) + sum(len(extent.data) for each in segments for extent in each.extents)
         info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
         general = None if self._faults is None else self._faults.general
@@ -178,14 +178,14 @@ class Snapshots:
         return list(found.values())
 
     def _cut(self) -> int:
-        connections = [each for store in self._stores for each in store.hub.connections]
+        connections = [connection for store in self._stores for connection in store.hub.connections]
         for each in connections:
             each.abort()
         return len(connections)
 
     async def _all_closed(self) -> None:
         """Waits until the connections that were cut have ended, with all that belongs to them."""
-        cut = [(store.hub.connections, each) for store in self._stores for each in store.hub.connections]
+        cut = [(store.hub.connections, connection) for store in self._stores for connection in store.hub.connections]
         try:
             async with asyncio.timeout(_CLOSING_S):
                 while any(each in connections for connections, each in cut):  # noqa: ASYNC110 — they have no event

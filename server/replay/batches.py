@@ -70,7 +70,7 @@ class _Run:
     def made(self, step: Step, number: int, left: int) -> None:
         """Records the last event that the client has sent; it ends `left` bytes before the end of the append."""
         self.number = max(number, self.number if self.number is not None else number)
-        ack = next((each for each in _replies(step) if isinstance(each, DataAppended)), None)
+        ack = next((reply for reply in _replies(step) if isinstance(reply, DataAppended)), None)
         end = ack.current_segment_write_offset if ack is not None else self.offset + len(_append(step).data)
         self.offset = end - left
 
@@ -203,16 +203,16 @@ def _fitted(run: _Run, data: bytes, number: int, last_number: int) -> Batch | No
 
 def _replies(step: Step) -> Iterator[Command | None]:
     """Yields the replies to a step; None for a reply that does not decode."""
-    for each in step.replies:
+    for reply in step.replies:
         try:
-            yield decode(each.frame)
+            yield decode(reply.frame)
         except WireError:
             yield None
 
 
 def _is_acknowledged(step: Step) -> bool:
     """Whether no reply is a refusal. An append may have no reply: a later acknowledgement or set-up covers it."""
-    return all(isinstance(each, DataAppended) for each in _replies(step))
+    return all(isinstance(reply, DataAppended) for reply in _replies(step))
 
 
 def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], bytes]) -> list[tuple[bytes, int]]:
@@ -221,8 +221,8 @@ def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], byt
     translate: replaces the ids of the trace in a reply by the client's ids.
     """
     found = []
-    for each in batch.last.replies:
-        recorded = decode(translate(each.frame))
+    for reply in batch.last.replies:
+        recorded = decode(translate(reply.frame))
         assert isinstance(recorded, DataAppended)
         offset = recorded.current_segment_write_offset
         ack = msgspec.structs.replace(
@@ -231,5 +231,5 @@ def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], byt
             previous_event_number=item.event_number - item.event_count,
             current_segment_write_offset=offset - batch.left if offset >= batch.left else offset,
         )
-        found.append((encode(ack), each.delay_ns))
+        found.append((encode(ack), reply.delay_ns))
     return found

@@ -56,7 +56,7 @@ _MOST_SEGMENTS: Final = 20_000
 def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller:
     """A controller that sends clients to host:port, where a `TraceServer` answers from these steps."""
     segments = dict.fromkeys(name for step in steps for name in segments_of(step.item))
-    names = [SegmentName.parse(each) for each in segments if each]
+    names = [SegmentName.parse(segment) for segment in segments if segment]
     transactions = list(dict.fromkeys(each.transaction_id for each in names if each.transaction_id is not None))
     state, now_ms = State(), wall_clock_ms()
     sizes: dict[tuple[str, str], int] = {}
@@ -77,7 +77,7 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
         op.StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=number)), 0, now_ms).apply(
             state
         )
-    known = [each.int & (1 << 96) - 1 for each in transactions]
+    known = [transaction.int & (1 << 96) - 1 for transaction in transactions]
     others = count(1 + max((each & (1 << 64) - 1 for each in known), default=0))
     admin = ReplayedSegments(Endpoint(host, port), _lengths(steps))
     return Controller(admin, state=state, transaction_ids=chain(known, others))

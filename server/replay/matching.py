@@ -177,7 +177,7 @@ class Replay:
         """The steps that a request matches."""
         key, live = key_of(item, self.ids.names), getattr(item, "writer_id", None)
         return [
-            each for each in steps if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live)
+            step for step in steps if step.key == key and self.ids.fits(getattr(step.item, "writer_id", None), live)
         ]
 
     def _replies(self, step: Step, item: Command | Append, known: int | None = None) -> tuple[ScriptedReply, ...]:
@@ -185,7 +185,7 @@ class Replay:
         step.used += 1
         self.ids.pair(getattr(step.item, "writer_id", None), getattr(item, "writer_id", None))
         translated = partial(self.ids.translate, request=step.item, live=item, known=known)
-        return tuple(ScriptedReply(translated(each.frame), each.delay_ns) for each in step.replies)
+        return tuple(ScriptedReply(translated(reply.frame), reply.delay_ns) for reply in step.replies)
 
     def _matched(self, item: Command | Append) -> TraceAnswer | None:
         """Returns the answer in the mode "match", regardless of earlier requests."""

@@ -159,7 +159,7 @@ def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tupl
     steps: the traced requests of its type.
     """
     live = getattr(item, "writer_id", None)
-    kin = [each for each in steps if ids.fits(getattr(each.item, "writer_id", None), live)]
+    kin = [step for step in steps if ids.fits(getattr(step.item, "writer_id", None), live)]
     key = key_of(item, ids.names)
     same = next((each for each in kin if each.key == key), None)
     if same is not None:
@@ -273,7 +273,7 @@ def differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDiffe
 
 def in_words(fields: Iterable[FieldDifference]) -> str:
     """Differing fields as text, the first ones only; payloads as JSON, text or hex, shortened around the difference."""
-    said = [place.text("here", "in the trace") for each in fields if not each.secret for place in each.places()]
+    said = [place.text("here", "in the trace") for field in fields if not field.secret for place in field.places()]
     text = "; ".join(said[:_FIELDS_SHOWN])
     return text if len(said) <= _FIELDS_SHOWN else f"{text}; and {len(said) - _FIELDS_SHOWN} more"
 
@@ -288,6 +288,6 @@ def described(item: Command | Append) -> str:
             continue
         if isinstance(value, memoryview | bytes | bytearray):
             events = list(_events(item).values()) if isinstance(item, Append) else []
-            value = ", ".join(excerpts(each)[0] for each in (events or [bytes(value)])[:_FIELDS_SHOWN])
+            value = ", ".join(excerpts(event)[0] for event in (events or [bytes(value)])[:_FIELDS_SHOWN])
         said.append(f"{name}={printable(str(value), _LONGEST_VALUE)}")
     return " ".join(said)

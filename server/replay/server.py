@@ -234,7 +234,7 @@ class TraceServer:
             outcome = f"a problem, missing={self.missing!r}"
         else:
             outcome = f"answered as call {found.number} of the trace" if found.number else "answered without the trace"
-        named = tuple("/".join(filter(None, each)) for each in call.streams)
+        named = tuple("/".join(filter(None, stream)) for stream in call.streams)
         self.took(CONTROLLER, call.rpc, named, None, outcome)
         return found or (self.failure if outcome == "refused" else unanswered.sentence)
 

@@ -76,7 +76,9 @@ def make_app(answering: Answering) -> Starlette:
         routes += [_route(f"{_HEALTH}{part}{end}", ["GET"], endpoint) for end in ("", "/{id}")]
     # The whole's parts come before `/v1/health/{id}`, which would match them, too.
     routes.sort(key=lambda each: each.path == f"{_HEALTH}/{{id}}")
-    both = [found for each in routes for found in (each, _route(f"{each.path}/", each.methods or (), each.endpoint))]
+    both = [
+        found for route in routes for found in (route, _route(f"{route.path}/", route.methods or (), route.endpoint))
+    ]
     app = Starlette(routes=both, exception_handlers={HTTPException: _http, Exception: _unexpected})
     app.router.redirect_slashes = False
     return app

@@ -38,7 +38,7 @@ def health_of(parts: Mapping[str, HealthStatus], name: str = "") -> HealthResult
     """Returns the health of a part, or of the whole; None if there is no such part."""
     if name:
         return None if name not in parts else _result(name, parts[name], {})
-    alive = all(each >= HealthStatus.NEW for each in parts.values())
+    alive = all(part >= HealthStatus.NEW for part in parts.values())
     return _result(
         "", HealthStatus.UP if alive else HealthStatus.DOWN, {each: _result(each, parts[each], {}) for each in parts}
     )

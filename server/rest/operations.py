@@ -240,7 +240,7 @@ def _scale(before: Epoch | None, epoch: Epoch) -> bodies.ScaleMetadata:
     """
     splits = merges = 0
     if before is not None:
-        splits = sum(len(epoch.overlapping(each.start, each.end)) > 1 for each in before.segments)
+        splits = sum(len(epoch.overlapping(segment.start, segment.end)) > 1 for segment in before.segments)
         merges = sum(len(before.overlapping(each.start, each.end)) > 1 for each in epoch.segments)
     segments = [
         bodies.ScaleSegment(each.number, each.epoch, each.created_ms, each.start, each.end) for each in epoch.segments
@@ -265,9 +265,9 @@ async def _list_reader_groups(calling: Calling, asked: RestRequest) -> RestRespo
         if not names:
             return RestResponse(HTTPStatus.OK, _array("readerGroups", items))
         items += [
-            bodies.encode(bodies.ReaderGroupName(each.removeprefix(READER_GROUP_PREFIX)))
-            for each in names
-            if each.startswith(READER_GROUP_PREFIX)
+            bodies.encode(bodies.ReaderGroupName(name.removeprefix(READER_GROUP_PREFIX)))
+            for name in names
+            if name.startswith(READER_GROUP_PREFIX)
         ]
 
 

@@ -77,9 +77,9 @@ class StoreConnection:
             why = f"the connection to the store failed: {error}"
         finally:
             self._over = why
-            for each in self._protocol.requests:
-                if not each.done():
-                    each.set_exception(ConnectionError(why))
+            for request in self._protocol.requests:
+                if not request.done():
+                    request.set_exception(ConnectionError(why))
             self._writer.transport.abort()
 
     async def aclose(self) -> None:

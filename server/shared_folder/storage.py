@@ -294,7 +294,7 @@ class FolderStorage:
         folder = self._folder.container(container_id)
         try:
             epochs = epochs_of(folder)
-            before = current([ContainerEpoch(folder, each) for each in epochs])
+            before = current([ContainerEpoch(folder, epoch) for epoch in epochs])
             if before is None:  # only what claims do not change, or two stores would retry endlessly
                 return ((str(folder), folder.stat().st_ino, bool(epochs), 0),)
             stats = [(str(each), each.stat()) for each in (before.path, *sorted(before.path.iterdir()))]

@@ -60,19 +60,19 @@ def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: V
         else:
             found.notes.append(f"{folder} was never opened")
         return
-    for each in epochs:
-        if each.number > present.number:
-            found.notes.append(f"{folder}: epoch {each.number} was never in force")
-        elif each.number == present.number:
-            read = verify(each.path, (cluster.cluster, cluster.containers, held))
+    for epoch in epochs:
+        if epoch.number > present.number:
+            found.notes.append(f"{folder}: epoch {epoch.number} was never in force")
+        elif epoch.number == present.number:
+            read = verify(epoch.path, (cluster.cluster, cluster.containers, held))
             found.faults.extend(read.faults)
             found.notes.extend(read.notes)
             how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
             found.notes.append(
-                f"{folder}: epoch {each.number} is current, {read.files} files, up to batch {read.batches}; {how}"
+                f"{folder}: epoch {epoch.number} is current, {read.files} files, up to batch {read.batches}; {how}"
             )
         else:
-            found.notes.append(f"{folder}: epoch {each.number} is older and was not removed; {_of_older(each)}")
+            found.notes.append(f"{folder}: epoch {epoch.number} is older and was not removed; {_of_older(epoch)}")
 
 
 def _of_older(epoch: ContainerEpoch) -> str:

@@ -99,7 +99,7 @@ class Door:
         totals = dict(self._totals)
         for each in self.connections:
             self._count(totals, each)
-        held = sum(each.held_bytes for each in self.connections)
+        held = sum(connection.held_bytes for connection in self.connections)
         return totals, {"connections_open": len(self.connections), "outstanding_bytes": held}
 
 

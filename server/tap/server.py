@@ -226,7 +226,7 @@ class TapServer(WithFaults):
             found.append(asked)
             if named is not None and named not in stores:
                 stores.append(named)
-        asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores]
+        asking = [probe_store(store, self.upstream_context, _PROBE_S) for store in stores]
         return [*found, *await asyncio.gather(*asking)]
 
     async def ask_for_store(self) -> None:
@@ -275,8 +275,8 @@ class TapServer(WithFaults):
     def cut(self) -> int:
         """Resets all connections at once, as a failing network does; returns their number."""
         links = tuple(self.links)
-        for each in links:
-            each.abort("cut")
+        for link in links:
+            link.abort("cut")
         return len(links)
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:

@@ -63,7 +63,7 @@ class Side(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
         names = ("peername", "sockname") if self.direction is Direction.REQUEST else ("sockname", "peername")
-        ends = tuple(self.transport.get_extra_info(each) for each in names)
+        ends = tuple(self.transport.get_extra_info(name) for name in names)
         if all(ends):  # otherwise the peer has disconnected
             self.ends = tuple((host.removeprefix("::ffff:"), port) for host, port, *_ in ends)
         self._link.made(self)

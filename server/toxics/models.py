@@ -162,7 +162,7 @@ _TYPES: Final[dict[str, type[_Toxic]]] = {
     for cls in (Latency, Bandwidth, SlowClose, Timeout, ResetPeer, Slicer, LimitData, Down, HalfOpen)
 }
 """The models by the names of their types."""
-TOXIC_MODELS: Final[dict[str, type[BaseModel]]] = {f"<{each.__name__}>": each for each in _TYPES.values()}
+TOXIC_MODELS: Final[dict[str, type[BaseModel]]] = {f"<{type_.__name__}>": type_ for type_ in _TYPES.values()}
 """The models by their tags in error locations; angle brackets mark tags there."""
 
 

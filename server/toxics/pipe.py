@@ -69,7 +69,7 @@ class Pipe:
         """
         found = self._first() if is_open else None  # which may set a deadline
         times = [] if found is None else [found[0]]
-        times += [each.deadline[0] for each in self._stages if each.deadline is not None]
+        times += [stage.deadline[0] for stage in self._stages if stage.deadline is not None]
         return min(times, default=None)
 
     def take(self, now_s: float, *, is_open: bool) -> Content | None:

@@ -140,8 +140,8 @@ class _Pairs:
         for each in seen.given_up:
             if (request := self._waiting.pop(id(each), None)) is not None:
                 request.given_up = True
-        for each in seen.answers if record.direction is Direction.REPLY else ():
-            if (request := self._waiting.pop(id(each), None)) is not None:
+        for answer in seen.answers if record.direction is Direction.REPLY else ():
+            if (request := self._waiting.pop(id(answer), None)) is not None:
                 request.reply = seen
         if number:
             request = RecordedRequest(number, seen, record.ts_ns - self._started_ns, self._known.get(number))
@@ -176,7 +176,7 @@ class History:
         last, pairs = self.traffic.flush(), self._pairs()
         for _, number, record in self.traffic.records(max(self.traffic.first, last + 1 - _MOST_SEEN), last):
             pairs.see(number, record)
-        return [each.observed for each in reversed(pairs.requests) if each.is_of_client]
+        return [request.observed for request in reversed(pairs.requests) if request.is_of_client]
 
     async def since(self, number: int) -> tuple[list[Seen], bool]:
         """Returns all requests kept with a greater number, newest first, and whether one is pending that no lane knows:
@@ -187,7 +187,7 @@ class History:
             if number >= self.traffic.last_request:
                 return [], False
             requests = await self._paired(self.traffic.place_of(number + 1) - _AROUND, last)
-            later = [each for each in reversed(requests) if each.number > number and each.is_of_client]
+            later = [request for request in reversed(requests) if request.number > number and request.is_of_client]
         return [each.observed for each in later], any(each.known is None and each.reply is None for each in later)
 
     async def find(self, match: str, *, limit: int, after: int = 0) -> list[RecordedRequest]:

@@ -70,7 +70,7 @@ class _Block:
         self.first_request = first_request
         self.pending: Pending | None = pending
         self.areas: dict[int, int] = {}
-        self.own_bytes = _PART_BYTES * (len(pending.rows) + len(pending.data)) + sum(each.size for each in pending.rows)
+        self.own_bytes = _PART_BYTES * (len(pending.rows) + len(pending.data)) + sum(row.size for row in pending.rows)
         for each in pending.data:
             if isinstance(each, memoryview):
                 self.areas[id(each.obj)] = len(each.obj)  # type: ignore[arg-type]  # bytes, whatever their kind
@@ -275,7 +275,7 @@ class Traffic(TraceRecorder):
         """
         self.flush()
         blocks = tuple(self._blocks)
-        built = (b"".join(each.pending.block(self.mark)) for each in blocks if each.pending is not None)
+        built = (b"".join(block.pending.block(self.mark)) for block in blocks if block.pending is not None)
         return chain((self.start,), built)
 
     @property

@@ -70,7 +70,7 @@ class ScriptedPeer:
         self.got: list[Command] = []
 
     def send(self, *commands: Command) -> None:
-        self.writer.write(b"".join(encode(each) for each in commands))
+        self.writer.write(b"".join(encode(command) for command in commands))
 
     def close(self) -> None:
         self.writer.close()

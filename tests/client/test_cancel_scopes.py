@@ -62,7 +62,7 @@ async def change_a_table(pravega: Client) -> None:
     async with pravega.table("a", "t") as table:
         while True:
             await table.put(TableKey(b"k"), b"value")
-            assert [each.value async for each in table.entries()] == [b"value"]
+            assert [entry.value async for entry in table.entries()] == [b"value"]
 
 
 async def append_and_read_bytes(pravega: Client) -> None:
@@ -129,7 +129,7 @@ async def test_a_task_group_cancels_its_tasks_and_gives_its_own_error(pravega: C
 
     with pytest.raises(ExceptionGroup) as caught:
         await use_all()
-    assert [type(each) for each in caught.value.exceptions] == [ZeroDivisionError]
+    assert [type(exception) for exception in caught.value.exceptions] == [ZeroDivisionError]
     assert await pravega.controller.create_scope("after")
 
 

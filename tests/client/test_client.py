@@ -215,7 +215,7 @@ async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on(pravega:
         rest = await events.read_slice()
         cut = events.cut
     async with pravega.event_reader("a", "s", from_=cut) as events:
-        rest += [event for piece in [each async for each in events.slices()] for event in piece]
+        rest += [event for piece in [slice_ async for slice_ in events.slices()] for event in piece]
         assert await events.read_slice() == []
         assert await events.read() is None
     assert [event.data for event in (first, *rest)] == [b"%d" % number for number in range(100)]

@@ -55,7 +55,7 @@ def test_the_table_has_every_setting_with_its_variable_and_default() -> None:
 def test_the_errors_of_the_page_exist_and_lie_in_their_branch() -> None:
     table = re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", ERRORS, re.MULTILINE)
     assert {branch for branch, _ in table} == {
-        each.__name__ for each in errors.ClientError.__subclasses__() if each.__module__ == errors.__name__
+        subclass.__name__ for subclass in errors.ClientError.__subclasses__() if subclass.__module__ == errors.__name__
     }
     for branch, examples in table:
         for name in re.findall(r"\w+", examples):
@@ -102,15 +102,17 @@ async def test_the_other_programs_run_one_after_the_other(grpc_runs: None) -> No
                 assert event is not None
                 got.append(event.data)
         assert {b"coffee", b"cake", b"order 999"} <= set(got)
-    for each in set(REGISTRY._collector_to_names) - before:
-        REGISTRY.unregister(each)
+    for name in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(name)
 
 
 async def test_listeners_and_checkpoints_are_what_the_page_about_groups_says(
     grpc_runs: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs = re.findall(r"^```python\n(.*?)^```$", GROUPS, re.DOTALL | re.MULTILINE)
-    changes, checkpoints = [each for each in programs if "def on_change" in each or "group.checkpoint(" in each]
+    changes, checkpoints = [
+        program for program in programs if "def on_change" in program or "group.checkpoint(" in program
+    ]
     saved: list[Any] = []
     async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await pravega.controller.create_scope("scope")

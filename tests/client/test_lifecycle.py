@@ -146,4 +146,4 @@ async def test_of_coroutines_that_run_together_none_outlives_the_first_error() -
 
     with pytest.raises(ValueError, match="second"):
         await all_of(broken())
-    assert not [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

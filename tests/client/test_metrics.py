@@ -26,7 +26,7 @@ def value(registry: CollectorRegistry, name: str, client_name: str = "default") 
 
 def test_every_number_of_the_pool_has_a_name_of_its_own() -> None:
     assert list(METRICS) == list(PoolMetrics.__struct_fields__)
-    assert len({each.name for each in METRICS.values()}) == len(METRICS)
+    assert len({metric.name for metric in METRICS.values()}) == len(METRICS)
 
 
 async def test_the_numbers_are_those_of_the_client_now(mock: MockCluster, pravega: Client) -> None:

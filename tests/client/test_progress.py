@@ -87,7 +87,7 @@ class LyingController:
             case "getSegmentsImmediatelyFollowing":
                 whose = request.segmentId
                 entries = m.SuccessorResponse.SegmentEntry
-                found = [entries(segment=_range(each), value=[whose]) for each in self._follows(whose)]
+                found = [entries(segment=_range(follow), value=[whose]) for follow in self._follows(whose)]
                 return m.SuccessorResponse(segments=found)
             case "getCurrentSegments":
                 return m.SegmentRanges(segmentRanges=[_range(0)])

@@ -87,4 +87,4 @@ async def test_an_event_without_a_value_is_named_and_reading_continues_after_it(
     with pytest.raises(BadEvent, match="cannot be deserialized: Expecting value") as found:
         await anext(values)
     assert found.value.facts() == {"segment": segment, "actual": 3, "offset": 17}
-    assert [each async for each in values] == [(good, 5)]
+    assert [value async for value in values] == [(good, 5)]

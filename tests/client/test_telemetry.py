@@ -31,7 +31,7 @@ class Telemetry:
         self._reader = reader
 
     def spans(self, start: str) -> list[ReadableSpan]:
-        return [each for each in self._exporter.get_finished_spans() if each.name.startswith(start)]
+        return [span for span in self._exporter.get_finished_spans() if span.name.startswith(start)]
 
     async def metrics(self) -> dict[str, Any]:
         """Name → first data point. Collected in another thread, as exporters do."""
@@ -99,13 +99,13 @@ async def test_writes_reads_and_calls_are_spans(telemetry: Telemetry, pravega: C
     assert sum(int((each.attributes or {})["messaging.batch.message_count"]) for each in received) == 4
     (call,) = telemetry.spans("io.pravega.controller.stream.api.grpc.v1.ControllerService/createStream")
     assert (call.kind.name, (call.attributes or {})["rpc.method"]) == ("CLIENT", "createStream")
-    assert "secret" not in str([each.to_json() for each in telemetry.spans("")])
+    assert "secret" not in str([span.to_json() for span in telemetry.spans("")])
 
     points = await telemetry.metrics()
     assert points["messaging.client.sent.messages"][0].value == 4
     assert points["messaging.client.consumed.messages"][0].value == 4
     durations = {
-        each.attributes["messaging.operation.name"]: each for each in points["messaging.client.operation.duration"]
+        point.attributes["messaging.operation.name"]: point for point in points["messaging.client.operation.duration"]
     }
     assert durations["send"].count == 2
 
@@ -126,7 +126,7 @@ async def test_an_error_is_in_the_span(telemetry: Telemetry, pravega: Client) ->
         await pravega.event_writer("a", "none").open()
     with pytest.raises((RequestRejected, NoSuchStream)):
         await pravega.controller.create_stream("none", "s")
-    failed = [each for each in telemetry.spans("") if "error.type" in (each.attributes or {})]
+    failed = [span for span in telemetry.spans("") if "error.type" in (span.attributes or {})]
     assert {(each.attributes or {})["error.type"] for each in failed} == {"NoSuchStream"}
     assert all(each.status.status_code.name == "ERROR" for each in failed)
 

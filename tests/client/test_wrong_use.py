@@ -183,10 +183,10 @@ async def test_every_object_of_a_client_refuses_another_event_loop(pravega: Clie
             "entries": lambda: anext(table.entries()),
             "a new reader": lambda: pravega.event_reader("a", "s").open(),
         }
-        for each in objects:
-            for name, method in inspect.getmembers(type(each), inspect.iscoroutinefunction):
+        for object_ in objects:
+            for name, method in inspect.getmembers(type(object_), inspect.iscoroutinefunction):
                 if not name.startswith("_") and not hasattr(method, "segstore_frequent"):
-                    uses[f"{type(each).__name__}.{name}"] = partial(method, each)
+                    uses[f"{type(object_).__name__}.{name}"] = partial(method, object_)
 
         async def elsewhere() -> dict[str, str]:
             said = {}

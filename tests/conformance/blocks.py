@@ -49,7 +49,7 @@ def stream(what: dict[str, Any]) -> Iterator[str]:
     frames = list(pieces(whole))
     if "frames" in what:
         found = [_announced(piece.data) for piece in frames]
-        yield from (f"frames{each}" for each in field_differences(what["frames"], found))
+        yield from (f"frames{difference}" for difference in field_differences(what["frames"], found))
     if "complete" in what and what["complete"] is encoder.block_open:
         yield f"complete: expected {what['complete']}, found {not encoder.block_open}"
     results = AppendBlockDecoder().feed_all([decode(piece.data) for piece in frames if piece.whole])
@@ -157,4 +157,4 @@ def decoding(what: dict[str, Any]) -> Iterator[str]:
             error = caught
         yield from (f"step {number}: {each}" for each in refusal_difference(step, error))
         given = [] if found is None else [as_recorded(found)]
-        yield from (f"step {number}: {each}" for each in field_differences(snake(step["out"]), given))
+        yield from (f"step {number}: {difference}" for difference in field_differences(snake(step["out"]), given))

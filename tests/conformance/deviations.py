@@ -18,7 +18,7 @@ _LEGACY_CODES: Final = tuple(code.to_bytes(4, "big") for code in (72, 73))
 
 def deviation_of(sent: bytes) -> str | None:
     """Returns the deviation that excuses what these frames result in, if any."""
-    legacy = any(len(each.data) >= HEADER_BYTES and each.data.startswith(_LEGACY_CODES) for each in pieces(sent))
+    legacy = any(len(piece.data) >= HEADER_BYTES and piece.data.startswith(_LEGACY_CODES) for piece in pieces(sent))
     if legacy:
         return LEGACY_TABLE_COMMANDS
     return NO_SYSTEM_SCOPE if b"_system/containers/metadata_" in sent else None

@@ -258,7 +258,9 @@ def _frame_difference(expected: bytes, found: bytes) -> str:
     """Formats the difference by field, then by bytes: `-` the recording's, `+` the server's."""
     said = []
     try:
-        said += [f"  {each}" for each in field_differences(decode(expected).to_dict(), decode(found).to_dict())]
+        said += [
+            f"  {difference}" for difference in field_differences(decode(expected).to_dict(), decode(found).to_dict())
+        ]
     except WireError as error:
         said.append(f"  {error}")
     one, other = (list(lines(describe(frame))) for frame in (expected, found))

@@ -178,7 +178,7 @@ def _schema(what: dict[str, Any]) -> Found:
     if expected != list(cls.__struct_fields__):
         yield f"fields: expected {expected}, found {list(cls.__struct_fields__)}"
         return
-    types = dict(each for node in low.lower(cls.parts) for each in _java_types(node))
+    types = dict(type_ for node in low.lower(cls.parts) for type_ in _java_types(node))
     for name, field in zip(expected, recorded, strict=True):
         java = field["java_type"].removeprefix("java.lang.").removeprefix("java.util.")
         short = re.sub(r"(?<![\w.])[\w.]+\$|java\.lang\.|io\.netty\.buffer\.", "", java).replace("$", ".")
@@ -282,7 +282,7 @@ def _framing(what: dict[str, Any]) -> Found:
             expected = [{"type": each["type"], "fields": snake(each["fields"])} for each in step["decoded"]]
             commands = [{"type": each.type_name, "fields": each.to_dict()} for each in found]
             where = f"step {number} ({codec})"
-            yield from (f"{where}: {each}" for each in field_differences(expected, commands))
+            yield from (f"{where}: {difference}" for difference in field_differences(expected, commands))
             yield from (f"{where}: {each}" for each in refusal_difference(step, error))
             if error is not None or "exception" in step:
                 break
@@ -315,7 +315,7 @@ def _conversation(what: dict[str, Any]) -> Found:
                 found = decode(frame, codec=codec)
                 expected = {"type": reply["type"], "fields": snake(reply["fields"])}
                 differences = field_differences(expected, {"type": found.type_name, "fields": found.to_dict()})
-                yield from (f"step {number}, decode ({codec}): {each}" for each in differences)
+                yield from (f"step {number}, decode ({codec}): {difference}" for difference in differences)
         named = step.get("sends") or [step.get("send", {})]
         if step["op"] == "send" and all("raw" in each or _is_whole(each.get("fields")) for each in named):
             sent = bytes.fromhex(step["send_hex"])

@@ -98,7 +98,7 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
         pieces[chance.randrange(len(pieces))] = chance.choice(ODD)
     few, number = chance.randrange(9), chance.choice((0, 1, -1, 5000, 1 << 40, -(1 << 63), chance.choice(ODD)))
     start = chance.randrange(len(data) + 9)
-    framed = b"".join(frame_event(each) for each in pieces if type(each) is bytes) + data
+    framed = b"".join(frame_event(piece) for piece in pieces if type(piece) is bytes) + data
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
     both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
     both(murmur3_128_low, lambda: (pieces[0], number))

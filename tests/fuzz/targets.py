@@ -118,7 +118,7 @@ def _connection(step: int, stream: bytes) -> None:
     with_runs = served(stream, AppendBlockDecoder(), cuts=cuts)
     without = served(stream, AppendBlockDecoder(), cuts=cuts, runs=False)
     assert with_runs == without, f"{with_runs} is not {without}"
-    assert sum(len(each.data) for each in singles if isinstance(each, Append)) <= len(stream) + 8 * len(commands)
+    assert sum(len(single.data) for single in singles if isinstance(single, Append)) <= len(stream) + 8 * len(commands)
 
 
 def _kept(result: Command | Append) -> Command | Append:

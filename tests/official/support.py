@@ -45,7 +45,9 @@ def uri(cluster: MockCluster, scheme: str = "tcp") -> str:
 
 def segment_names(cluster: MockCluster) -> list[str]:
     """The segments of all stores."""
-    return sorted(name for each in cluster.stores for part in each.store.containers.values() for name in part.segments)
+    return sorted(
+        name for store in cluster.stores for part in store.store.containers.values() for name in part.segments
+    )
 
 
 def transient_segments(cluster: MockCluster) -> list[str]:

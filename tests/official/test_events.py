@@ -35,7 +35,7 @@ async def test_100_000_events_keep_the_order_of_their_keys_and_come_once() -> No
         found = await run(
             uri(cluster), "events.write_and_read", scope="a", stream="s", segments=5, keys=KEYS, per_key=PER_KEY
         )
-        used = [any(part.segments for part in each.store.containers.values()) for each in cluster.stores]
+        used = [any(part.segments for part in store.store.containers.values()) for store in cluster.stores]
     assert found == {"events": KEYS * PER_KEY, "wrong": [], "problem": ""}
     assert all(used), "a store holds nothing, so nothing was tried there"
 

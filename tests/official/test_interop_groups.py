@@ -50,12 +50,12 @@ async def take(reader: GroupReader, count: int) -> list[str]:
 
 
 def numbers(events: Sequence[str]) -> list[int]:
-    return sorted(int(each.partition(":")[2]) for each in events)
+    return sorted(int(event.partition(":")[2]) for event in events)
 
 
 def assert_in_order(events: Sequence[str], count: int) -> None:
     for key in range(KEYS):
-        mine = [int(each.partition(":")[2]) for each in events if each.startswith(f"k{key}:")]
+        mine = [int(event.partition(":")[2]) for event in events if event.startswith(f"k{key}:")]
         assert mine == list(range(key, count, KEYS)), f"key {key}"
 
 

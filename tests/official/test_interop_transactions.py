@@ -71,7 +71,7 @@ async def test_one_that_the_official_client_left_open_is_resumed_and_committed_h
                 assert await transaction.status() is TransactionStatus.COMMITTED
         events = await events_of(cluster)
         assert events.count(b"and more") == 1
-        assert all(each.startswith(b"never seen ") or each == b"and more" for each in events)
+        assert all(event.startswith(b"never seen ") or event == b"and more" for event in events)
 
 
 async def test_the_official_client_sees_a_transaction_of_this_client_open_and_then_ended() -> None:

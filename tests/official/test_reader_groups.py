@@ -62,7 +62,7 @@ async def test_readers_in_two_processes_share_the_segments_of_a_group() -> None:
             writer.go_on()
             written = await writer.result()
             await all_is_read(cluster, sharing, written)
-            read = [await each for each in results]
+            read = [await result for result in results]
     assert sorted(read[0] + read[1]) == list(range(written))
 
 

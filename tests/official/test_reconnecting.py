@@ -40,7 +40,7 @@ async def test_connections_that_are_cut_all_the_time_still_get_events_through_on
         await make_stream(cluster, "a", "s", 2)
 
         def appends() -> int:
-            return sum(each.service.counters.appends for each in cluster.stores)
+            return sum(store.service.counters.appends for store in cluster.stores)
 
         async def cut_for_ever() -> None:
             # Not before something came through: where setting up takes longer than what is between two cuts, nothing
@@ -77,7 +77,7 @@ async def test_killed_clients_leave_no_task_descriptor_or_transient_segment() ->
                 else:
                     await asyncio.sleep(0.02 * number)
                 await client.kill()
-            await eventually(lambda: not any(each.hub.connections for each in cluster.stores), "connections are gone")
+            await eventually(lambda: not any(store.hub.connections for store in cluster.stores), "connections are gone")
             await eventually(lambda: not transient_segments(cluster), "transient segments are gone")
             if not number:
                 first = Held.now()  # what gRPC opens for its first client it keeps

@@ -27,7 +27,7 @@ async def test_events_come_back_through_a_tap_that_records_them(tmp_path: Path) 
         assert set(tap.addresses) == {store.address for store in cluster.stores}
         carried = sum(store.service.counters.connections for store in cluster.stores)
     with TraceFile(path) as trace:
-        kinds = [each.kind for each in trace.records()]
+        kinds = [record.kind for record in trace.records()]
     assert kinds.count(RecordKind.OPEN) == kinds.count(RecordKind.CLOSE) == carried
     assert RecordKind.BYTES not in kinds
 
@@ -43,11 +43,11 @@ async def test_a_recording_alone_answers_the_client_that_writes_and_reads(tmp_pa
         controller = await server.start_controller(records)
         assert await run(f"tcp://{controller}", "events.write_and_read", **what) == recorded
         # A reader asks by the clock for what its group has changed; calls do not depend on it.
-        assert [each for each in server.problems if each.connection == CONTROLLER] == []
+        assert [problem for problem in server.problems if problem.connection == CONTROLLER] == []
         calls = server.calls
         assert calls is not None
         assert {"createScope", "createStream", "getURI", "getCurrentSegments"} <= {
-            each.request.rpc for each in calls.steps if each.used
+            step.request.rpc for step in calls.steps if step.used
         }
 
 
@@ -74,7 +74,7 @@ async def test_a_recording_replays_whole_against_a_fresh_cluster(tmp_path: Path)
     async with MockCluster(1) as cluster:
         controller = Endpoint.parse(cluster.controller_uri)
         found = await drive(records, *cluster.stores[0].address, controller=controller, all_differences=True)
-        assert [str(each) for each in found.differences] == []
+        assert [str(difference) for difference in found.differences] == []
         assert found.calls > 5
         assert "a/s/1.#epoch.0" in segment_names(cluster)
 
@@ -85,4 +85,4 @@ async def test_acknowledgements_that_never_come_do_not_double_events() -> None:
         what = {"scope": "a", "stream": "s", "segments": 2, "keys": 10, "per_key": 100}
         found = await run(f"tcp://{tap.controller_uri}", "events.write_and_read", **what)
         assert found == {"events": 1_000, "wrong": [], "problem": ""}
-        assert "lost ack" in {each.rule for each in tap.faults.decisions}
+        assert "lost ack" in {decision.rule for decision in tap.faults.decisions}

@@ -55,7 +55,7 @@ async def test_the_lease_ends_the_transaction_of_a_client_that_was_killed() -> N
         assert [name for name in segment_names(cluster) if "_kvtable" not in name] == [
             name for name in before if "_kvtable" not in name
         ]
-        await eventually(lambda: not any(each.hub.connections for each in cluster.stores), "its connections are gone")
+        await eventually(lambda: not any(store.hub.connections for store in cluster.stores), "its connections are gone")
         again = await run(uri(cluster), "events.read", scope="a", stream="s", keys=2, per_key=5, group="again")
         assert again == {"events": 10, "wrong": [], "problem": ""}
 

@@ -88,14 +88,14 @@ class MemoryStream:
         """Adjacent open segments give way to those between the edges, which cover the same keys."""
         for each in old:
             self.store.container_for(each.name).seal_segment(each.name, now_ms=self.now_ms)
-        self._begin_epoch([each for each in self.epochs[-1] if each not in old], edges)
+        self._begin_epoch([epoch for epoch in self.epochs[-1] if epoch not in old], edges)
 
     def write(self, events: Iterable[tuple[bytes, str]]) -> None:
         """Events with routing keys; those that go to one segment one after the other are one append."""
 
         def target(event: tuple[bytes, str]) -> str:
             at = position_of(event[1])
-            return next(each.name for each in self.epochs[-1] if each.low <= at < each.high)
+            return next(epoch.name for epoch in self.epochs[-1] if epoch.low <= at < epoch.high)
 
         for name, some in groupby(sorted(events, key=target), key=target):
             framed = [frame_event(data) for data, _ in some]
@@ -104,10 +104,10 @@ class MemoryStream:
     def events(self) -> list[FramedEvent]:
         """All of them, those of a segment in order, predecessors first."""
         found: list[FramedEvent] = []
-        for each in self.segments:
-            info = self.store.segment_info(each.name)
-            decoder = EventDecoder(each.name, info.start_offset, ClientSettings().max_large_event_bytes)
-            found += decoder.feed(self.store.segment(each.name).read_bytes(info.start_offset, info.length))
+        for segment in self.segments:
+            info = self.store.segment_info(segment.name)
+            decoder = EventDecoder(segment.name, info.start_offset, ClientSettings().max_large_event_bytes)
+            found += decoder.feed(self.store.segment(segment.name).read_bytes(info.start_offset, info.length))
         return found
 
     # --- as a controller's client -----------------------------------------------------------------------------------
@@ -117,13 +117,13 @@ class MemoryStream:
 
     async def seal_stream(self, scope: str, stream: str) -> None:
         self.sealed = True
-        for each in self.epochs[-1]:
-            self.store.container_for(each.name).seal_segment(each.name, now_ms=self.now_ms)
+        for epoch in self.epochs[-1]:
+            self.store.container_for(epoch.name).seal_segment(epoch.name, now_ms=self.now_ms)
 
     async def delete_stream(self, scope: str, stream: str) -> None:
         self.deleted = True
-        for each in self.segments:
-            self.store.delete_segment(each.name)
+        for segment in self.segments:
+            self.store.delete_segment(segment.name)
 
     async def truncate_stream(self, scope: str, stream: str, cut: dict[int, int]) -> None:
         self.begins = cut
@@ -228,7 +228,7 @@ class MemorySegments(Segments):
 
     async def head(self) -> dict[int, int]:
         stream = self._there()
-        return stream.begins or {each.segment_id: 0 for each in stream.epochs[0]}
+        return stream.begins or {epoch.segment_id: 0 for epoch in stream.epochs[0]}
 
     async def epoch(self, number: int) -> list[SegmentRange]:
         return self._there().epochs[number]

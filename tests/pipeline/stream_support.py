@@ -72,7 +72,7 @@ async def scale(uri: Where, parts: int, stream: str = STREAM) -> None:
         old = {each.segment_id for each in now}
         await pravega.controller.scale(SCOPE, stream, sorted(old), list(pairwise(edges)))
         while any(  # noqa: ASYNC110 — the controller has no call that waits for it
-            each.segment_id in old for each in await pravega.controller.current_segments(SCOPE, stream)
+            segment.segment_id in old for segment in await pravega.controller.current_segments(SCOPE, stream)
         ):
             await asyncio.sleep(0.005)
 

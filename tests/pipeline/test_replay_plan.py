@@ -63,5 +63,5 @@ def test_an_error_of_one_part_is_its_outcome_and_the_next_part_is_replayed() -> 
     errors = [OSError("no route"), ValueError("no name"), OutOfOrder("no handshake", type_name="HELLO")]
     outcomes = list(_Task(run)(map(rows, range(4))))
     said = ["OSError: no route", "ValueError: no name", "OutOfOrder: HELLO: no handshake", None]
-    assert [each.error for each in outcomes] == said
+    assert [outcome.error for outcome in outcomes] == said
     assert outcomes[3].requests == 1

@@ -99,8 +99,8 @@ class _File:
     def content(self) -> bytes:
         """The content that a reader sees."""
         content = bytearray(self.base)
-        for each in self.changes:
-            each.apply(content)
+        for change in self.changes:
+            change.apply(content)
         return bytes(content)
 
     def left(self, chance: random.Random) -> bytes:

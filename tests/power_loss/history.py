@@ -165,7 +165,7 @@ class History:
         """Assert that the recording is complete: it equals the folder's content."""
         recorded = disk.files()
         files = [each for each in self._root.rglob("*") if each.is_file()]
-        there = {str(each.relative_to(self._root)): each.read_bytes() for each in files}
+        there = {str(file.relative_to(self._root)): file.read_bytes() for file in files}
         differing = [name for name in recorded.keys() | there.keys() if recorded.get(name) != there.get(name)]
         assert not differing, f"life {self.lives}: not as it was recorded: {differing}"
 

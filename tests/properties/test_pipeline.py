@@ -88,7 +88,9 @@ def test_any_pieces_of_any_bytes_give_what_the_reader_of_captures_gives(
         assert records == []
         assert sum(each.size for each in skipped) == len(bytes_)
         return
-    assert records == [(block.offset, each) for block in expected if isinstance(block, Block) for each in block.columns]
+    assert records == [
+        (block.offset, column) for block in expected if isinstance(block, Block) for column in block.columns
+    ]
     damages = [(each.offset, each.size) for each in expected if isinstance(each, Damage)]
     if records:
         assert [(each.offset, each.size) for each in skipped] == damages
@@ -161,7 +163,7 @@ def test_a_limit_is_shared_out_and_not_exceeded(sizes: list[tuple[int, int]], da
     waits_for = {
         each: sorted(data.draw(st.sets(st.integers(0, each - 1), max_size=2))) if each else [] for each in lines
     }
-    left = data.draw(st.integers(0, sum(each.grown for each in lines.values())))
+    left = data.draw(st.integers(0, sum(line.grown for line in lines.values())))
     amounts = share_out(lines, 0, 1, left, waits_for)  # type: ignore[arg-type]  # all that it asks for
     taken = {each: amount - lines[each].had for each, amount in amounts.items()}
     assert sum(taken.values()) <= left

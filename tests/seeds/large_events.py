@@ -98,7 +98,7 @@ def asked(mock: MockCluster, kind: str) -> int:
 
 
 def transients(mock: MockCluster) -> list[str]:
-    names = [name for each in mock.stores for part in each.store.containers.values() for name in part.segments]
+    names = [name for store in mock.stores for part in store.store.containers.values() for name in part.segments]
     return [name for name in names if "#transient" in name]
 
 

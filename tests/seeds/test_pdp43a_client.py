@@ -73,7 +73,7 @@ async def test_the_envelope_is_cut_into_chunks_with_the_event() -> None:
         await writer.write(big(2_500))
         (segment,) = await pravega.controller.current_segments("a", "s")
         chunks = list(mock.requests("type = CONDITIONAL_APPEND"))
-        assert [each.offset for each in chunks] == [0, 1_000, 2_000]
+        assert [chunk.offset for chunk in chunks] == [0, 1_000, 2_000]
         empty = chunks[0].size - 1_000
         assert [each.size - empty for each in chunks] == [1_000, 1_000, 508]
         result = mock.stores[0].store.read(segment.name, 0, 10_000)
@@ -103,7 +103,7 @@ async def test_the_target_is_flushed_first_and_each_event_has_a_fresh_writer_and
         sequence = ["CREATE_TRANSIENT_SEGMENT", "SETUP_APPEND", *["CONDITIONAL_APPEND"] * 2, "MERGE_SEGMENTS"]
         assert kinds == ["SETUP_APPEND", "APPEND_BLOCK_END", *sequence, *sequence, "APPEND_BLOCK_END"]
         writers = [each.writer_id for each in mock.requests("type = CREATE_TRANSIENT_SEGMENT")]
-        sources = [each.segments[1] for each in mock.requests("type = MERGE_SEGMENTS")]
+        sources = [request.segments[1] for request in mock.requests("type = MERGE_SEGMENTS")]
         assert len(set(writers)) == len(set(sources)) == 2
         assert await all_of(pravega) == [b"first", big(1_500), big(1_500, 2), b"last"]
 
@@ -116,7 +116,7 @@ async def test_chunks_are_pipelined_and_the_merge_waits_for_every_ack_also_if_on
         writing = asyncio.create_task(large.write(SEGMENT, bytes(5_992)))
         await until(lambda: script.merges)
         await writing
-        assert [(each.event_number, each.expected_offset) for each in script.chunks] == [
+        assert [(chunk.event_number, chunk.expected_offset) for chunk in script.chunks] == [
             (number, number * 1_000) for number in range(6)
         ]
         script.ack_at = 99
@@ -187,7 +187,9 @@ async def test_the_sequence_starts_again_with_a_new_transient_segment(step: str,
         created = asked(mock, "CREATE_TRANSIENT_SEGMENT")
         # After a merge whose reply was lost, the counter says that nothing is left to be done.
         assert created == (1 if (step, trouble) == ("MERGE_SEGMENTS", "close after") else 2)
-        assert len({each.segments for each in mock.requests("type = MERGE_SEGMENTS")}) == asked(mock, "MERGE_SEGMENTS")
+        assert len({request.segments for request in mock.requests("type = MERGE_SEGMENTS")}) == asked(
+            mock, "MERGE_SEGMENTS"
+        )
         assert await all_of(pravega) == [b"before", big(3_500), b"after"]
 
 

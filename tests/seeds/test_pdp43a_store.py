@@ -141,7 +141,7 @@ async def test_a_transient_segment_is_no_table_whatever_its_name_and_has_no_inde
         assert await asked(peer, CreateTableSegment(7, name, False, 0, "")) == SegmentAlreadyExists(7, name, "")
         table = transient_name(SEGMENT, WRITER, "0" * 32)
         assert await asked(peer, CreateTableSegment(8, table, False, 0, "")) == SegmentCreated(8, table)
-        kinds = {each.name: (each.is_transient, each.is_table) for each in store.segments.values()}
+        kinds = {segment.name: (segment.is_transient, segment.is_table) for segment in store.segments.values()}
         assert (kinds[name], kinds[table]) == ((True, False), (False, True))
         assert (True, True) not in kinds.values()
 
@@ -156,9 +156,11 @@ async def test_a_transient_segment_is_in_no_list_of_the_controller() -> None:
         assert address is not None
         async with Peer(*await asyncio.open_connection(*address)) as peer:
             name = await written(peer, b"chunk")
-            assert [each async for each in pravega.controller.list_scopes()] == ["scope"]
-            assert [each async for each in pravega.controller.list_streams("scope")] == ["stream"]
-            assert [each.name for each in await pravega.controller.current_segments("scope", "stream")] == [SEGMENT]
+            assert [scope async for scope in pravega.controller.list_scopes()] == ["scope"]
+            assert [stream async for stream in pravega.controller.list_streams("scope")] == ["stream"]
+            assert [segment.name for segment in await pravega.controller.current_segments("scope", "stream")] == [
+                SEGMENT
+            ]
             assert list(await pravega.controller.head("scope", "stream")) == [0]
             await asked(peer, KeepAlive())
         assert parent_of(name) == SEGMENT

@@ -209,7 +209,7 @@ async def test_a_store_that_refuses_the_counter_is_written_to_at_least_once_and_
             mock.faults.add("type = MERGE_SEGMENTS", nth=1, do="close after")
             await writer.write(big(1_500, 3))
             assert writer.large_events.unsure == 1
-            assert any("twice" in each.message for each in caplog.records)
+            assert any("twice" in record.message for record in caplog.records)
         assert await all_of(pravega) == [big(1_500), big(1_500, 2), big(1_500, 3), big(1_500, 3)]
 
 
@@ -219,7 +219,7 @@ async def test_the_condition_is_the_value_that_the_counter_must_have() -> None:
     async with played(script) as large:
         for _ in range(3):
             await large.write(SEGMENT, bytes(1_500))
-    updates = [each.attribute_updates for each in script.merges]
+    updates = [merge.attribute_updates for merge in script.merges]
     assert [(each.new_value, each.old_value) for (each,) in updates] == [(1, NO_VALUE), (2, 1), (3, 2)]
     assert {(each.attribute_id, each.attribute_update_type) for (each,) in updates} == {(large.counter_id, 4)}
 

@@ -379,7 +379,7 @@ async def read_all(mock: MockCluster, what: dict[str, Any], container: int) -> A
         try:
             return await run(uri(mock), "events.read", **what, group=group)
         except ClientFailed as error:
-            if not any(each in str(error) for each in PANICS):
+            if not any(panic in str(error) for panic in PANICS):
                 raise
     raise AssertionError("six readers in turn lost the table of their group")
 

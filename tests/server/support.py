@@ -53,7 +53,7 @@ class FakeClock:
     @property
     def pending(self) -> list[FakeTimer]:
         """Timers that are neither cancelled nor over."""
-        return [each for each in self._timers if not each.cancelled]
+        return [timer for timer in self._timers if not timer.cancelled]
 
     def advance(self, seconds: float) -> None:
         """Lets time pass, timers in order."""
@@ -68,7 +68,7 @@ class FakeClock:
 
 def replies(frames: Iterable[Any]) -> list[Command]:
     """The commands in frames, with payloads of their own."""
-    return FrameDecoder().feed(b"".join(bytes(each) for each in frames))
+    return FrameDecoder().feed(b"".join(bytes(frame) for frame in frames))
 
 
 class Desk:
@@ -154,7 +154,7 @@ class Peer:
         return cls(*await asyncio.open_connection(store.host, port, limit=4096, **extra))
 
     def send(self, *commands: Command) -> None:
-        self.send_bytes(b"".join(encode(each) for each in commands))
+        self.send_bytes(b"".join(encode(command) for command in commands))
 
     def send_bytes(self, data: bytes) -> None:
         self.writer.write(data)

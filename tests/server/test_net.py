@@ -38,7 +38,7 @@ def test_authorities_are_read_once_and_are_the_only_ones_trusted(tmp_path: Path)
     with read_once(tmp_path, text) as file:
         context, trusted = trusting(file)
     assert trusted == text
-    assert [each["subject"] for each in context.get_ca_certs()] == [((("commonName", "localhost"),),)]
+    assert [cert["subject"] for cert in context.get_ca_certs()] == [((("commonName", "localhost"),),)]
     assert trusting(None)[1] == b""
 
 

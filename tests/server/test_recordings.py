@@ -23,7 +23,7 @@ def read(recordings: Recordings, name: str) -> list[Record]:
     """The records of the capture, which are also those that the recording counts and yields."""
     found = recordings.get(name)
     data = b"".join(found.trace())
-    records = [each for each in read_records(data) if isinstance(each, Record)]
+    records = [record for record in read_records(data) if isinstance(record, Record)]
     assert records == list(found.all_records())
     assert (len(data), len(records)) == (found.size, found.records)
     return records
@@ -92,7 +92,7 @@ def test_all_together_hold_no_more_than_the_limit(kept: Traffic) -> None:
     recordings.start("two", 6_000)
     recordings.delete("two")
     recordings.start("three", 6_000)
-    assert [each.name for each in recordings] == ["one", "three"]
+    assert [recording.name for recording in recordings] == ["one", "three"]
 
 
 def test_names_are_made_up_and_unknown_and_taken_ones_are_refused(kept: Traffic) -> None:

@@ -108,7 +108,7 @@ class Soak:
         await make_stream(self.short, "soak", stream, 2)
         for scenario in self.chance.choices(["transactions.leave_open", "events.write_for_ever"], k=3):
             async with OfficialClient(uri(self.short), scenario, scope="soak", stream=stream) as client:
-                await eventually(lambda: any(each.hub.connections for each in self.short.stores), "it has connected")
+                await eventually(lambda: any(store.hub.connections for store in self.short.stores), "it has connected")
                 await asyncio.sleep(self.chance.uniform(0.0, 0.6))
                 await client.kill()
         await self._deleted(self.short, stream)
@@ -131,7 +131,7 @@ class Soak:
         """Wait until nothing is left of a round; give what the server holds."""
         for cluster in (self.cluster, self.short):
             await eventually(lambda: not transient_segments(cluster), "transient segments are gone")  # noqa: B023
-        await eventually(lambda: not any(each.hub.connections for each in self.short.stores), "connections are gone")
+        await eventually(lambda: not any(store.hub.connections for store in self.short.stores), "connections are gone")
         return Held.now()
 
 

@@ -173,8 +173,8 @@ async def _write(
     every = max(1, events // chance.randint(8, 25))
     pauses = chance.choice([0.0, 0.01, 0.2])
     try:
-        for each in writers:
-            await each.open()
+        for writer in writers:
+            await writer.open()
         waits: set[asyncio.Future[Any]] = set()
         for step in range(1, events + 1):
             at = chance.randrange(len(keys))

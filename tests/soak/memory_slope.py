@@ -137,7 +137,7 @@ async def write(pravega: Client, scope: str, number: int) -> dict[int, int]:
             await reader.read()
     segments = await pravega.controller.current_segments(scope, "stays")
     requests = pravega.segment_requests()
-    tails = [await requests.info(each.name) for each in segments]
+    tails = [await requests.info(segment.name) for segment in segments]
     return {each.segment_id: tail.write_offset for each, tail in zip(segments, tails, strict=True)}
 
 

@@ -40,8 +40,8 @@ def histories(folder: Path, seed: int, images: int) -> int:
         opened, lives, kills = opened + history.images, lives + history.lives, kills + history.kills
         failed_syncs, faults = failed_syncs + history.failed_syncs, faults + len(history.faults)
         acknowledged += history.acknowledged
-        for each in history.faults:
-            print(f"history {number}, {kind}, {each}", flush=True)
+        for fault in history.faults:
+            print(f"history {number}, {kind}, {fault}", flush=True)
         if not history.faults:
             shutil.rmtree(made)
     ends = f"{kills} kills, {failed_syncs} failed syncs, {acknowledged} batches acknowledged"

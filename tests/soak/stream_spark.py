@@ -226,8 +226,8 @@ class Drivers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (*self.steady, *self._victims):
-            each.close()
+        for victim in (*self.steady, *self._victims):
+            victim.close()
 
 
 class _Seed:

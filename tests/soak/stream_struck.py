@@ -64,7 +64,7 @@ class KilledWriter(StreamStreamWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 — Spark's name
         strike = self.strike
-        if not any(each.result.parts for each in messages if each is not None):
+        if not any(message.result.parts for message in messages if message is not None):
             super().commit(messages, batchId)
             return
         if strike.now("driver before the merge"):

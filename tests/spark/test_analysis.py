@@ -93,7 +93,7 @@ def test_appends_have_the_segment_of_their_writer_however_a_trace_is_cut(spark: 
     paths = [str(tmp_path), str(RECORDED)]
     expected = {
         (row["file"], row["block"], row["record"]): row["segment"]
-        for row in (dict(zip(EXCHANGE_COLUMNS, each, strict=True)) for each in reference(paths).exchanges)
+        for row in (dict(zip(EXCHANGE_COLUMNS, exchange, strict=True)) for exchange in reference(paths).exchanges)
         if row["command"] in APPENDS and row["segment"] is not None
     }
     assert len(expected) > 20

@@ -184,9 +184,9 @@ def test_the_tables_are_queried_as_the_page_says(by_local: Made, monkeypatch: py
 
 def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(made: Made) -> None:
     waits: dict[str, list[int]] = {}
-    for each in made.exchanges:
-        if each["status"] in (Status.ANSWERED, Status.REFUSED):
-            waits.setdefault(each["command"], []).append(each["latency_ns"])
+    for exchange in made.exchanges:
+        if exchange["status"] in (Status.ANSWERED, Status.REFUSED):
+            waits.setdefault(exchange["command"], []).append(exchange["latency_ns"])
     found = {row["command"]: row for row in made.rows("latency_by_command")}
     assert found.keys() == waits.keys()
     from segstore.pipeline.report.analysis import BUCKET_BITS
@@ -204,13 +204,15 @@ def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(
 
 def test_latencies_by_segment_are_those_of_segments_and_their_transactions(made: Made) -> None:
     found = {row["segment"]: row["times"] for row in table(made.folder, "latency_by_segment").to_pylist()}
-    ended = [each["segment"] for each in made.exchanges if each["status"] in (Status.ANSWERED, Status.REFUSED)]
+    ended = [
+        exchange["segment"] for exchange in made.exchanges if exchange["status"] in (Status.ANSWERED, Status.REFUSED)
+    ]
     assert any(name is not None and parent_of(name) for name in ended)
     assert found == Counter(parent_of(name) or name for name in ended if name is not None)
 
 
 def test_ends_rules_and_unpaired_are_those_of_the_reference(made: Made) -> None:
-    ended = Counter(each["status"] for each in made.exchanges)
+    ended = Counter(exchange["status"] for exchange in made.exchanges)
     assert made.facts["status"] == {str(status): ended[status] for status in Status}
     broken = Counter(row[0] for row in made.plain.violations)
     found = {row["rule"]: row["broken"] for row in made.facts["rules"]}
@@ -249,7 +251,9 @@ def test_the_command_says_where_the_page_is_and_what_was_skipped(made: Made) -> 
 def test_errors_are_counted_by_kind(made: Made) -> None:
     failing = {cls.type_name for cls in COMMANDS.values() if cls.is_failure} | {"CONDITIONAL_CHECK_FAILED"}
     wanted = Counter(
-        (each["reply_command"], each["command"]) for each in made.exchanges if each["reply_command"] in failing
+        (exchange["reply_command"], exchange["command"])
+        for exchange in made.exchanges
+        if exchange["reply_command"] in failing
     )
     assert {(row["error"], row["request"]): row["times"] for row in made.rows("errors")} == wanted
 
@@ -269,12 +273,12 @@ def test_controller_calls_are_counted_by_outcome(made: Made) -> None:
 
 def test_most_bytes_in_flight_of_a_connection_are_those_of_a_walk_along_it(made: Made) -> None:
     walks: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-    for each in made.exchanges:
-        if each["append_bytes"] is not None:
-            walk = walks.setdefault((each["file"], each["connection"], each["life"]), [])
-            walk.append((each["block"], each["record"], each["append_bytes"]))
-            if each["status"] in (Status.ANSWERED, Status.REFUSED):
-                walk.append((each["reply_block"], each["reply_record"], -each["append_bytes"]))
+    for exchange in made.exchanges:
+        if exchange["append_bytes"] is not None:
+            walk = walks.setdefault((exchange["file"], exchange["connection"], exchange["life"]), [])
+            walk.append((exchange["block"], exchange["record"], exchange["append_bytes"]))
+            if exchange["status"] in (Status.ANSWERED, Status.REFUSED):
+                walk.append((exchange["reply_block"], exchange["reply_record"], -exchange["append_bytes"]))
     most = {}
     for who, walk in walks.items():
         under_way = highest = 0
@@ -290,11 +294,11 @@ def test_most_bytes_in_flight_of_a_connection_are_those_of_a_walk_along_it(made:
 
 def test_premature_ends_of_blocks_and_their_fill_are_counted(made: Made) -> None:
     wanted: Counter[tuple[bool, int]] = Counter()
-    for each in made.exchanges:
-        if each["premature"] is not None:
-            size = each["block_bytes"]
-            filled = 100 * min(each["append_bytes"], size) // size if size else 100
-            wanted[each["premature"], filled // 10 * 10] += 1
+    for exchange in made.exchanges:
+        if exchange["premature"] is not None:
+            size = exchange["block_bytes"]
+            filled = 100 * min(exchange["append_bytes"], size) // size if size else 100
+            wanted[exchange["premature"], filled // 10 * 10] += 1
     assert {(row["premature"], row["fill_percent"]): row["blocks"] for row in made.rows("block_fill")} == wanted
     assert any(premature for premature, _ in wanted)
 
@@ -386,7 +390,7 @@ class Counting:
         if part == 1:
             raise ConnectionRefusedError("refused")
         frames = [each for each in records if each.kind is RecordKind.FRAME]
-        connections = sorted({str(each.connection) for each in records})
+        connections = sorted({str(record.connection) for record in records})
         return PartOutcome(part, len(records), len(frames), 0, connections)
 
 
@@ -397,7 +401,7 @@ def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession,
     rows = reader.option("columns", columns).option("tokens", "true").load(traces).where("kind <> 'skipped'")
     found = plan(links(rows), 3)
     outcomes = replay(rows, found, Counting())
-    assert [each.part for each in outcomes] == [0, 1, 2]
+    assert [outcome.part for outcome in outcomes] == [0, 1, 2]
     assert outcomes[1].error == "ConnectionRefusedError: refused"
     for part in (0, 2):
         assert outcomes[part].requests == found.parts[part].records

@@ -182,7 +182,7 @@ def test_a_schema_may_name_the_epoch_and_the_time_of_writing_at_which_a_read_may
     frame = spark.read.format(FORMAT).schema("event binary, epoch int, time timestamp").options(**options)
     rows = frame.load().collect()
     times = {epoch: [row.time for row in rows if row.epoch == epoch] for epoch in (0, 1)}
-    assert [len(each) for each in times.values()] == [100, 200]
+    assert [len(time_) for time_ in times.values()] == [100, 200]
     assert max(times[0]) < min(times[1])
     at = str(int(min(times[1]).timestamp() * 1000))
     later = spark.read.format(FORMAT).options(**options, startingTimestamp=at).load().collect()

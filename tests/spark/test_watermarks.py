@@ -84,7 +84,7 @@ class Writing:
             old = {each.segment_id for each in some}
             await pravega.controller.scale(SCOPE, self._stream, sorted(old), list(pairwise(edges)))
             while any(  # noqa: ASYNC110 — the controller has no call that waits for it
-                each.segment_id in old for each in await pravega.controller.current_segments(SCOPE, self._stream)
+                segment.segment_id in old for segment in await pravega.controller.current_segments(SCOPE, self._stream)
             ):
                 await asyncio.sleep(0.005)
 

@@ -99,7 +99,7 @@ def test_values_that_differ_are_texts_of_bounded_length(tmp_path: Path) -> None:
     one, other = dialogue(payload=b"a" * 5000), dialogue(payload=b"b" * 5000)
     write_page(page, [saved(tmp_path, one, "one.wtrace")], saved(tmp_path, other, "other.wtrace"))
     differences = json.loads(unpacked(sections_of(page)["differences"]))
-    (found,) = [each for each in differences if not each["direction"]]
+    (found,) = [difference for difference in differences if not difference["direction"]]
     ((field, left, right),) = [tuple(each.values()) for each in found["fields"]]
     assert field == "data[0]"
     assert left.endswith("… (10000 characters)")

@@ -46,7 +46,7 @@ def column(sections: Sections, name: str, width: int) -> list[int]:
 def test_planes_hold_every_number_in_as_few_planes_as_possible(values: list[int]) -> None:
     raw = planes(8, values)
     count = len(values)
-    least = max(((each & (1 << 64) - 1).bit_length() + 7 >> 3 for each in values), default=0)
+    least = max(((value & (1 << 64) - 1).bit_length() + 7 >> 3 for value in values), default=0)
     assert len(raw) == least * count
     whole = raw + bytes((8 - least) * count)
     assert [struct.unpack("<q", whole[at::count])[0] for at in range(count)] == values
@@ -71,7 +71,7 @@ def test_columns_say_what_exchanges_say() -> None:
     links = column(sections, "reply", 4)
     assert {at: at + link for at, link in enumerate(links) if link} == replies
     assert len(replies) > 500
-    assert b"".join(each.data for each in records) == b"".join(
+    assert b"".join(record.data for record in records) == b"".join(
         unpacked(section) for name, section in sections.items() if name.startswith("bytes-")
     )
 
@@ -114,7 +114,7 @@ def noise(count: int, size: int) -> Iterator[Record]:
 @looped("share", [3, 10])
 def test_payloads_are_shortened_to_the_wanted_size(share: int) -> None:
     records = list(noise(BLOCK_RECORDS, 300))
-    whole = sum(len(each.data) for each in records)
+    whole = sum(len(record.data) for record in records)
     sections = packed(records, whole // share)
     said = tables(sections)
     assert said["head"] in HEADS

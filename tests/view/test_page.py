@@ -41,7 +41,7 @@ SEGMENT = "scope/stream/0.#epoch.0"
 def dialogue(segment: str = SEGMENT, payload: bytes = b'{"order": [1, 2]}') -> list[Record]:
     """A segment is created, three events are appended to it, and a read of another one fails."""
     events = [payload, b"two", b"\x00\xff"]
-    data = b"".join(Event.code.to_bytes(4, "big") + len(each).to_bytes(4, "big") + each for each in events)
+    data = b"".join(Event.code.to_bytes(4, "big") + len(event).to_bytes(4, "big") + event for event in events)
     said: list[tuple[int, Command]] = [
         (0, Hello(17, 5)),
         (1, Hello(17, 5)),
@@ -173,7 +173,7 @@ async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_pa
 @needs_chromium
 async def test_events_of_a_read_and_of_an_append_of_one_frame_are_payloads_by_themselves(tmp_path: Path) -> None:
     events = [b'{"order": [1, 2]}', b"two", b"\x00\xff"]
-    data = b"".join(bytes(4) + len(each).to_bytes(4, "big") + each for each in events)
+    data = b"".join(bytes(4) + len(event).to_bytes(4, "big") + event for event in events)
     commands = [
         AppendBlockEnd(WRITER, len(data), data, 3, 3, 1),
         SegmentRead(SEGMENT, 0, True, False, data[:-1], 2),
@@ -314,7 +314,7 @@ async def test_ticks_of_records_of_one_time_differ_and_long_numbers_keep_their_e
         ticks = [each for each in (await browser.get(call(DRAWN, False)))[0] if "ns" in each or each == "0"]
         assert len(ticks) == len(set(ticks)) > 0
         texts, _ = await browser.get(call(DRAWN, True))
-        first, second = (each for each in texts if each.startswith(("#", "…")))
+        first, second = (text for text in texts if text.startswith(("#", "…")))
         assert (first[0], first[-2:], second[-2:]) == ("…", "01", "02")
 
 

@@ -79,7 +79,7 @@ def odd_records() -> list[Record]:
         Record(10**18 + (-1) ** at * 7**at, numbers[at % 5], Direction(at % 2), kind, data)
         for at, (kind, data) in enumerate(kinds)
     ]
-    return odd + [Record(10**18, 5, Direction.REQUEST, RecordKind.FRAME, encode(each)) for each in appends()]
+    return odd + [Record(10**18, 5, Direction.REQUEST, RecordKind.FRAME, encode(append)) for append in appends()]
 
 
 def appends() -> Iterator[Command]:
@@ -89,7 +89,7 @@ def appends() -> Iterator[Command]:
         b'{"order": 1e400, "city": {"name": "O"}}', b'{"order": NaN}', b'\xef\xbb\xbf{"order": 3}', b"[1, [2]]",
         b'"text"',
     ]  # fmt: skip
-    writer, framed = UUID(int=1), [len(each).to_bytes(8, "big") + each for each in documents]
+    writer, framed = UUID(int=1), [len(document).to_bytes(8, "big") + document for document in documents]
     whole, last = b"".join(framed[:-1]), framed[-1]
     cut = (-2).to_bytes(4, "big", signed=True) + (5).to_bytes(4, "big") + last[:5]
     yield AppendBlock(writer, whole + cut)
@@ -155,8 +155,8 @@ def python_spans(frame: bytes) -> list[list[Any]]:
         return str(of).lower() if isinstance(of, bool) else str(int(of)) if isinstance(of, int) else of
 
     return [
-        [each.offset, each.length, each.field, each.note, each.secret, value(each.value, each.kind), each.kind]
-        for each in describe(frame, unknown="keep").spans
+        [span.offset, span.length, span.field, span.note, span.secret, value(span.value, span.kind), span.kind]
+        for span in describe(frame, unknown="keep").spans
     ]
 
 
@@ -167,7 +167,9 @@ async def test_bytes_have_the_same_meaning(tmp_path: Path) -> None:
         for line in (FIXTURES / "vectors" / f"{name}.jsonl").read_text("utf-8").splitlines()
     ]
     frames = [bytes.fromhex(line["hex"]) for line in lines if line.get("hex") is not None and len(line["hex"]) < 4000]
-    frames += [each.data for each in all_fixtures() if each.kind is RecordKind.FRAME and len(each.data) < 4000]
+    frames += [
+        fixture.data for fixture in all_fixtures() if fixture.kind is RecordKind.FRAME and len(fixture.data) < 4000
+    ]
     frames = list(dict.fromkeys(frames))
     assert len(frames) > 1500
     async with shown(tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:

@@ -38,6 +38,6 @@ def test_nothing_installs_by_name_what_no_index_has_yet(place: str) -> None:
     there = ROOT / place
     files = [there] if there.is_file() else [each for each in there.rglob("*") if each.suffix in (".md", ".py")]
     assert files
-    for each in files:
-        commands = re.findall(r"pip install ([^#\n`]*)", each.read_text("utf-8"))
-        assert [command for command in commands if re.search(r"(?<![\w/.\\])segstore\b", command)] == [], each
+    for file in files:
+        commands = re.findall(r"pip install ([^#\n`]*)", file.read_text("utf-8"))
+        assert [command for command in commands if re.search(r"(?<![\w/.\\])segstore\b", command)] == [], file

@@ -114,7 +114,7 @@ def _value(value: Any) -> str:
 
 def excerpts(*payloads: str | bytes) -> list[str]:
     """Formats one or two payloads: as text if all are text, else in hex; two payloads around their first difference."""
-    texts: list[Any] = [each if isinstance(each, str) else readable(each, whole=True) for each in payloads]
+    texts: list[Any] = [payload if isinstance(payload, str) else readable(payload, whole=True) for payload in payloads]
     if None in texts:
         texts = list(payloads)
     shown = _SHOWN if isinstance(texts[0], str) else _SHOWN // 2
@@ -123,7 +123,7 @@ def excerpts(*payloads: str | bytes) -> list[str]:
         pairs = enumerate(zip(*texts, strict=False))
         common = next((at for at, (one, other) in pairs if one != other), min(map(len, texts)))
         start = max(0, common - _BEFORE)
-    return [_excerpt(each, start, start + shown) for each in texts]
+    return [_excerpt(text, start, start + shown) for text in texts]
 
 
 def _excerpt(text: Any, start: int, stop: int) -> str:

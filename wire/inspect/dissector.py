@@ -49,7 +49,7 @@ def dissector(*, port: int) -> str:
 
 def _nodes(record: type[WireStruct], nodes: Iterable[low.SchemaNode], prefix: str, indent: str) -> str:
     deeper = indent + "  "
-    rows = "".join(f"{deeper}{_node(record, each, prefix + each.name, deeper)},\n" for each in nodes)
+    rows = "".join(f"{deeper}{_node(record, node, prefix + node.name, deeper)},\n" for node in nodes)
     return f"{{\n{rows}{indent}}}" if rows else "{}"
 
 
@@ -59,7 +59,7 @@ def _node(record: type[WireStruct], node: low.SchemaNode, path: str, indent: str
         case low.Fixed(format=code):
             return f"fixed({quoted}, {_text(code)})"
         case low.Number(members=members):
-            said = ", ".join(f"[{int(each)}] = {_text(each.name)}" for each in members)
+            said = ", ".join(f"[{int(member)}] = {_text(member.name)}" for member in members)
             return f"number({quoted}, {{{said}}})"
         case low.Constant(value=value):
             return f"constant({quoted}, {value})"
@@ -93,7 +93,7 @@ def _node(record: type[WireStruct], node: low.SchemaNode, path: str, indent: str
 
 def _frames(codes: Iterable[int]) -> str:
     """Formats the types of the frames in a field as a further argument; "" without types."""
-    said = ", ".join(f"[{each}] = true" for each in codes)
+    said = ", ".join(f"[{code}] = true" for code in codes)
     return said and f", {{{said}}}"
 
 

@@ -124,9 +124,9 @@ def _nested(item: Any) -> Iterator[Buffer]:
 
 def _bounded(values: Iterable[Buffer]) -> Iterator[Buffer]:
     left = MOST_SEARCHED
-    for each in values:
-        yield memoryview(each)[:left]
-        left -= len(each)
+    for value in values:
+        yield memoryview(value)[:left]
+        left -= len(value)
         if left <= 0:
             return
 

@@ -166,8 +166,8 @@ class GroupState:
     def apply_record(self, record: bytes) -> None:
         """Applies a record of the group's stream, without the event's header. Raises ValueError."""
         initial, updates = decode_record(record)
-        for each in updates if initial is None else [initial]:
-            self.apply_bytes(each)
+        for update in updates if initial is None else [initial]:
+            self.apply_bytes(update)
 
     def apply_bytes(self, data: bytes) -> None:
         """Applies an initial state or an update. Raises ValueError."""
@@ -208,7 +208,7 @@ class GroupState:
         for second in revisions[1:2]:
             self.read = second.offsets()
             self._learn(second.map(second.segment, second.range))
-        self.updating = any(each.flag() for each in revisions[2:3])
+        self.updating = any(revision.flag() for revision in revisions[2:3])
 
     # --- updates ----------------------------------------------------------------------------------------------------
 

@@ -165,8 +165,8 @@ class Output:
 
     def list(self, values: Sequence[V], element: Callable[[V], object]) -> Output:
         self.count(len(values))
-        for each in values:
-            element(each)
+        for value in values:
+            element(value)
         return self
 
     def map(self, values: Mapping[K, V], key: Callable[[K], object], value: Callable[[V], object]) -> Output:
@@ -196,7 +196,7 @@ def _size(value: int, spare: int) -> int:
 
 def encode_object(revisions: Iterable[Output], *, kind: int | None = None, version: int = 0) -> bytes:
     """Encodes an object. kind: its type, if several types are possible."""
-    written = [each.data for each in revisions]
+    written = [revision.data for revision in revisions]
     head = bytes([0, *(() if kind is None else (kind,)), version, len(written)])
     parts = [bytes([number]) + _INT.pack(len(each)) + each for number, each in enumerate(written)]
     return head + b"".join(parts)

@@ -291,7 +291,7 @@ class Pending(NamedTuple):
     @property
     def records(self) -> int:
         """Their number."""
-        return sum([each.records for each in self.rows])
+        return sum([row.records for row in self.rows])
 
     def _columns(self, memory: Callable[[int], bytearray | memoryview] = bytearray) -> bytearray | memoryview:
         """The columns as they are in a block, in memory of this size."""

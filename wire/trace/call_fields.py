@@ -170,8 +170,8 @@ def names_of_call_fields() -> set[str]:
 
 def _all_fields(kind: Any) -> Iterator[Any]:
     yield from kind.fields
-    for each in kind.nested_types:
-        yield from _all_fields(each)
+    for type_ in kind.nested_types:
+        yield from _all_fields(type_)
 
 
 class CallKey(NamedTuple):

@@ -176,7 +176,7 @@ def outcomes() -> frozenset[str]:
     """Returns all outcomes of answers: gRPC's statuses, and statuses in the answers' messages."""
     from segstore.wire.controller_api import METHODS, STATUSES
 
-    fields = [field for each in METHODS.values() if (field := _status_field(each.response)) is not None]
+    fields = [field for method in METHODS.values() if (field := _status_field(method.response)) is not None]
     named = {name for field in fields for name in field.enum_type.values_by_name}
     return frozenset({_OK, *STATUSES, *named} - _DONE)
 

@@ -206,7 +206,7 @@ class Translation:
         elif isinstance(field.left, str) and isinstance(field.right, str):
             texts = (field.left, field.right)
             if field.is_data:
-                texts = tuple(bytes.fromhex(each).decode("latin-1") for each in texts)  # type: ignore[assignment]
+                texts = tuple(bytes.fromhex(text).decode("latin-1") for text in texts)  # type: ignore[assignment]
             (rest, mine), (other, its) = map(take_ids, texts)
             if rest != other or len(mine) != len(its):  # a name may contain what stands for an id
                 return False
@@ -355,7 +355,7 @@ class _Connections:
 
     def _match(self, *mates: _Connection | None) -> int:
         """Compares two connections, starting with their buffered records; returns the change in buffered bytes."""
-        number = next(each.number for each in mates if each is not None)
+        number = next(mate.number for mate in mates if mate is not None)
         pairs = [_Pair(number, self._translation) for _ in Direction]
         self._streams.append((number, pairs))
         change = 0
@@ -393,7 +393,7 @@ def _key_of(record: Record) -> _Key:
         for span in spans
         if span.kind != "plain" and not span.secret and span.value is not None
     )
-    return Exchange(record, 0).name, hash(tuple(take_ids(each)[0] for each in texts))
+    return Exchange(record, 0).name, hash(tuple(take_ids(text)[0] for text in texts))
 
 
 def _appends(names: Counter[str]) -> dict[str, int]:

@@ -204,7 +204,7 @@ class Exchange:
 
 def segments_of(command: Command | Append) -> tuple[str, ...]:
     """The segments that a command names itself."""
-    names = [name for each in _SEGMENTS if (name := getattr(command, each, None)) is not None]
+    names = [name for segment in _SEGMENTS if (name := getattr(command, segment, None)) is not None]
     for each in _SEVERAL:
         names.extend(getattr(command, each, ()))
     return tuple(names)

@@ -32,7 +32,7 @@ _APPENDS: Final = "an append is APPEND_BLOCK_END here, or CONDITIONAL_APPEND if 
 _INSIDE: Final = frozenset({"EVENT", "PARTIAL_EVENT", "PADDING"})
 """The frames that only append blocks contain."""
 _PARTS_OF_APPENDS: Final = _INSIDE | {"APPEND_BLOCK", "CONDITIONAL_BLOCK_END"}
-_REPLIES: Final = frozenset(each.type_name for each in COMMANDS.values() if each.is_reply)
+_REPLIES: Final = frozenset(command.type_name for command in COMMANDS.values() if command.is_reply)
 _BOTH: Final = frozenset({*(each.type_name for each in _OF_BOTH), Unknown.type_name})
 _NO_OUTCOME: Final = {"failure": False, "status": None, "latency_ns": None}
 _NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id": None, "payloads": ()}
@@ -58,7 +58,9 @@ def check_possible(match: Filter, among: Among) -> None:
     if possible(match, among):
         return
     subjects = list(subjects_of(match, among))
-    never = [part for part in match.parts if not any(_may_match([part], each) for each in subjects)] or match.parts
+    never = [
+        part for part in match.parts if not any(_may_match([part], subject) for subject in subjects)
+    ] or match.parts
     hint = ""
     if among != "trace":
         other: Among = "request" if among == "reply" else "reply"

@@ -188,7 +188,7 @@ async def show_stream(admin: Admin, client: Client, stream: Name) -> None:
         | _shown(config)
         | {
             "sealed": not open_ones,
-            "segments": [f"{each.name.rpartition('/')[2]} {each.low:g}-{each.high:g}" for each in open_ones],
+            "segments": [f"{one.name.rpartition('/')[2]} {one.low:g}-{one.high:g}" for one in open_ones],
             "head": head.to_text() if head else None,
             "tail": tail.to_text() if tail else None,
         }
@@ -301,7 +301,7 @@ async def update_stream(admin: Admin, client: Client, stream: Name, **given: Any
 @_with_client
 async def scale_stream(admin: Admin, client: Client, stream: Name, segments: int) -> None:
     """Replace a stream's segments by SEGMENTS new segments of equal size."""
-    now = [each.segment_id for each in await client.controller.current_segments(*stream)]
+    now = [segment.segment_id for segment in await client.controller.current_segments(*stream)]
     bounds = [number / segments for number in range(segments + 1)]
     await client.controller.scale(*stream, now, list(pairwise(bounds)), wait_ms=_SCALE_MS)
 

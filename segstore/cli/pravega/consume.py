@@ -187,12 +187,12 @@ async def _placed(stream: tuple[str, str], slices: AsyncIterator[Any]) -> AsyncI
     name = "/".join(stream)
     async for events in slices:
         epoch, number = split_segment_id(events[0].segment_id)
-        yield [EventPlace(each.data, name, number, epoch, each.offset) for each in events]
+        yield [EventPlace(event.data, name, number, epoch, event.offset) for event in events]
 
 
 async def _of_ranges(client: Client, stream: tuple[str, str], start: Any) -> AsyncIterator[list[EventPlace]]:
-    for each in await client.event_ranges(*stream, from_=start):
-        async with client.range_reader(each) as reader:
+    for range_ in await client.event_ranges(*stream, from_=start):
+        async with client.range_reader(range_) as reader:
             async for events in _placed(stream, reader.slices()):
                 yield events
 

@@ -157,9 +157,9 @@ def _check_possible(chosen: Filter) -> None:
 
 def _check_output(output: Path, *sources: Path) -> None:
     """Refuses to write over a file that is read, also by the name of a link to it."""
-    for each in sources:
-        if output.is_file() and each.is_file() and output.samefile(each):
-            said = f"{output}: the output is the same file as the input {each}"
+    for source in sources:
+        if output.is_file() and source.is_file() and output.samefile(source):
+            said = f"{output}: the output is the same file as the input {source}"
             raise click.UsageError(said, click.get_current_context())
 
 
@@ -406,7 +406,7 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: 
     _check_output(output, *sources, *(() if against is None else (against,)))
     if is_trace(output):
         raise click.UsageError(f"{output} is a trace: -o names the HTML file to write", click.get_current_context())
-    size = sum(each.stat().st_size for each in sources)
+    size = sum(source.stat().st_size for source in sources)
     with contextlib.ExitStack() as stack:
         advance = None
         if size >= _LONG_WORK_BYTES and _is_terminal():
@@ -502,14 +502,16 @@ def index(captures: tuple[str, ...]) -> int:
     from segstore.wire.trace import TraceError
 
     status = 0
-    for each in captures:
-        if is_pipe(each):
-            raise click.UsageError(f"{each} is a pipe: an index is written beside a file", click.get_current_context())
+    for capture in captures:
+        if is_pipe(capture):
+            raise click.UsageError(
+                f"{capture} is a pipe: an index is written beside a file", click.get_current_context()
+            )
         try:
-            made, blocks = write_index(each, Storage())
+            made, blocks = write_index(capture, Storage())
         except (OSError, ValueError, TraceError) as error:
             said = error_text(error) if isinstance(error, OSError) else str(error)
-            echo(said if said.startswith(each) else f"{each}: {said}", err=True)
+            echo(said if said.startswith(capture) else f"{capture}: {said}", err=True)
             status = 1
         else:
             echo(f"{made}: {blocks} blocks")

@@ -94,7 +94,7 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
         scope=scope,
         group=group,
         kind=found.kind,
-        streams=[shown(each) for each in found.streams],
+        streams=[shown(stream) for stream in found.streams],
         readers=[
             m.ReaderView(reader=shown(each), segments=len(found.readers[each]), lag_bytes=lags[each])
             for each in readers
@@ -138,7 +138,7 @@ async def _later(controller: Controller, names: Iterable[str], ends: Container[s
     ahead = [each for each in seen if each not in ends]
     while ahead and len(seen) < _MOST_LATER:
         await asyncio.sleep(0)
-        more = [each for each in _successors(controller.state, ahead.pop()) if each not in seen]
+        more = [successor for successor in _successors(controller.state, ahead.pop()) if successor not in seen]
         seen |= set(more)
         ahead += [each for each in more if each not in ends]
     return seen

@@ -65,7 +65,7 @@ async def list_streams(
 
     found, following = named(names, after, limit)
     streams = [controller.state.find_stream(scope, name) for name in found]
-    return m.StreamPage(streams=[_summary(each) for each in streams if each is not None], next=following)
+    return m.StreamPage(streams=[_summary(stream) for stream in streams if stream is not None], next=following)
 
 
 @router.get("/streams/{scope}/{stream}", tags=["streams"], summary="A stream and its configuration")
@@ -93,8 +93,8 @@ async def _page(
 ) -> m.SegmentPage:
     """The first `limit` of the segments."""
     listed = []
-    async for each in segments:
-        listed.append(each)
+    async for segment in segments:
+        listed.append(segment)
         if len(listed) > limit:
             break
     page = listed[:limit]
@@ -114,7 +114,7 @@ def _summary(stream: KnownStream) -> m.StreamSummary:
         epoch=stream.current.number,
         open_segments=0 if stream.sealed else len(stream.current.segments),
         transactions=len(stream.transactions),
-        tags=[shown(each) for each in stream.config.tags],
+        tags=[shown(tag) for tag in stream.config.tags],
     )
 
 

@@ -35,7 +35,7 @@ async def get_table(controlled: Here, scope: Scope, table: Table) -> m.TableDeta
     controller = controller_of(controlled)
     found = controller.state.table(scope, table)
     partitions = found.epoch.segments
-    listed = {each: found.segment_name(each) for each in partitions[:_LISTED]}
+    listed = {partition: found.segment_name(partition) for partition in partitions[:_LISTED]}
     counts = await answers(controller.segments.count_entries, list(listed.values()))
     return m.TableDetails(
         **_summary(found).model_dump(),

@@ -63,7 +63,7 @@ async def read_tail(
 async def _tails(
     admin: SegmentAdmin, stream: KnownStream, segments: Sequence[StreamSegment], limit: int
 ) -> m.StreamTail:
-    there = [each for each in segments if each.id not in stream.deleted]
+    there = [segment for segment in segments if segment.id not in stream.deleted]
     tails = [await _tail(admin, each.id, stream.segment_name(each), limit) for each in there[:_MOST_SEGMENTS]]
     return m.StreamTail(segments=tails, segment_count=len(there))
 

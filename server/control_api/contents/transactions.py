@@ -39,7 +39,9 @@ async def list_transactions(
 ) -> m.TransactionPage:
     controller = controller_of(controlled)
     found = controller.streams.get(scope, stream)
-    page = nsmallest(limit + 1, (each for each in found.transactions if after is None or each > after))
+    page = nsmallest(
+        limit + 1, (transaction for transaction in found.transactions if after is None or transaction > after)
+    )
     details = await _details(controller, found, page[:limit])
     return m.TransactionPage(transactions=details, next=str(page[limit - 1]) if len(page) > limit else None)
 
@@ -65,7 +67,9 @@ async def _details(controller: Controller, stream: KnownStream, identifiers: lis
             left = max(0, left - len(names[each]))
     asked = list(islice((name for some in names.values() for name in some), _MOST_MEASURED))
     infos = await answers(controller.segments.segment_length, asked)
-    made = (_transaction(controller, stream, each, names.get(each, []), infos) for each in identifiers)
+    made = (
+        _transaction(controller, stream, identifier, names.get(identifier, []), infos) for identifier in identifiers
+    )
     return [each for each in made if each is not None]
 
 

@@ -52,13 +52,13 @@ async def server(controlled: Here) -> ServerInfo:
         data=None if controlled.data is None else shown(str(controlled.data)),
         tls=controlled.tls,
         containers=controlled.containers,
-        stores=[store_info(each) for each in controlled.fronts],
+        stores=[store_info(front) for front in controlled.fronts],
     )
 
 
 @router.get("/v1/counters", tags=["server"], summary="Counters as plain numbers")
 async def counters(controlled: Here) -> Counts:
-    counted = [(each.number, *each.counters()) for each in controlled.fronts]
+    counted = [(front.number, *front.counters()) for front in controlled.fronts]
     stores = [StoreCounts(store=store, totals=totals, now=now) for store, totals, now in counted]
     return Counts(time_s=time.monotonic(), stores=stores)
 
@@ -106,7 +106,10 @@ class _Counters:
                 made.add_metric([str(value)], number)
             return cast("Metric", made)
 
-        faults, counted = self._controlled.faults, [(each.number, each.counters()) for each in self._controlled.fronts]
+        faults, counted = (
+            self._controlled.faults,
+            [(front.number, front.counters()) for front in self._controlled.fronts],
+        )
         for at, kind in enumerate((CounterMetricFamily, GaugeMetricFamily)):
             for name in counted[0][1][at] if counted else ():
                 values = [(store, counters[at][name]) for store, counters in counted]
@@ -114,7 +117,7 @@ class _Counters:
         if faults is not None:
             matched = [(each.name, each.matched) for each in faults.tallies()]
             yield family(CounterMetricFamily, "fault_matched", "Matches of a rule.", "rule", matched)
-            fired = [(each.name, each.fired) for each in faults.tallies()]
+            fired = [(tally.name, tally.fired) for tally in faults.tallies()]
             yield family(CounterMetricFamily, "fault_fired", "How often a rule fired.", "rule", fired)
 
 

@@ -21,9 +21,9 @@ router = APIRouter(prefix="/v1/connections", tags=["connections"])
 async def list_connections(controlled: Here, limit: _Limit = 1_000) -> Connections:
     found = sorted(
         (
-            (front.number, each.number or 0, each.peer, each)
+            (front.number, connection.number or 0, connection.peer, connection)
             for front in controlled.fronts
-            for each in front.connections
+            for connection in front.connections
         ),
         key=lambda each: each[:3],
     )
@@ -33,7 +33,7 @@ async def list_connections(controlled: Here, limit: _Limit = 1_000) -> Connectio
 
 @router.delete("", summary="Close all connections at once, as a failing network does")
 async def cut_connections(controlled: Here) -> ClosedConnections:
-    cut = [each for front in controlled.fronts for each in front.connections]
+    cut = [connection for front in controlled.fronts for connection in front.connections]
     for each in cut:
         each.disconnect(_ASKED, drain=False)
     return ClosedConnections(connections=len(cut))
@@ -48,8 +48,8 @@ async def close_connection(
     if controlled.faults is None and controlled.traffic is None:
         raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
     for front in controlled.fronts:
-        for each in front.connections:
-            if each.number == number:
-                each.disconnect(_ASKED, drain=drain)
-                return ClosedConnection(peer=shown(each.peer))
+        for connection in front.connections:
+            if connection.number == number:
+                connection.disconnect(_ASKED, drain=drain)
+                return ClosedConnection(peer=shown(connection.peer))
     raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")

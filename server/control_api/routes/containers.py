@@ -116,7 +116,7 @@ def _owns(store: Store, number: int) -> bool:
 
 
 def _info(controlled: Controlled, number: int) -> ContainerInfo:
-    here = next((each for each in controlled.stores if _owns(each, number)), None)
+    here = next((store for store in controlled.stores if _owns(store, number)), None)
     if here is None:
         where = controlled.owner_elsewhere(number)
         return ContainerInfo(container=number, store=None, address=address_text(where), open=False)

@@ -25,7 +25,7 @@ async def list_decisions(
     limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of decisions.")] = 100,
 ) -> Decisions:
     faults = faults_of(controlled)
-    if rule is not None and rule not in faults.rules and all(each.rule != rule for each in faults.decisions):
+    if rule is not None and rule not in faults.rules and all(decision.rule != rule for decision in faults.decisions):
         raise ApiProblem(422, str(NoSuchRule(rule[:200], tuple(faults.rules))), "query.rule")
     forgotten, decisions = faults.forgotten_decisions, faults.decisions
     found = (
@@ -59,7 +59,7 @@ def _info(number: int, decision: Decision) -> DecisionInfo:
         decision,
         number=number,
         type=shown(decision.type_name),
-        segments=[shown(each) for each in decision.segments],
+        segments=[shown(segment) for segment in decision.segments],
         request_id=None if decision.request_id is None else str(decision.request_id),
         event_number=None if decision.event_number < 0 else decision.event_number,
     )

@@ -47,7 +47,7 @@ def _info(tally: Tally, held: int) -> FaultRule:
 
 
 def _rule(there: Faults, name: str) -> FaultRule:
-    return next(_info(each, there.held(name)) for each in there.tallies() if each.name == name)
+    return next(_info(tally, there.held(name)) for tally in there.tallies() if tally.name == name)
 
 
 def _state(there: Faults) -> FaultRules:
@@ -56,7 +56,7 @@ def _state(there: Faults) -> FaultRules:
     return FaultRules(
         seed=there.seed,
         round_trip_ms=given if isinstance(given, int | float) else dict(given),
-        rules=[_info(each, there.held(each.name)) for each in there.tallies()],
+        rules=[_info(tally, there.held(tally.name)) for tally in there.tallies()],
     )
 
 
@@ -166,7 +166,7 @@ toxics = APIRouter(prefix="/v1/toxics", tags=["faults"])
 @toxics.get("", summary="Toxics and the connections that have them")
 async def list_toxics(controlled: Here) -> ActiveToxics:
     tallies = faults_of(controlled).toxics.tallies()
-    return ActiveToxics(toxics=[ActiveToxic(**msgspec.structs.asdict(each)) for each in tallies])
+    return ActiveToxics(toxics=[ActiveToxic(**msgspec.structs.asdict(tally)) for tally in tallies])
 
 
 @toxics.post("", summary="Add a toxic", status_code=201)

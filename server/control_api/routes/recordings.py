@@ -62,7 +62,7 @@ async def start_recording(controlled: Here, given: NewRecording | None = None) -
 
 @router.get("/recordings", summary="Recordings")
 async def list_recordings(controlled: Here) -> RecordingList:
-    return RecordingList(recordings=[_info(each) for each in _recordings(controlled)])
+    return RecordingList(recordings=[_info(recording) for recording in _recordings(controlled)])
 
 
 @router.get("/recordings/{name}", summary="One recording")

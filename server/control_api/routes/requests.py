@@ -46,7 +46,7 @@ async def list_requests(
         raise ApiProblem(422, f"query.match: {error}", "query.match") from error
     traffic = found.traffic
     numbers = _numbers(controlled)
-    infos = [_info(each, traffic, numbers) for each in requests]
+    infos = [_info(request, traffic, numbers) for request in requests]
     return LatestRequests(last=traffic.last_request, forgotten=traffic.first_request - 1, requests=infos)
 
 
@@ -70,7 +70,9 @@ async def send_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> 
     at = _number(_numbers(controlled), facts.get("store", ""))
     store = next((each for each in controlled.stores if each.number == at), None)
     if store is None:  # a request of the controller, or of a store that listens elsewhere now
-        store = next((controlled.store_of(each) for each in request.request.segments), None) or controlled.stores[0]
+        store = (
+            next((controlled.store_of(segment) for segment in request.request.segments), None) or controlled.stores[0]
+        )
     return await resend(request, store, found.traffic, admin=facts.get("port") == "admin")
 
 
@@ -83,15 +85,15 @@ def _info(recorded: RecordedRequest, traffic: Traffic, numbers: Mapping[str, int
         store=_number(numbers, peer.get("store", "")),
         role=peer.get("role", ""),
         type=shown(request.name),
-        segments=[shown(each) for each in request.segments],
-        streams=[shown(each) for each in request.streams],
+        segments=[shown(segment) for segment in request.segments],
+        streams=[shown(stream) for stream in request.streams],
         request_id=None if request.request_id is None else str(request.request_id),
         size=recorded.size,
         received_ms=request.record.ts_ns // 1_000_000,
         stage=recorded.stage,
         reply=None if reply is None else shown(reply.outcome),
         latency_ms=None if request.latency_ns is None else request.latency_ns / 1e6,
-        faults=[shown(each) for each in recorded.faults],
+        faults=[shown(fault) for fault in recorded.faults],
     )
 
 
@@ -101,13 +103,13 @@ def _numbers(controlled: Controlled) -> dict[str, int]:
     A store of this process is recognised by its port, under any host name; on a tap it is the store's own address.
     """
     found = {}
-    for each in controlled.fronts:
-        if each.upstream is not None:
-            found[str(each.upstream)] = each.number
+    for front in controlled.fronts:
+        if front.upstream is not None:
+            found[str(front.upstream)] = front.number
             continue
-        for where in (each.address, each.admin_address):
+        for where in (front.address, front.admin_address):
             if where is not None:
-                found[_port(str(where))] = each.number
+                found[_port(str(where))] = front.number
     return found
 
 

@@ -72,7 +72,7 @@ async def resend(recorded: RecordedRequest, store: Store, traffic: Traffic, *, a
     if ended == _CLOSED and number is not None:
         why = await _reason(traffic, number)
         ended = f"{ended}: {why}" if why else ended
-    return SentAgain(connection=number, replies=[frame_of("reply", each) for each in replies], ended=ended)
+    return SentAgain(connection=number, replies=[frame_of("reply", reply) for reply in replies], ended=ended)
 
 
 def _tls(store: Store) -> ssl.SSLContext | None:

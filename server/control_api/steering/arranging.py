@@ -100,7 +100,7 @@ async def seal_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> m.S
 async def scale_stream(controlled: Here, scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamInfo:
     async with arranging(controlled) as controller:
         found = controller.streams.get(scope, stream)
-        sealed, ranges = to.seal or [each.id for each in found.current.segments], to.ranges
+        sealed, ranges = to.seal or [segment.id for segment in found.current.segments], to.ranges
         if ranges is None:
             ranges = history.equal_ranges(to.segments or 1)
         await controller.scaling.start(scope, stream, sealed, sorted(ranges))
@@ -137,7 +137,8 @@ def _state(controller: Controller, scope: str, stream: str) -> m.StreamInfo:
         sealed=found.sealed,
         epoch=found.current.number,
         segments=[
-            m.OpenSegment(id=each.id, name=found.segment_name(each), low=each.start, high=each.end) for each in segments
+            m.OpenSegment(id=segment.id, name=found.segment_name(segment), low=segment.start, high=segment.end)
+            for segment in segments
         ],
     )
 

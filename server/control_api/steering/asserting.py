@@ -91,7 +91,7 @@ async def wait_for_requests(
         raise _bad_filter(error) from error
     except NotSeen as error:
         raise ApiProblem(409, shown(str(error)), "query.match") from error
-    return Matched(number=found.number, type=found.type_name, segments=[shown(each) for each in found.segments])
+    return Matched(number=found.number, type=found.type_name, segments=[shown(segment) for segment in found.segments])
 
 
 @router.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")

@@ -149,7 +149,7 @@ def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:
 
 def _at(segments: Sequence[StreamSegment], position: float) -> StreamSegment:
     """Returns the segment of a position. The segments are sorted by key."""
-    return segments[bisect_right([each.start for each in segments], position) - 1]
+    return segments[bisect_right([segment.start for segment in segments], position) - 1]
 
 
 async def _append(
@@ -321,11 +321,11 @@ async def read_entries(
         entries, following = await _entries(controller.segments, found, after, limit)
     shown = [
         {
-            "key": shown_as(bytes(each.key.data), "readable" if form == "readable" else "text"),
-            "value": shown_as(bytes(each.value.data), form),
-            "version": each.key.key_version,
+            "key": shown_as(bytes(entry.key.data), "readable" if form == "readable" else "text"),
+            "value": shown_as(bytes(entry.value.data), form),
+            "version": entry.key.key_version,
         }
-        for each in entries
+        for entry in entries
     ]
     return _json({"entries": shown, "next": following})
 

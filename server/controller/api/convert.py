@@ -176,13 +176,13 @@ def _stream_cut(full_name: str, cut: Mapping[int, int]) -> m.StreamCut:
 
 def _cuts(messages: Iterable[m.StreamCut]) -> dict[str, Cut]:
     cuts: dict[str, Cut] = {}
-    for each in messages:
-        scope, stream = each.streamInfo.scope, each.streamInfo.stream
+    for message in messages:
+        scope, stream = message.streamInfo.scope, message.streamInfo.stream
         if not scope or not stream:
             raise Malformed(f"a stream cut of {scope}/{stream}, which cannot be the name of a stream")
         if f"{scope}/{stream}" in cuts:
             raise Malformed(f"two stream cuts of {scope}/{stream}")
-        cuts[f"{scope}/{stream}"] = dict(each.cut)
+        cuts[f"{scope}/{stream}"] = dict(message.cut)
     return cuts
 
 

@@ -146,5 +146,5 @@ class ForwardingServer(Handler):
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
         channels, self._channels = self._channels, {}
-        for each in channels.values():
-            await each.close(None)
+        for channel in channels.values():
+            await channel.close(None)

@@ -122,7 +122,7 @@ def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRang
     new = list(ranges)
     if any(start >= end for start, end in new):
         return False
-    known = {each.id: (each.start, each.end) for each in current.segments}
+    known = {segment.id: (segment.start, segment.end) for segment in current.segments}
     return _joined(known[each] for each in sealed if each in known) == _joined(new)
 
 

@@ -181,7 +181,9 @@ def rolled(stream: Stream, epoch: int, now_ms: int) -> tuple[Epoch, Epoch]:
 
 
 def _copy(epoch: Epoch, number: int, created_ms: int) -> Epoch:
-    segments = tuple(StreamSegment(each.number, number, each.start, each.end, created_ms) for each in epoch.segments)
+    segments = tuple(
+        StreamSegment(segment.number, number, segment.start, segment.end, created_ms) for segment in epoch.segments
+    )
     return Epoch(number, epoch.reference, segments, created_ms)
 
 
@@ -331,8 +333,8 @@ class ReaderGroupSet(Operation, frozen=True):
         subscriber = f"{self.scope}/{self.name}"
         wanted = _subscriptions(self.config)
         if (before := groups.get(self.name)) is not None:
-            for each in _subscriptions(before) - wanted:
-                _unsubscribe(state, each, subscriber)
+            for subscription in _subscriptions(before) - wanted:
+                _unsubscribe(state, subscription, subscriber)
         for each in wanted:
             if (stream := state.find_stream(*split_name(each))) is not None:
                 held = stream.subscribers.get(subscriber, Subscriber(0))
@@ -345,8 +347,8 @@ class ReaderGroupDeleted(Operation, frozen=True):
 
     def apply(self, state: State) -> None:
         config = state.scope(self.scope).reader_groups.pop(self.name)
-        for each in _subscriptions(config):
-            _unsubscribe(state, each, f"{self.scope}/{self.name}")
+        for subscription in _subscriptions(config):
+            _unsubscribe(state, subscription, f"{self.scope}/{self.name}")
 
 
 class SubscriberMoved(_StreamChange, frozen=True):
@@ -399,9 +401,9 @@ class TableDeleted(Operation, frozen=True):
 _KINDS: Final[Any] = reduce(
     or_,
     (
-        each
-        for each in tuple(vars().values())
-        if isinstance(each, type) and issubclass(each, Operation) and not each.__subclasses__()
+        var
+        for var in tuple(vars().values())
+        if isinstance(var, type) and issubclass(var, Operation) and not var.__subclasses__()
     ),
 )
 """Every kind of operation: the classes above that no other one extends."""
@@ -430,8 +432,8 @@ def recovered(image: bytes, operations: Iterable[bytes]) -> State:
     """
     try:
         state = _STATE_DECODER.decode(image) if image else State()
-        for each in operations:
-            decode(each).apply(state)
+        for operation in operations:
+            decode(operation).apply(state)
     except (ControllerError, KeyError) as error:
         raise ValueError(f"an operation is invalid in its state: {error}") from error
     return state

@@ -186,7 +186,9 @@ class Stream(msgspec.Struct):
     def size_till(self, cut: Cut) -> int:
         """Returns the total bytes written before a valid cut."""
         segments = between(self.epochs, {}, cut)
-        return sum(max(cut[each.id], 0) if each.id in cut else self.sizes.get(each.id, 0) for each in segments)
+        return sum(
+            max(cut[segment.id], 0) if segment.id in cut else self.sizes.get(segment.id, 0) for segment in segments
+        )
 
 
 def transaction_epoch(transaction_id: UUID) -> int:

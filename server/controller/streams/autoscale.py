@@ -144,9 +144,9 @@ def _merge(
     """Merges the cold segment at an index with its cold neighbours, as far as the minimum allows."""
     spare = len(current.segments) - policy.min_segments
     together = [
-        each
-        for each in current.segments[max(at - 1, 0) : at + 2]
-        if each.id in watches and watches[each.id].cold_until_ms > now_ms
+        segment
+        for segment in current.segments[max(at - 1, 0) : at + 2]
+        if segment.id in watches and watches[segment.id].cold_until_ms > now_ms
     ]
     together = together[: max(spare, 0) + 1]
     if len(together) < 2:

@@ -131,7 +131,7 @@ class Streams:
             await self._scaling.finish(found)
             await self._transactions.settle(found)
             seal = self._core.segments.seal_segment
-            sizes = {each.id: await seal(found.segment_name(each)) for each in found.current.segments}
+            sizes = {segment.id: await seal(found.segment_name(segment)) for segment in found.current.segments}
             self._core.record(op.StreamSealed(scope, stream, sizes))
 
     async def delete(self, scope: str, stream: str) -> None:

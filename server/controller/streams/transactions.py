@@ -248,7 +248,7 @@ class Transactions:
         if not transaction.writer or transaction.timestamp == _NO_TIME:
             return
         length = self._core.segments.segment_length
-        position = {each.id: await length(stream.segment_name(each)) for each in stream.current.segments}
+        position = {segment.id: await length(stream.segment_name(segment)) for segment in stream.current.segments}
         # A timestamp before the writer's last one, or beyond the limit of writers, is ignored; the transaction is
         # committed.
         with suppress(errors.TooMany):

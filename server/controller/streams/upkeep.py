@@ -59,13 +59,15 @@ class Upkeep:
             return
         core = self._core
         length = core.segments.segment_length
-        cut = {each.id: await length(stream.segment_name(each)) for each in stream.current.segments}
+        cut = {segment.id: await length(stream.segment_name(segment)) for segment in stream.current.segments}
         if self._find(stream.scope, stream.name) is not stream:  # it was deleted meanwhile
             return
         now_ms = core.now_ms()
         kept = RetentionCut(now_ms, stream.size_till(cut), cut)
         core.record(op.RetentionCutRecorded(stream.scope, stream.name, kept))
-        subscribers = history.lower_bound(stream.epochs, [each.cut for each in stream.subscribers.values() if each.cut])
+        subscribers = history.lower_bound(
+            stream.epochs, [subscriber.cut for subscriber in stream.subscribers.values() if subscriber.cut]
+        )
         point = truncation_point(stream, policy, subscribers, now_ms)
         if point is None:
             return
@@ -90,7 +92,7 @@ class Upkeep:
         core = self._core
         settings = core.config.scaling
         current = stream.current
-        loads = {each.id: await core.segments.load(stream.segment_name(each)) for each in current.segments}
+        loads = {segment.id: await core.segments.load(stream.segment_name(segment)) for segment in current.segments}
         now_ms = core.now_ms()
         for identifier, load in loads.items():
             if load is None:

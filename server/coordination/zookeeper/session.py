@@ -160,7 +160,7 @@ class ZooKeeperSession(CoordinationSession):
             return
         except errors.CoordinationError as error:
             raise errors.Unreachable(str(error)) from error
-        if any(each.id.scheme in _OPEN_TO and each.perms & ~Permissions.READ for each in entries):
+        if any(entry.id.scheme in _OPEN_TO and entry.perms & ~Permissions.READ for entry in entries):
             raise errors.Unreachable(
                 f"node {self._root}{_TREE} of ZooKeeper can be changed without credentials: it was made without them; "
                 "delete it, or use another name: HOST:PORT/NAME"

@@ -55,7 +55,7 @@ def test_each_flow_gets_its_own_in_order_and_those_for_nobody_are_counted() -> N
     fakes, flows = flows_of(1, 2)
     counters = EventCounters()
     acknowledge(rows(ack(1, 1), ack(2, 1), ack(3, 1), ack(1, 2)), flows, counters)
-    assert [each.acks for each in fakes.values()] == [[ack(1, 1), ack(1, 2)], [ack(2, 1)]]
+    assert [fake.acks for fake in fakes.values()] == [[ack(1, 1), ack(1, 2)], [ack(2, 1)]]
     assert counters.dropped_replies == 1
 
 
@@ -63,7 +63,7 @@ def test_a_flow_that_fails_ends_alone_and_gets_no_more() -> None:
     fakes, flows = flows_of(1, 2)
     counters = EventCounters()
     acknowledge(rows(ack(1, 13), ack(1, 14), ack(2, 1)), flows, counters)
-    assert [type(each) for each in fakes[1].failures] == [ZeroDivisionError]
+    assert [type(failure) for failure in fakes[1].failures] == [ZeroDivisionError]
     assert (fakes[1].acks, fakes[2].acks) == ([ack(1, 13)], [ack(2, 1)])
     assert counters.dropped_replies == 1
 

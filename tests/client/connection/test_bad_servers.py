@@ -256,7 +256,7 @@ async def write_events(pravega: Client) -> None:
     async with pravega.event_writer("a", "s") as writer:
         acks = [await writer.submit(b"%d" % number, routing_key=f"{number}") for number in range(5)]
         await writer.flush()
-        assert all(each.done() for each in acks)
+        assert all(ack.done() for ack in acks)
 
 
 async def write_large_events(pravega: Client) -> None:
@@ -407,7 +407,7 @@ async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_
 
 
 def test_the_lies_are_of_every_kind_that_the_client_may_hear() -> None:
-    told = {type(each) for each in lies(1, "s", 0, 0)}
+    told = {type(ly) for ly in lies(1, "s", 0, 0)}
     assert {COMMANDS[each.code] for each in told} == told
     assert all(type(decode(encode(each))) is type(each) for each in lies(1, "s", 0, 0))
 
@@ -521,4 +521,4 @@ async def test_closing_ends_by_its_deadline_although_the_store_says_nothing_more
                     await asyncio.wait({reading}, timeout=0.03)
                     await events.aclose()
                     await asyncio.gather(reading, return_exceptions=True)
-                    assert all(each.done() for each in (*acks, reading))
+                    assert all(ack.done() for ack in (*acks, reading))

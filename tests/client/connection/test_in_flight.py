@@ -66,7 +66,7 @@ def test_an_event_is_added_behind_others_unless_there_is_anything_else_to_decide
     assert events.charge() == 5
     future = add_behind(events, b"event", 0.5, object)  # type: ignore[arg-type]
     assert type(future) is object
-    assert [(each.data, each.tag, each.done) for each in events.queued[0].items][1:] == [(b"event", 0.5, future)]
+    assert [(item.data, item.tag, item.done) for item in events.queued[0].items][1:] == [(b"event", 0.5, future)]
     assert add_behind(events, bytes(16_380), 0.5, object) is None, "what was added is to be charged"  # type: ignore[arg-type]
     assert events.charge() == 5
     for _ in range(2):

@@ -63,9 +63,9 @@ async def test_a_writer_and_a_reader_keep_one_request_id_and_a_raw_client_takes_
                 assert writer._flow is not None
                 writer._flow.connection.end(ConnectionLost("cut"))  # a new connection, the same id
                 await writer.write(b"again")
-        for each in store.requests():
-            if each.request_id is not None and each.segments == (SEGMENT,):
-                seen.setdefault(each.type_name, set()).add(each.request_id)
+        for request in store.requests():
+            if request.request_id is not None and request.segments == (SEGMENT,):
+                seen.setdefault(request.type_name, set()).add(request.request_id)
         assert seen["SETUP_APPEND"] == seen["APPEND_BLOCK_END"] == {pack(1, 0)}
         reader = SegmentReader(pool, where, SEGMENT)
         for _ in range(3):
@@ -109,7 +109,7 @@ async def test_a_wrong_host_or_error_message_closes_the_client_and_fails_what_is
         with pytest.raises(error):
             await client.request(lambda id_: SealSegment(id_, SEGMENT, ""))
         results = await asyncio.gather(*pending, return_exceptions=True)
-        assert [type(each) for each in results] == [ConnectionLost] * 3, "retryable"
+        assert [type(result) for result in results] == [ConnectionLost] * 3, "retryable"
         assert client.closed
         with pytest.raises(ConnectionLost):
             await client.request(lambda id_: SealSegment(id_, SEGMENT, ""))

@@ -107,7 +107,7 @@ async def test_a_node_that_is_not_there_is_logged_once_while_a_call_waits(caplog
             await channels.ask("getURI", uri_of("s"))
     finally:
         await channels.aclose()
-    (told,) = [each.getMessage() for each in caplog.records if each.name == "segstore.client.controller.channels"]
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "segstore.client.controller.channels"]
     assert told.startswith(f"controller 127.0.0.1:{port} could not be connected to")
 
 

@@ -57,7 +57,7 @@ async def test_what_was_handled_at_a_checkpoint_and_what_follows_it_is_everythin
                 running = [tasks.create_task(each.run()) for each in workers]
                 await until(lambda: all(each.handled for each in workers))
                 checkpoint = await shared.checkpoint("c")
-                sealed = [each.segment_id for each in await pravega.controller.current_segments("a", "s")]
+                sealed = [segment.segment_id for segment in await pravega.controller.current_segments("a", "s")]
                 ranges = [(0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
                 await pravega.controller.scale("a", "s", sealed, ranges, wait_ms=10_000)
                 again = await anext(aiter(shared.checkpoints(60)))

@@ -153,7 +153,7 @@ async def test_readers_stop_at_the_end_that_a_group_was_created_with(pravega: Cl
         assert (await shared.metrics()).unread_bytes == 0
         assert await pravega.controller.reader_group_config("a", "g") == await shared.config()
         assert (await shared.config()).ends == {"a/s": end}
-    assert sorted(each for each in changes if isinstance(each, SegmentEnded)) == [
+    assert sorted(change for change in changes if isinstance(change, SegmentEnded)) == [
         SegmentEnded(FIRST, ()),
         SegmentEnded("a/s/1.#epoch.0", ()),
     ]
@@ -171,7 +171,7 @@ async def test_cuts_have_the_ends_of_segments_that_were_read_to_them(pravega: Cl
         reader = shared.reader("r", listener=changes["r"].append)
         await reader.open()
         before: list[GroupEvent] = []
-        while not any(each.segment == FIRST for each in changes["r"] if isinstance(each, SegmentEnded)):
+        while not any(change.segment == FIRST for change in changes["r"] if isinstance(change, SegmentEnded)):
             before += await take(reader, 1)
             await asyncio.sleep(0.005)
         checkpoint = asyncio.ensure_future(shared.checkpoint())
@@ -203,7 +203,7 @@ async def test_a_group_that_ends_at_the_tail_is_reset_to_the_tail_of_later(prave
         assert (await shared.config()).starts == end, "everything was read before the last checkpoint"
         await shared.reset(end, to="tail")
         await fill(pravega, 20, start=60)
-        assert next(each.unread_bytes for each in (await shared.metrics()).segments) > 0
+        assert next(segment.unread_bytes for segment in (await shared.metrics()).segments) > 0
         async with shared.reader("r") as reader:
             assert numbers([event async for event in reader]) == list(range(20, 60))
         await shared.reset("head", to={})
@@ -316,7 +316,7 @@ async def test_an_end_in_segments_that_were_truncated_is_refused(pravega: Client
     async with group(pravega, "half") as half, half.reader("r") as reader:
         end = {0: (await take(reader, 10))[-1].offset}
     await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=10_000)
-    head = {each.segment_id: 0 for each in await pravega.controller.current_segments("a", "s")}
+    head = {segment.segment_id: 0 for segment in await pravega.controller.current_segments("a", "s")}
     await pravega.controller.truncate_stream("a", "s", head)
     with pytest.raises(CutError, match="behind the start"):
         await group(pravega, to={"s": end}).open()
@@ -352,7 +352,7 @@ async def test_a_segment_that_ends_with_its_group_has_no_successors(pravega: Cli
     await fill(pravega, 20, start=20)
     await made(pravega, GroupConfig({"a/s": {}}, {"a/s": {0: -1}}, refresh_ms=20))
     async with group(pravega, streams=()) as shared, shared.reader("r") as reader:
-        assert [each.segment for each in (await shared.metrics()).segments] == [FIRST]
+        assert [segment.segment for segment in (await shared.metrics()).segments] == [FIRST]
         assert numbers([event async for event in reader]) == list(range(20))
 
 
@@ -368,7 +368,7 @@ async def test_a_position_of_minus_one_is_the_end_of_its_segment(pravega: Client
         await shared._shared.change(lambda draft: (draft.join("java"), draft.acquire("java", 1)))
         await shared._shared.change(lambda draft: draft.add(RemoveReader("java", {FIRST: -1})))
         assert await shared.cuts() == {"a/s": {0: length}}
-        lags = {each.segment: each.unread_bytes for each in (await shared.metrics()).segments}
+        lags = {segment.segment: segment.unread_bytes for segment in (await shared.metrics()).segments}
         assert (lags[FIRST], sum(lags.values()) > 0) == (0, True)
         async with shared.reader("r") as reader:
             assert numbers(await take(reader, 20)) == list(range(20, 40))

@@ -154,7 +154,7 @@ async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_
 
         async def balanced(*sizes: int) -> None:
             async def holds() -> bool:
-                return sorted(len(each.segments) for each in readers.values()) == sorted(sizes)
+                return sorted(len(reader.segments) for reader in readers.values()) == sorted(sizes)
 
             await until(holds)
 
@@ -193,7 +193,7 @@ async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends
             edges = [number / count for number in range(count + 1)]
 
             async def scaled(edges: list[float] = edges) -> bool:
-                now = [each.segment_id for each in await pravega.controller.current_segments("a", "s")]
+                now = [segment.segment_id for segment in await pravega.controller.current_segments("a", "s")]
                 try:
                     return bool(await pravega.controller.scale("a", "s", now, list(pairwise(edges))))
                 except RequestRejected:
@@ -280,7 +280,7 @@ async def test_silent_checkpoints_are_taken_without_notice_and_automatic_ones_wi
 
         await until(both)
         reading.cancel()
-        names = [each.name for each in changes if isinstance(each, CheckpointTaken)]
+        names = [change.name for change in changes if isinstance(change, CheckpointTaken)]
         assert names
         assert not [name for name in names if SILENT in name]
 

@@ -22,7 +22,7 @@ EVENT = 8 + len(b"k0:00")
 async def merge(pravega: Client) -> None:
     """Replaces all segments by one."""
     await pravega.controller.update_stream("a", "s", StreamConfig())  # at least one segment, instead of two
-    sealed = [each.segment_id for each in await pravega.controller.current_segments("a", "s")]
+    sealed = [segment.segment_id for segment in await pravega.controller.current_segments("a", "s")]
     await pravega.controller.scale("a", "s", sealed, [(0.0, 1.0)], wait_ms=10_000)
 
 
@@ -37,7 +37,7 @@ async def test_the_lag_is_what_lies_behind_the_recorded_positions(pravega: Clien
         async with shared.reader("r") as reader:
             await take(reader, 40)
             found = await shared.metrics()
-            assert [each.reader for each in found.segments] == ["r"]
+            assert [segment.reader for segment in found.segments] == ["r"]
             assert found.readers == {"r": 1}
         assert (await shared.metrics()).unread_bytes == 50 * EVENT
         await pravega.controller.truncate_stream("a", "s", {0: 60 * EVENT})
@@ -56,7 +56,7 @@ async def test_a_cut_of_a_half_read_merge_has_the_end_of_the_finished_part(prave
     await merge(pravega)
     changes: dict[str, list[GroupChange]] = {"r": []}
     async with group(pravega) as shared:
-        ends = {each.segment: each.end for each in (await shared.metrics()).segments if each.end}
+        ends = {segment.segment: segment.end for segment in (await shared.metrics()).segments if segment.end}
         async with shared.reader("r", listener=changes["r"].append) as reader:
             while not ended(changes):
                 assert await reader.read() is not None
@@ -86,7 +86,7 @@ async def test_a_listener_is_called_with_segments_that_come_and_go(pravega: Clie
         assert changes["one"] == [SegmentsAcquired({"a/s/0.#epoch.0": 0, "a/s/1.#epoch.0": 0})]
         second = tasks.create_task(run("two"))
         await until(lambda: bool(changes["two"]))
-        (released,) = [each for each in changes["one"] if isinstance(each, SegmentsReleased)]
+        (released,) = [change for change in changes["one"] if isinstance(change, SegmentsReleased)]
         (acquired,) = [each for each in changes["two"] if isinstance(each, SegmentsAcquired)]
         assert released.positions == acquired.positions
         await merge(pravega)

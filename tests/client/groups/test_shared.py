@@ -63,7 +63,7 @@ async def test_an_existing_group_keeps_its_form_which_each_object_finds(pravega:
         await found.fetch()
         assert found.form == "rust"
         assert found.facts == {"segment": "a/g_kvtable/0.#epoch.0"}
-        assert "_RGg" not in [each async for each in pravega.controller.list_streams("a")]
+        assert "_RGg" not in [stream async for stream in pravega.controller.list_streams("a")]
         await again.delete()
         with pytest.raises(NoSuchReaderGroup):
             await found.fetch()

@@ -184,8 +184,8 @@ def test_what_is_written_is_what_others_see() -> None:
     made.quit("first", {})
     seen = GroupState()
     updates: list[Update] = [begun, *made.updates]
-    for each in updates:
-        seen.apply_bytes(encode_update(each))
+    for update in updates:
+        seen.apply_bytes(encode_update(update))
     assert facts(seen) == facts(made.state)
 
 

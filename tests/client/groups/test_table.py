@@ -89,7 +89,7 @@ async def test_a_key_that_another_client_removed_can_be_written_again(pravega: C
             assert await another.readers() == ["r"]
         table = TableSegment(requests, TABLE)
         items = await table.entries(100, b"", b"")
-        await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])
+        await table.remove([(item.key, item.version) for item in items if b"assigned_segments/r" in item.key])
         assert await shared.readers() == []
         async with shared.reader("r"):
             assert await shared.readers() == ["r"]

@@ -60,7 +60,7 @@ async def test_set_up_comes_first_and_numbers_never_go_backwards() -> None:
         for peer in store.peers:
             appends = [each for each in peer.got if not hasattr(each, "high_version")]
             assert isinstance(appends[0], SetupAppend)
-            numbers += [each.last_event_number for each in appends if isinstance(each, AppendBlockEnd)]
+            numbers += [append.last_event_number for append in appends if isinstance(append, AppendBlockEnd)]
         assert numbers == sorted(numbers)
         assert numbers[-1] == 23
 

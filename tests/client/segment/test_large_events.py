@@ -81,11 +81,11 @@ async def test_a_large_event_that_cannot_be_carried_ends_the_writer_with_the_rea
             else (ProtocolViolation, f"a large event for {SEGMENT} failed: by zero")
         )
         results = await asyncio.gather(*acks, return_exceptions=True)
-        for each in results:
-            assert isinstance(each, kind)
-            assert text in str(each)
-            assert each.segment == SEGMENT
-            assert each.__cause__ is (None if kind is RequestRejected else problem)
+        for result in results:
+            assert isinstance(result, kind)
+            assert text in str(result)
+            assert result.segment == SEGMENT
+            assert result.__cause__ is (None if kind is RequestRejected else problem)
         assert results[0] is not results[1], "their tracebacks are their own"
         assert writer.state is WriterState.FAILED
         assert pool.metrics().flows == 0

@@ -168,7 +168,7 @@ async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_faile
                 SealSegment(4, SEGMENT, ""),
                 AppendBlockEnd(writer, 1, b"x", 1, 3, 3),
             )
-            assert [type(each) for each in replies] == [
+            assert [type(reply) for reply in replies] == [
                 DataAppended,
                 ConditionalCheckFailed,
                 DataAppended,

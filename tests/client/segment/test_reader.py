@@ -196,7 +196,7 @@ async def test_a_refused_read_ends_its_reader_and_disturbs_no_other_flow(strict:
             await reader.read()
         assert caught.value.request_id == (reader._request_id if strict else 3 << 32 | 7)
         assert [each.replies for each in bystanders] == [[]] * len(bystanders)
-        assert [each.lost for each in bystanders] == [[]] * len(bystanders)
+        assert [bystander.lost for bystander in bystanders] == [[]] * len(bystanders)
         assert not any(flow.closed for flow in flows)
         reader.close()
 

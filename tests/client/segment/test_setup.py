@@ -100,7 +100,7 @@ async def test_without_successors_what_is_not_acknowledged_fails_as_sealed() -> 
         store.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=0)
         acks = [writer.write(b"late") for _ in range(3)]
         results = await asyncio.gather(*acks, return_exceptions=True)
-        assert [type(each) for each in results] == [SegmentSealed] * 3
+        assert [type(result) for result in results] == [SegmentSealed] * 3
         with pytest.raises(SegmentSealed):
             writer.write(b"later")
         with pytest.raises(SegmentSealed):
@@ -186,7 +186,7 @@ async def test_closing_the_pool_ends_a_writers_futures_and_its_flush() -> None:
         await until(lambda: writer.in_flight)
         await pool.aclose()
         results = await asyncio.gather(ack, flushing, return_exceptions=True)
-        assert [type(each) for each in results] == [Closed, Closed]
+        assert [type(result) for result in results] == [Closed, Closed]
         await writer.abort()
 
 

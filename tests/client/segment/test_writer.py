@@ -64,7 +64,7 @@ async def test_an_append_that_is_waited_for_leaves_at_once_and_what_comes_while_
             assert pool.counters.bytes_out == left, "these go together"
             await last
             assert heard == [None, None]
-        assert [each.event_number for each in store.requests("type = APPEND_BLOCK_END")] == [1, 2, 4]
+        assert [request.event_number for request in store.requests("type = APPEND_BLOCK_END")] == [1, 2, 4]
         result = store.store.read(SEGMENT, 0, 1 << 20)
         assert result is not None
         assert b"".join(result.data) == b"first alone then last"

@@ -34,7 +34,7 @@ async def tail(pravega: Client) -> StreamCut:
 
 async def scale(pravega: Client) -> None:
     """Replaces all segments by three."""
-    sealed = [each.segment_id for each in await pravega.controller.current_segments("a", "s")]
+    sealed = [segment.segment_id for segment in await pravega.controller.current_segments("a", "s")]
     await pravega.controller.scale("a", "s", sealed, [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)], wait_ms=10_000)
 
 
@@ -45,7 +45,7 @@ async def read(pravega: Client, wanted: EventRange) -> list[StreamEvent]:
 
 async def read_all(pravega: Client, ranges: list[EventRange]) -> list[int]:
     """Reads ranges concurrently; returns the numbers in the order of the ranges."""
-    found = await asyncio.gather(*[read(pravega, each) for each in ranges])
+    found = await asyncio.gather(*[read(pravega, range_) for range_ in ranges])
     return [int(event.data) for events in found for event in events]
 
 
@@ -65,7 +65,7 @@ async def test_ranges_between_two_cuts_hold_what_was_written_between_them_across
         assert len(ranges) == 4  # one of the three successors gets none of the keys
         assert pickle.loads(pickle.dumps(ranges)) == ranges
         assert {type(each.segment_id) for each in ranges} == {int}
-        assert sum(each.size for each in ranges) == sum(8 + len(b"%d" % number) for number in range(50, 150))
+        assert sum(range_.size for range_ in ranges) == sum(8 + len(b"%d" % number) for number in range(50, 150))
         numbers = await read_all(pravega, ranges)
         assert sorted(numbers) == list(range(50, 150))
         for key in range(7):  # predecessors come first
@@ -125,4 +125,4 @@ async def test_what_is_no_range_is_refused_and_what_is_gone_is_reported() -> Non
         await pravega.controller.truncate_stream("a", "s", {0: 27})
         with pytest.raises(SegmentTruncated):
             await read(pravega, EventRange("a", "s", 0, 9, 27))
-        assert [each.start for each in await pravega.event_ranges("a", "s")] == [27]
+        assert [range_.start for range_ in await pravega.event_ranges("a", "s")] == [27]

@@ -41,7 +41,7 @@ async def streaming(
 
 def set_ups(mock: MockCluster) -> list[str]:
     """The segments for which a writer was set up, in order."""
-    return [each.segments[0] for each in mock.requests("type = SETUP_APPEND", "applied")]
+    return [request.segments[0] for request in mock.requests("type = SETUP_APPEND", "applied")]
 
 
 def started(writer: EventWriter) -> set[str]:
@@ -82,7 +82,7 @@ async def test_eager_all_segment_writers_are_there_when_the_writer_is() -> None:
 @pytest.mark.seed("79.1")
 async def test_eager_creation_fails_with_any_segment_writer_and_leaves_nothing() -> None:
     async with streaming(3, more={"retry": TWICE}) as (mock, pravega):
-        (last,) = (each for each in await pravega.controller.current_segments("a", "s") if each.high == 1)
+        (last,) = (segment for segment in await pravega.controller.current_segments("a", "s") if segment.high == 1)
         mock.faults.add(f'type = SETUP_APPEND and segment = "{last.name}"', do="WrongHost")
         writer = pravega.event_writer("a", "s")
         with pytest.raises(RetriesExhausted) as caught:
@@ -145,8 +145,8 @@ async def test_a_segment_that_was_sealed_meanwhile_is_followed_at_creation() -> 
         (old,) = await pravega.controller.current_segments("a", "s")
         await pravega.controller.scale("a", "s", [old.segment_id], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
         mock.faults.add(f'type = SETUP_APPEND and segment = "{old.name}"', do="SegmentIsSealed")
-        for each in tuple(mock.stores[0].hub.connections):
-            each.abort()
+        for connection in tuple(mock.stores[0].hub.connections):
+            connection.abort()
         await opening
         assert len(started(writer)) == 1
         assert old.name not in started(writer)
@@ -167,7 +167,7 @@ async def test_concurrent_first_events_share_one_start_and_keep_their_order() ->
             await mock.faults.wait_held("wait")
             late = [asyncio.ensure_future(writer.write(b"%03d" % number, routing_key="k")) for number in range(50, 60)]
             await asyncio.sleep(0)
-            assert not any(each.done() for each in [*sends, *late])
+            assert not any(send.done() for send in [*sends, *late])
             mock.faults.clear("wait")
             last = asyncio.ensure_future(writer.write(b"060", routing_key="k"))
             await asyncio.gather(*sends, *late, last)
@@ -181,7 +181,7 @@ async def test_sends_wait_for_the_start_of_a_second_writer_and_share_it() -> Non
             other, key = await hold_next_start(mock, pravega, writer)
             sends = [asyncio.ensure_future(writer.submit(b"%d" % number, routing_key=key)) for number in range(9)]
             await mock.faults.wait_held("wait")
-            assert not any(each.done() for each in sends)
+            assert not any(send.done() for send in sends)
             mock.faults.clear("wait")
             acks = await asyncio.gather(*sends)
             await asyncio.gather(*acks)
@@ -191,7 +191,7 @@ async def test_sends_wait_for_the_start_of_a_second_writer_and_share_it() -> Non
 
 async def hold_next_start(mock: MockCluster, pravega: Client, writer: EventWriter) -> tuple[str, str]:
     """Holds the start of the second segment writer of two; returns its segment and a routing key that goes there."""
-    (other,) = {each.name for each in await pravega.controller.current_segments("a", "s")} - set(started(writer))
+    (other,) = {segment.name for segment in await pravega.controller.current_segments("a", "s")} - set(started(writer))
     mock.faults.add("type = SETUP_APPEND", do="hold", name="wait")
     return other, await key_of(pravega, other)
 
@@ -208,7 +208,7 @@ async def test_a_start_that_fails_raises_from_each_send_and_a_later_send_tries_a
     async with streaming(2, more={"retry": TWICE}) as (mock, pravega):
         async with pravega.event_writer("a", "s", lazy_start=True) as writer:
             (first,) = started(writer)
-            (other,) = {each.name for each in await pravega.controller.current_segments("a", "s")} - {first}
+            (other,) = {segment.name for segment in await pravega.controller.current_segments("a", "s")} - {first}
             here, there = await key_of(pravega, first), await key_of(pravega, other)
             mock.faults.add(f'type = SETUP_APPEND and segment = "{other}"', do="WrongHost", name="no")
             for _ in range(3):
@@ -292,7 +292,7 @@ async def test_a_partial_round_robin_connects_to_its_limit_and_grows_with_the_st
             )
             for number in range(12):
                 await writer.write(b"%d" % number)
-            now = {each.name for each in await pravega.controller.current_segments("a", "s")}
+            now = {segment.name for segment in await pravega.controller.current_segments("a", "s")}
             assert started(writer) == now
             assert len(now) == 3
             await scale(pravega, 8)
@@ -402,7 +402,7 @@ async def test_looking_flushing_and_closing_start_no_writer() -> None:
         await writer.flush()
         stats = writer.stats()
         assert (stats.name, stats.events, stats.bytes, stats.unsettled, stats.connected) == ("w", 5, 15, 0, 2)
-        assert sorted(each.last_sequence for each in stats.segments.values()) == [2, 3]
+        assert sorted(segment.last_sequence for segment in stats.segments.values()) == [2, 3]
         assert writer.last_sequence == stats.last_sequence == 3
         await writer.aclose()
         assert len(set_ups(mock)) == 2
@@ -421,8 +421,8 @@ async def test_is_connected_says_that_a_started_writer_has_lost_its_connection()
         await writer.write(b"x")
         assert writer.is_connected
         mock.faults.add("type = SETUP_APPEND", do="hold", name="wait")
-        for each in tuple(mock.stores[0].hub.connections):
-            each.abort()
+        for connection in tuple(mock.stores[0].hub.connections):
+            connection.abort()
         await mock.faults.wait_held("wait", 2)
         assert not writer.is_connected
         mock.faults.clear("wait")
@@ -466,7 +466,7 @@ async def test_statistics_of_writers_on_different_subsets_add_up_by_name() -> No
         assert len({frozenset(started(each)) for each in writers.values()}) == 3, "the subsets are the same"
         stats = (await http.get("/v1/streams/a/s/stats")).json()
         assert (stats["segments"], stats["open_segments"], stats["events"]) == (10, 10, 53)
-        named = {each["name"]: each for each in stats["writers"] if each["name"]}
+        named = {stat["name"]: stat for stat in stats["writers"] if stat["name"]}
         for name in ("north", "south"):
             assert (named[name]["events"], named[name]["bytes"]) == (counts[name], counts[name] * 20)
             assert (named[name]["segments"], named[name]["connected"], named[name]["id"]) == (3, 3, None)

@@ -142,7 +142,7 @@ async def test_an_entry_whose_reply_was_lost_is_not_written_twice() -> None:
         assert await ours.write_conditionally(Revision(SEGMENT, 9), b"3") == Revision(SEGMENT, 18)
     appends = [each for each in seen if isinstance(each, ConditionalAppend)]
     assert [each.event_number for each in appends] == [1, 2, 3]
-    assert len({each.writer_id for each in appends}) == 1
+    assert len({append.writer_id for append in appends}) == 1
 
 
 class Sum:

@@ -28,7 +28,7 @@ def part(number: int, low: float, high: float) -> SegmentRange:
 
 def split(of: RangeRouter, number: int, *new: int) -> None:
     """Seals a segment and gives its range to new ones in equal parts."""
-    old = next(each for each in of.segments if each.segment_id == number)
+    old = next(segment for segment in of.segments if segment.segment_id == number)
     step = (old.high - old.low) / len(new)
     edges = [old.low + step * at for at in range(len(new))] + [old.high]
     of.replace(number, [part(each, edges[at], edges[at + 1]) for at, each in enumerate(new)])

@@ -24,7 +24,7 @@ SHORT_LEASES = ControllerConfig(lease_cap_ms=150, lease_slack_ms=0)
 
 
 def of_transactions(mock: MockCluster) -> list[str]:
-    names = [name for each in mock.stores for part in each.store.containers.values() for name in part.segments]
+    names = [name for store in mock.stores for part in store.store.containers.values() for name in part.segments]
     return [name for name in names if "#transaction" in name]
 
 

@@ -27,7 +27,7 @@ def test_events_are_written_and_read(pravega: Client) -> None:
         assert reader.read() is None
         assert reader.cut
     with pravega.event_reader("a", "s") as reader:
-        assert [each.data for events in reader.slices() for each in events] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [event.data for events in reader.slices() for event in events] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_errors_are_those_of_the_asyncio_client(pravega: Client) -> None:
@@ -75,7 +75,7 @@ def test_groups_tables_bytes_and_logs(pravega: Client) -> None:
         with pytest.raises(BadKeyVersion):
             table.put_if_absent(TableKey(b"y"), b"3")
         entries = table.entries()
-        assert [each.value for each in entries] == [b"1", b"2"]
+        assert [entry.value for entry in entries] == [b"1", b"2"]
         assert entries.token == b"y"
 
     assert pravega.controller.create_stream("a", "b")
@@ -137,7 +137,7 @@ def test_it_is_used_inside_a_running_loop(pravega: Client) -> None:
 def test_every_public_class_with_coroutines_has_a_synchronous_one() -> None:
     for name in sync.__all__:
         if inspect.isclass(made := getattr(sync, name)):
-            assert not [each for each in vars(made).values() if inspect.iscoroutinefunction(each)]
+            assert not [var for var in vars(made).values() if inspect.iscoroutinefunction(var)]
     waiting = {
         name
         for name in asynchronous.__all__

@@ -59,7 +59,7 @@ async def test_tables_are_made_found_listed_and_deleted() -> None:
         assert not await controller.create_table("a", "t", config)
         found = await controller.table_config("a", "t")
         assert found == config.model_copy(update={"rollover_bytes": 0})  # a controller does not say it again
-        assert [each.name for each in await controller.table_segments("a", "t")] == [
+        assert [segment.name for segment in await controller.table_segments("a", "t")] == [
             "a/t_kvtable/0.#epoch.0",
             "a/t_kvtable/1.#epoch.0",
         ]
@@ -202,7 +202,7 @@ async def test_an_iteration_over_one_primary_key_asks_its_partition_alone(mock: 
             for number in range(10):
                 await table.put(TableKey(primary, number.to_bytes(2)), primary)
         keys = [key async for key in table.keys(primary=b"p1")]
-        assert len({each.segments for each in mock.requests("type = READ_TABLE_KEYS")}) == 1
+        assert len({request.segments for request in mock.requests("type = READ_TABLE_KEYS")}) == 1
         assert keys == [TableKey(b"p1", number.to_bytes(2)) for number in range(10)]
         some = [entry.key.secondary async for entry in table.entries(primary=b"p2", from_=b"\0\3", to=b"\0\5")]
         assert some == [b"\0\3", b"\0\4", b"\0\5"]
@@ -311,7 +311,7 @@ async def test_a_table_segment_with_keys_of_any_length_has_deltas() -> None:
         items = [Item(b"key %d" % number * (number + 1), value=b"%d" % number) for number in range(12)]
         await segment.update(items)
         delta = await segment.delta(0, 100)
-        assert {each.key: each.value for each in delta.items} == {each.key: each.value for each in items}
+        assert {each.key: each.value for each in delta.items} == {item.key: item.value for item in items}
         assert (await segment.delta(delta.position, 100)).items == []
         with pytest.raises(NoSuchKey):
             await segment.remove([(b"none", 7)])

@@ -71,7 +71,7 @@ async def test_the_window_of_a_position_is_what_its_writers_noted_around_it() ->
             early = await tail(pravega)
             await until_window(windows, head, TimeWindow(None, 1_000))
 
-            sealed = [each.segment_id for each in await pravega.controller.current_segments("a", "s")]
+            sealed = [segment.segment_id for segment in await pravega.controller.current_segments("a", "s")]
             ranges = [(0.0, 0.3), (0.3, 0.7), (0.7, 1.0)]
             await pravega.controller.scale("a", "s", sealed, ranges, wait_ms=10_000)
             for number in range(8):

@@ -61,7 +61,7 @@ def drawn(dom: str) -> set[str]:
 def test_every_plot_is_drawn_and_the_console_is_empty(tmp_path: Path) -> None:
     dom, console = looked_at(page(facts(HOSTILE)), tmp_path, "--dump-dom")
     assert console == []
-    assert drawn(dom) == {each.name for each in plots(facts())}
+    assert drawn(dom) == {plot.name for plot in plots(facts())}
     elements = Elements(dom)
     assert elements.named("img") == []
     assert all("onerror" not in attributes for _, attributes in elements.tags)

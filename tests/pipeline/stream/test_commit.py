@@ -122,7 +122,7 @@ async def test_a_driver_that_dies_between_two_targets_is_completed_by_the_next(
 ) -> None:
     await scale(uri, 3)
     results = await two_tasks(uri)
-    assert len({part.target for each in results for part in each.parts}) == 3
+    assert len({part.target for result in results for part in result.parts}) == 3
     merge_if, calls = Segments.merge_if, []
 
     async def dies(self: Segments, *given: object) -> bool:
@@ -200,7 +200,7 @@ async def test_rows_without_keys_go_to_one_segment_and_so_come_at_once(cluster: 
     await scale(uri, 4)
     async with using(uri) as segments:
         results = [await task(segments, 0, number, EVENTS[number::2]) for number in (0, 1)]
-    assert len({part.target for each in results for part in each.parts}) == 1
+    assert len({part.target for result in results for part in result.parts}) == 1
     await scale(uri, 2)
     done = await batch_of(uri, 0, results)
     assert len(done.merged) == 1

@@ -43,7 +43,7 @@ async def scaled_stream(uri: Where) -> None:
 
 async def read(segments: Segments, given: StreamOptions, start: Cut, end: Cut) -> list[int]:
     parts = await ranges_between(segments, start, end, given.split_bytes)
-    return [int(each.data) for part in parts async for events in events_of(segments, given, part) for each in events]
+    return [int(event.data) for part in parts async for events in events_of(segments, given, part) for event in events]
 
 
 async def micro_batches(

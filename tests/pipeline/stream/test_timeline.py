@@ -62,7 +62,7 @@ class Writing:
         """Events at a rate. hot: the fraction of them that have one key. connecting_ms: how much later than all others
         those of new segments are stored."""
         begin, waiting = self._time_ms, list[Callable[[], None]]()
-        new = {each.name for each in self.stream.epochs[-1]} - self._writers.keys() if connecting_ms else ()
+        new = {epoch.name for epoch in self.stream.epochs[-1]} - self._writers.keys() if connecting_ms else ()
         for each in range(count):
             self.stream.clock_ms = self._time_ms = begin + int(each / per_ms)
             key = hot_key if self.random.random() < hot else f"k{self.random.randrange(KEYS)}"
@@ -107,10 +107,10 @@ class Writing:
         return low + (high - low) * self.random.uniform(0.1, 0.9)
 
     def without_index(self, fraction: float) -> None:
-        for each in self.stream.segments:
+        for segment in self.stream.segments:
             if self.random.random() < fraction:
                 with suppress(NoSuchSegment):
-                    self.stream.store.container_for(each.name).delete_segment(index_name(each.name))
+                    self.stream.store.container_for(segment.name).delete_segment(index_name(segment.name))
 
 
 class Query:
@@ -205,8 +205,8 @@ async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_rea
         writing.stream.replace([split], [split.low, (split.low + split.high) / 2, split.high])
         writing.pause(10)
     writing.write(1_000, 100, hot, connecting_ms=60)
-    for each in writing.stream.segments:
-        writing.stream.store.container_for(each.name).settle_index(each.name)
+    for segment in writing.stream.segments:
+        writing.stream.store.container_for(segment.name).settle_index(segment.name)
     query = await Query(writing.stream, limit, alignmentMs="10000").run()
     query.check(writing.written)
     latest = late = 0
@@ -282,7 +282,7 @@ async def test_a_finished_segment_stays_in_the_offset_while_a_predecessor_does()
     writing.write(300, 1)
     writing.stream.replace(writing.stream.epochs[-1][:1], [0.0, 0.1, 0.3])
     writing.write(300, 1)
-    first, second, third, _, fifth, sixth = (each.segment_id for each in writing.stream.segments)
+    first, second, third, _, fifth, sixth = (segment.segment_id for segment in writing.stream.segments)
     async with using(writing.stream) as segments:
         ends = {each: info.write_offset for each, info in (await segments.infos([first, third])).items() if info}
     start = {first: ends[first], second: 0, third: ends[third], fifth: 0, sixth: 0}
@@ -322,7 +322,7 @@ async def test_truncated_and_deleted_segments_are_an_error_or_skipped(limit: Str
     writing.write(500, 1)
     writing.stream.scale(3)
     writing.write(1_000, 1)
-    start = {each.segment_id: 0 for each in writing.stream.epochs[0]}
+    start = {epoch.segment_id: 0 for epoch in writing.stream.epochs[0]}
     for name, lost, rest in (("truncated", middle, kept), ("gone", None, 1_000)):
         if lost is not None:
             await writing.stream.truncate_stream(SCOPE, STREAM, lost)
@@ -390,7 +390,7 @@ async def test_entries_that_a_client_put_into_an_index_do_no_harm() -> None:
     writing = Writing(13)
     writing.write(100, 0.1)
     writing.pause(20)
-    (name,) = (each.name for each in writing.stream.segments)
+    (name,) = (segment.name for segment in writing.stream.segments)
     entry = pack(">qqq", 0, 1 << 60, 1 << 62)
     MemoryWriter(writing.stream, index_name(name)).append(entry, print, 1)
     async with using(writing.stream) as segments:

@@ -64,7 +64,7 @@ def test_c_fills_the_columns_of_the_usual_commands(tmp_path: Path, monkeypatch: 
         KeepAlive(),
         Hello(17, 5),
     ]
-    path = write_capture(tmp_path / "a.wtrace", [record(each) for each in commands], a_block=100)
+    path = write_capture(tmp_path / "a.wtrace", [record(command) for command in commands], a_block=100)
     maker = BatchMaker(RowMaker(select()))
     monkeypatch.setattr(maker._one, "row", _refuse)
     (batch,) = (batch for found in _found(path) for batch in maker.batches(found))
@@ -116,7 +116,7 @@ def test_whoever_wants_no_skips_is_told_the_first_frame_that_does_not_decode(tmp
 def test_tokens_are_kept_only_for_those_who_ask(tmp_path: Path) -> None:
     token = "secret-token"
     commands = [SetupAppend(1, WRITER, "s", token), Hello(17, 5), MergeSegmentsBatch(3, "t", ("a",), token)]
-    path = write_capture(tmp_path / "a.wtrace", [record(each) for each in commands])
+    path = write_capture(tmp_path / "a.wtrace", [record(command) for command in commands])
     hidden = repr(both(path, ["fields", "frame"]))
     assert token not in hidden
     assert "*" * len(token) in hidden
@@ -150,7 +150,7 @@ def changed(frame_: bytes) -> Iterator[bytes]:
 def test_every_recorded_frame_and_what_becomes_of_it_gives_the_rows_of_the_codec(tmp_path: Path, tokens: bool) -> None:
     frames = frames_recorded()
     one_of_each = {each[:4]: each for each in frames}.values()
-    drawn = [record(each) for each in frames] + [record(each) for found in one_of_each for each in changed(found)]
+    drawn = [record(frame) for frame in frames] + [record(each) for found in one_of_each for each in changed(found)]
     path = write_capture(tmp_path / "a.wtrace", drawn, a_block=1000)
     rows = both(path, IN_COLUMNS, tokens=tokens)
     assert len(rows) == len(drawn)

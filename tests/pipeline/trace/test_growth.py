@@ -194,7 +194,7 @@ def test_offsets_that_forget_files_read_each_record_once(actions: list[tuple[str
             before = folder.offset
             folder.follow(3)
         assert not [at for at, times in folder.read.items() if times > 1]
-        kept = [each.ts_ns for records in folder.files.values() for each in records]
+        kept = [record.ts_ns for records in folder.files.values() for record in records]
         assert [at for at in kept if at not in folder.read] == []
         for start, end, found in folder.batches:
             there = {path for path in parts(start, end) if Path(path).exists()}

@@ -94,7 +94,7 @@ def test_absurd_values_under_right_checksums_give_rows_or_skips(data: st.DataObj
         damages = [each for each in read_blocks(hostile) if isinstance(each, Damage)]
     except TraceError:
         return  # an unsupported version
-    assert [each.offset for each in damages] == [row["block"] for row in found if row["kind"] == "skipped"]
+    assert [damage.offset for damage in damages] == [row["block"] for row in found if row["kind"] == "skipped"]
 
 
 def test_records_at_both_ends_of_time_are_rows() -> None:
@@ -134,7 +134,7 @@ def test_false_blocks_are_not_read_repeatedly(tmp_path: Path, monkeypatch: pytes
     found = [each for piece in plan([str(path)]) for each in read_piece(piece)]
     assert sum(each.size for each in found if isinstance(each, Skipped)) == len(hostile)
     assert counted.bytes <= (2 * MAX_IN_VAIN + 4) * len(hostile)
-    read = [each for each in read_blocks(path.read_bytes()) if isinstance(each, Damage)]
+    read = [block for block in read_blocks(path.read_bytes()) if isinstance(block, Damage)]
     assert [(each.offset, each.size) for each in read] == [
         (each.offset, each.size) for each in found if isinstance(each, Skipped)
     ]
@@ -170,7 +170,7 @@ def test_a_recorder_writes_the_half_frames_of_connections_that_end_together(
         recorder.closed(number)
     recorder.close()
     with TraceFile(tmp_path / "a.wtrace") as trace:
-        assert [each.data for each in trace.records() if each.kind is RecordKind.BYTES] == [half] * 10
+        assert [record.data for record in trace.records() if record.kind is RecordKind.BYTES] == [half] * 10
 
 
 # --- fixtures -------------------------------------------------------------------------------------------------------

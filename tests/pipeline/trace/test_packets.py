@@ -141,7 +141,7 @@ def test_ipv6_and_two_connections_of_the_same_ends_are_told_apart(tmp_path: Path
     again = connection(first=9_000, v6=True)
     path = written(tmp_path / "a.pcap", [*opening, *requests, *replies, reset, *again[0], *again[1]])
     rows = both(path, ["kind", "connection", "fields"])
-    lengths = [len(each) + 16 for each in (*opening, *requests, *replies, reset)]
+    lengths = [len(request) + 16 for request in (*opening, *requests, *replies, reset)]
     assert [row[1] for row in rows if row[0] == "open"] == [24, 24 + sum(lengths)]
     assert '"[::1]:40000"' in rows[0][2]
     assert frames(path, "request") == REQUESTS * 2
@@ -258,7 +258,7 @@ def test_resolution_and_offset_of_an_interface_count_and_so_do_further_sections(
     data += SECTION + interface() + enhanced(third, 0, 300_000_001)
     records, skipped = found_in(tmp_path / "a.pcapng", data)
     assert not skipped
-    times = [each.ts_ns for each in records if each.kind is RecordKind.FRAME]
+    times = [record.ts_ns for record in records if record.kind is RecordKind.FRAME]
     assert times == [100_000_000_007, 200_500_000_000, 300_000_001_000]
 
 
@@ -335,7 +335,7 @@ class _Counted(trace_packets.Reassembly):
         cls = type(self)
         cls.most_connections = max(self.most_connections, len(self.connections))
         cls.most_waiting = max(self.most_waiting, self.waiting)
-        assert self.waiting == sum(each.waiting for each in self.connections.values())
+        assert self.waiting == sum(connection.waiting for connection in self.connections.values())
 
 
 def counted(
@@ -357,7 +357,7 @@ def test_connections_that_are_only_opened_push_out_those_that_are_silent(
     talking = [each for pair in zip(half_open, [*requests, *replies], strict=False) for each in pair]
     reader, records, skipped = counted(tmp_path / "a.pcap", [*opening, *talking, *half_open], monkeypatch)
     assert reader.most_connections == 10
-    assert len([each for each in records if each.kind is RecordKind.FRAME]) == len(REQUESTS + REPLIES)
+    assert len([record for record in records if record.kind is RecordKind.FRAME]) == len(REQUESTS + REPLIES)
     assert [each.reason for each in skipped] == [
         "connection 24 is dropped: more than 10 connections of its group are open"
     ]
@@ -377,7 +377,7 @@ def test_gaps_and_early_replies_of_many_connections_share_one_bound(
         packets += [packet(STORE, client, 1 + at, b"y") for at in range(50)]
     reader, records, skipped = counted(tmp_path / "a.pcap", packets, monkeypatch)
     assert 19_000 < reader.most_waiting <= 20_000
-    assert len([each for each in records if each.kind is RecordKind.FRAME]) == (100 if known else 0)
+    assert len([record for record in records if record.kind is RecordKind.FRAME]) == (100 if known else 0)
     assert len([each for each in skipped if "requests" in each.reason]) == (100 if known else 0)
 
 
@@ -389,9 +389,9 @@ def test_half_frames_of_many_connections_are_bounded(tmp_path: Path, monkeypatch
     packets = []
     for each in clients:
         packets += [packet(each, STORE, 1, HELLO), packet(each, STORE, 1 + len(HELLO), half)]
-    packets += [packet(each, STORE, 1 + len(HELLO) + len(half), half[:100]) for each in clients]
+    packets += [packet(client, STORE, 1 + len(HELLO) + len(half), half[:100]) for client in clients]
     _, records, _ = counted(tmp_path / "a.pcap", packets, monkeypatch)
-    assert len([each for each in records if each.kind is RecordKind.FRAME]) == 100
+    assert len([record for record in records if record.kind is RecordKind.FRAME]) == 100
     of_one: dict[int, list[bytes]] = {}
     for each in records:
         if each.kind is RecordKind.BYTES:
@@ -470,7 +470,9 @@ def test_any_number_of_parts_gives_the_rows_of_the_whole(data: st.DataObject) ->
     packets = mixed(chance)
     is_pcap = data.draw(st.booleans())
     start, made = (PCAP, record) if is_pcap else (SECTION + interface() + interface(105), enhanced)
-    whole = start + b"".join(made(each) if is_pcap or chance.random() < 0.97 else enhanced(each, 1) for each in packets)
+    whole = start + b"".join(
+        made(packet) if is_pcap or chance.random() < 0.97 else enhanced(packet, 1) for packet in packets
+    )
     damaged = bytearray(whole)
     for at in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
         damaged[at] ^= 1 << chance.randrange(8)

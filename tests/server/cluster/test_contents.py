@@ -25,7 +25,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
 
 def test_events_are_written_and_read_across_scales_and_transactions(server: RunningServer) -> None:
     assert len(server.create_stream("shop", "orders", segments=2).segments) == 2
-    assert [each.offset for each in server.write_events("shop/orders", [b"tea", "cake"], routing_key="k")] == [0, 11]
+    assert [event.offset for event in server.write_events("shop/orders", [b"tea", "cake"], routing_key="k")] == [0, 11]
     server.scale_stream("shop/orders", 3)
     server.write_events("shop/orders", [b"\xff" * 10], routing_key="k")
     aborted, kept = (server.begin_transaction("shop/orders") for _ in range(2))
@@ -64,7 +64,7 @@ def test_entries_are_written_and_read(server: RunningServer) -> None:
     server.write_entries("shop/stock", {b"\xff": b"1", "b": "2", b"c": b""})
     server.remove_entry("shop/stock", "c")
     assert server.entries("shop/stock") == {b"\xff": b"1", b"b": b"2"}
-    assert ([each.table for each in server.tables("shop")], server.table("shop/stock").entries) == (["stock"], 2)
+    assert ([table.table for table in server.tables("shop")], server.table("shop/stock").entries) == (["stock"], 2)
     server.delete_table("shop/stock")
     assert server.tables("shop") == []
 

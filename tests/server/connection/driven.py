@@ -71,7 +71,7 @@ class Loop:
 
     @property
     def has_timers(self) -> bool:
-        return any(not each.is_cancelled for each in self._timers)
+        return any(not timer.is_cancelled for timer in self._timers)
 
     def iterate(self) -> None:
         """Runs what is scheduled now, not what that schedules."""
@@ -90,7 +90,7 @@ class Loop:
     def fire(self) -> None:
         """Fires the timers that are due, such as the sweep of the hub."""
         due = [each for each in self._timers if each.at_s <= self.now_s]
-        self._timers = [each for each in self._timers if each not in due]
+        self._timers = [timer for timer in self._timers if timer not in due]
         for each in due:
             if not each.is_cancelled:
                 each.callback()
@@ -209,7 +209,7 @@ class Socket(asyncio.Transport):
 
     def writelines(self, parts: Sequence[Buffer]) -> None:  # type: ignore[override]  # all that it gets
         assert not self.is_closing(), "it is closed"
-        self.written += [bytes(each) for each in parts]
+        self.written += [bytes(part) for part in parts]
         if self.is_stuck:
             self.unread += sum(map(len, parts))
             if self.unread > self.high and not self.is_full:
@@ -253,7 +253,7 @@ class Line:
 
     def send(self, *commands: Command | bytes) -> int:
         """One read brings these; returns their size."""
-        data = b"".join(each if isinstance(each, bytes) else encode(each) for each in commands)
+        data = b"".join(command if isinstance(command, bytes) else encode(command) for command in commands)
         self.connection.get_buffer(-1)[: len(data)] = data
         self.connection.buffer_updated(len(data))
         return len(data)

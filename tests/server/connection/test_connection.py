@@ -48,7 +48,7 @@ async def store(started: Started, mock_settings: dict[str, Any]) -> AsyncIterato
 
 async def test_a_pipelined_conversation_is_answered_in_order(peer: Peer) -> None:
     answers = await peer.ask(HELLO, create(), set_up(), append(0), append(1), KeepAlive(), read(0, 8))
-    assert [type(each).__name__ for each in answers] == [
+    assert [type(answer).__name__ for answer in answers] == [
         "Hello",
         "SegmentCreated",
         "AppendSetup",
@@ -258,7 +258,7 @@ async def test_what_a_peer_broke_is_logged_with_its_address_and_with_what_it_see
         host, port = peer.writer.get_extra_info("sockname")
         peer.send_bytes(sent)
         assert await peer.closed() == b""
-    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert line.startswith(f"connection from {host}:{port} closed: it broke the protocol: ")
     assert line.endswith(spoken)
     assert ("seems to speak" in line) == bool(spoken)

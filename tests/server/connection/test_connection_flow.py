@@ -24,7 +24,7 @@ def test_what_was_read_and_not_executed_waits_for_the_next_step_in_order(monkeyp
     sizes.append(line.send(INFO))  # it was read before reading was paused
     room.hub.buffers.view[:100] = bytes(100)
     room.run()
-    assert [type(each) for each in line.answers()] == [KeepAlive, SegmentCreated, StreamSegmentInfo]
+    assert [type(answer) for answer in line.answers()] == [KeepAlive, SegmentCreated, StreamSegmentInfo]
     assert line.socket.reads
     assert account(room, line) == 0
     assert line.connection.bytes_in == sum(sizes)
@@ -185,7 +185,7 @@ def test_reads_woken_for_a_peer_that_does_not_read_are_answered_when_it_has_caug
     line.socket.peer_reads()
     room.run()
     answers = line.answers()
-    assert [(each.request_id, bytes(each.data)) for each in answers if isinstance(each, SegmentRead)] == [
+    assert [(answer.request_id, bytes(answer.data)) for answer in answers if isinstance(answer, SegmentRead)] == [
         (4, b"data"),
         (5, b"data"),
     ]
@@ -199,7 +199,7 @@ def test_reads_that_are_woken_while_much_output_is_queued_are_answered_later(mon
     writer.send(append(2, bytes(600_000)))
     assert len(line.session.woken) == 3
     room.run()
-    assert [each.request_id for each in line.answers() if isinstance(each, SegmentRead)] == list(range(5))
+    assert [answer.request_id for answer in line.answers() if isinstance(answer, SegmentRead)] == list(range(5))
     assert not line.session.woken
 
 

@@ -34,7 +34,9 @@ PEER, STORE = "10.0.0.1:5000", "10.0.0.2:12345"
 def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """What was logged of connections: the peer, if it is a fact of the record, and the message."""
     return [
-        (getattr(each, "peer", ""), each.getMessage()) for each in caplog.records if each.levelno == logging.WARNING
+        (getattr(record, "peer", ""), record.getMessage())
+        for record in caplog.records
+        if record.levelno == logging.WARNING
     ]
 
 
@@ -120,7 +122,7 @@ def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(monkey
     assert second.answers() == [SegmentCreated(1, SEGMENT), NoSuchSegment(1, SEGMENT, "", -1)]
     observer = room.faults.observer
     assert observer is not None
-    assert [(each.store, each.connection) for each in observer.requests()] == [(3, 2)] * 2
+    assert [(request.store, request.connection) for request in observer.requests()] == [(3, 2)] * 2
     assert (first.connection.number, second.connection.number) == (1, 2)
 
 
@@ -148,7 +150,7 @@ def test_a_peer_that_ends_its_side_gets_the_reply_that_was_to_be_written_next(mo
     room.clock.advance(room.service.settings.long_poll_s)  # the read is answered, empty, in the next iteration
     assert line.answers() == []
     line.connection.eof_received()
-    assert [type(each) for each in line.answers()] == [SegmentRead]
+    assert [type(answer) for answer in line.answers()] == [SegmentRead]
 
 
 def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_replies(
@@ -198,7 +200,7 @@ def test_a_read_that_waits_as_its_peer_ends_its_side_is_not_answered_behind_dela
     room.run()
     room.faults.release("held")
     room.run()
-    assert [type(each) for each in line.answers()] == [StreamSegmentInfo]
+    assert [type(answer) for answer in line.answers()] == [StreamSegmentInfo]
     assert line.socket.calls == ["close"]
     room.run()
     assert len(room.service.store.waiters) == 0

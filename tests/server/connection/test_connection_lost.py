@@ -169,4 +169,4 @@ def test_the_end_of_a_connection_answers_the_readers_of_its_transient_segments(m
     reader.send(type(read())(created.segment, 0, 8, "", 6))
     assert reader.answers() == []
     owner.connection.connection_lost(None)
-    assert [type(each) for each in reader.answers()] == [SegmentRead]
+    assert [type(answer) for answer in reader.answers()] == [SegmentRead]

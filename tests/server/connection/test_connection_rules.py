@@ -48,7 +48,7 @@ def test_a_request_that_a_rule_holds_pauses_reading_and_is_counted(monkeypatch: 
     room.run()
     assert not line.socket.reads
     room.faults.release("rule")
-    assert [type(each) for each in line.answers()] == [StreamSegmentInfo], "it does not wait for the next step"
+    assert [type(answer) for answer in line.answers()] == [StreamSegmentInfo], "it does not wait for the next step"
     room.run()
     assert line.socket.reads
     assert account(room, line) == 0
@@ -61,7 +61,7 @@ def test_requests_behind_one_that_a_rule_holds_are_executed_in_order_behind_it(m
     assert line.answers() == [PONG]
     room.faults.release("rule")
     room.run()
-    assert [type(each) for each in line.answers()] == [StreamSegmentInfo, KeepAlive, KeepAlive]
+    assert [type(answer) for answer in line.answers()] == [StreamSegmentInfo, KeepAlive, KeepAlive]
     assert line.socket.reads
 
 
@@ -128,7 +128,7 @@ def test_a_request_that_waited_wakes_the_reads_of_others_at_once(monkeypatch: py
     reader.send(read(0, 10))
     assert reader.answers() == []
     room.faults.release("rule")
-    assert [type(each) for each in writer.answers()] == [DataAppended]
+    assert [type(answer) for answer in writer.answers()] == [DataAppended]
     assert [type(each) for each in reader.answers()] == [SegmentRead]
 
 
@@ -142,7 +142,7 @@ def test_rules_see_each_append_of_a_read_of_nothing_else(monkeypatch: pytest.Mon
         assert len(line.answers()) == min(done, 1)
         assert room.faults.release("rule") == 1
         room.run()
-    assert [type(each) for each in line.answers()] == [DataAppended]
+    assert [type(answer) for answer in line.answers()] == [DataAppended]
 
 
 def test_replies_that_a_rule_delays_pause_reading_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_large_replies_that_have_passed_a_lane_are_not_joined(monkeypatch: pytes
     line.send(PONG, read(0, 50_000), PONG)
     assert [len(each) > 50_000 for each in line.socket.written] == [False, True, False]
     assert line.connection.bytes_out == room.counters.bytes_out
-    assert [each.type_name for each in room.faults.observer.requests(stage="replied")][-3:] == [  # type: ignore[union-attr]
+    assert [request.type_name for request in room.faults.observer.requests(stage="replied")][-3:] == [  # type: ignore[union-attr]
         "KEEP_ALIVE",
         "READ_SEGMENT",
         "KEEP_ALIVE",
@@ -179,7 +179,7 @@ def test_a_reply_of_a_read_that_waited_passes_the_lane(monkeypatch: pytest.Monke
     reader.send(read(0, 10))
     assert account(room, reader) == WAITING_READ_BYTES
     writer.send(append(2))
-    assert [type(each) for each in reader.answers()] == [SegmentRead]
+    assert [type(answer) for answer in reader.answers()] == [SegmentRead]
     assert account(room, reader) == 0
     assert reader.connection.bytes_out == len(reader.written)
 
@@ -273,7 +273,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, seed: int, *, asks: bool) -> tuple[
         room.clock.advance(0.1)
         room.run()
         stored = room.service.store.segment(SEGMENT).length if room.service.has_segment(SEGMENT) else 0
-        decided = [str(each) for each in room.faults.decisions]
+        decided = [str(decision) for decision in room.faults.decisions]
         done.append((line.written, line.socket.calls[:], decided, stored, line.session.why, line.connection.bytes_out))
     return done, passed
 

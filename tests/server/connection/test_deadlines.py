@@ -18,8 +18,8 @@ def got(at_s: float, **what: bool) -> Callable[[Waits], None]:
 def fresh(*events: Callable[[Waits], None]) -> Waits:
     """A connection that has sent its first frame, and what happened to it since."""
     waits = Waits(100.0)
-    for each in (got(100.0, frames=True), *events):
-        each(waits)
+    for event in (got(100.0, frames=True), *events):
+        event(waits)
     return waits
 
 

@@ -101,19 +101,21 @@ def test_writers_that_are_alive_are_kept_however_many_set_ups_there_are() -> Non
     desk = Desk(make_service())
     desk.ask(create())
     writers = [UUID(int=100 + each) for each in range(300)]
-    desk.ask(*(set_up(SEGMENT, each) for each in writers))
+    desk.ask(*(set_up(SEGMENT, writer) for writer in writers))
     for number in range(4):
         refill(desk)
         replies = desk.ask(*(append(number, b"event", each) for each in writers))
-        assert [type(each) for each in replies] == [DataAppended] * len(writers)
+        assert [type(reply) for reply in replies] == [DataAppended] * len(writers)
 
 
 def test_set_ups_that_came_together_are_not_forgotten_before_they_are_made() -> None:
     desk = Desk(make_service())
     desk.ask(create())
     writers = [UUID(int=100 + each) for each in range(1000)]
-    replies = desk.ask(*(set_up(SEGMENT, each) for each in writers), *(append(1, b"event", each) for each in writers))
-    assert [type(each) for each in replies] == [AppendSetup] * 1000 + [DataAppended] * 1000
+    replies = desk.ask(
+        *(set_up(SEGMENT, writer) for writer in writers), *(append(1, b"event", each) for each in writers)
+    )
+    assert [type(reply) for reply in replies] == [AppendSetup] * 1000 + [DataAppended] * 1000
 
 
 async def test_writers_whose_appends_were_refused_take_no_room() -> None:
@@ -124,7 +126,7 @@ async def test_writers_whose_appends_were_refused_take_no_room() -> None:
                 name, writer = source(number), writer_of(number)
                 peer.send(create(name), set_up(name, writer), SealSegment(4, name, ""), append(1, b"event", writer))
             replies = await peer.receive(2000)
-            assert {type(each) for each in replies[3::4]} == {SegmentIsSealed}  # of segments that stay
+            assert {type(reply) for reply in replies[3::4]} == {SegmentIsSealed}  # of segments that stay
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
         assert len(store.segments) == 1500
 

@@ -49,7 +49,11 @@ async def filled(store: MockSegmentStore, size: int = 2 * MIB) -> Peer:
 
 def connection_of(store: MockSegmentStore, peer: Peer) -> Connection:
     host, port = peer.writer.get_extra_info("sockname")
-    (found,) = [each for each in store.server.hub.connections if each.session and each.session.peer == f"{host}:{port}"]
+    (found,) = [
+        connection
+        for connection in store.server.hub.connections
+        if connection.session and connection.session.peer == f"{host}:{port}"
+    ]
     return found
 
 
@@ -122,7 +126,7 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
         junk = append(0, b"\xee" * 200_000, UUID(int=8))
         assert len(await healthy.ask(create(other), set_up(other, UUID(int=8)), junk)) == 3  # over the receive buffer
         answers = await peer.receive(16 + 8)
-        assert [type(each) for each in answers] == [SegmentRead] * 16 + [DataAppended] * 8
+        assert [type(answer) for answer in answers] == [SegmentRead] * 16 + [DataAppended] * 8
         stored = store.segments[SEGMENT].read_bytes(MIB, 160_000)
         assert stored == b"".join(bytes([each]) * 20_000 for each in range(1, 9))
 

@@ -43,9 +43,9 @@ async def test_a_flood_of_appends_is_stored_and_recorded_as_it_was_sent(others: 
         kept.flush()
         records = [record for _, _, record in kept.records()]
         trace = b"".join(kept.trace())
-        areas = {id(each) for each in mock.server.hub.buffers._areas._areas}
+        areas = {id(area) for area in mock.server.hub.buffers._areas._areas}
         parts = [each for block in kept._blocks if block.pending is not None for each in block.pending.data]
-        in_place = sum(len(each) for each in parts if isinstance(each, memoryview) and id(each.obj) in areas)
+        in_place = sum(len(part) for part in parts if isinstance(part, memoryview) and id(part.obj) in areas)
         for peer in peers:
             await peer.close()
     assert in_place > KEPT_BYTES // 8

@@ -88,7 +88,7 @@ def test_a_read_at_the_tail_is_answered_by_the_next_append(writer: Desk) -> None
 
 def test_an_append_and_the_read_that_waits_for_it_may_share_a_connection(writer: Desk) -> None:
     answers = writer.ask(read(), append(0, b"news"), read(4, request_id=5))
-    assert [type(each).__name__ for each in answers] == ["DataAppended", "SegmentRead"]
+    assert [type(answer).__name__ for answer in answers] == ["DataAppended", "SegmentRead"]
     assert len(writer.session.reads) == 1
 
 
@@ -210,8 +210,8 @@ def test_a_reader_that_cannot_be_answered_hurts_no_other_connection(
 ) -> None:
     """appended: the reads are woken; else their time passes."""
     healthy, broken, last = readers = [Desk(writer.service) for _ in range(3)]
-    for each in readers:
-        each.ask(read())
+    for reader in readers:
+        reader.ask(read())
 
     def fail(_: object) -> None:
         raise ZeroDivisionError("nobody foresaw this")
@@ -385,6 +385,6 @@ def test_a_page_of_a_table_ends_where_it_has_enough_entries_and_goes_on_there() 
         assert len(page.keys) <= 1024
         if not page.keys:
             break
-        found += [bytes(each.data) for each in page.keys]
+        found += [bytes(key.data) for key in page.keys]
         token = bytes(page.continuation_token)
     assert sorted(found) == sorted(b"%d" % each for each in range(count))

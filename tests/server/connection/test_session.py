@@ -405,9 +405,9 @@ def test_a_writer_of_two_segments_keeps_the_first_when_it_is_refused_there_again
 )
 def test_a_session_says_why_it_has_ended(commands: list[Command], why: str) -> None:
     desk = Desk(make_service())
-    for each in commands:
+    for command in commands:
         assert not desk.session.ended
-        desk.ask(each)
+        desk.ask(command)
     assert (desk.session.why, desk.session.ended) == (why, True)
 
 
@@ -489,6 +489,6 @@ def test_acknowledgements_and_refusals_of_a_run_leave_in_the_order_of_the_append
     desk.ask(create(), create(OTHER), set_up(), set_up(OTHER, second), SealSegment(9, OTHER, ""))
     blocks = desk._blocks
     writers = [blocks.writers[each.bytes] for each in (WRITER, second)]
-    runs = [(each, [(number, 1, b"data", 3)]) for number in (1, 2) for each in writers]
+    runs = [(writer, [(number, 1, b"data", 3)]) for number in (1, 2) for writer in writers]
     desk.session.receive_all((runs,))
     assert [type(each) for each in desk.take()] == [DataAppended, SegmentIsSealed] * 2

@@ -76,7 +76,7 @@ async def test_what_takes_many_steps_is_executed_once_and_in_order_before_the_en
         answers = await peer.receive(1_100)
         infos = [(each.request_id, each.write_offset) for each in answers if isinstance(each, StreamSegmentInfo)]
         assert infos == [(number, number * 200) for number in range(10, 1_001, 10)]
-        assert [each.event_number for each in answers if isinstance(each, DataAppended)] == list(range(1, 1_001))
+        assert [answer.event_number for answer in answers if isinstance(answer, DataAppended)] == list(range(1, 1_001))
         assert await peer.closed() == b""
         stored = mock.segments[SEGMENT].read_bytes(0, 1_000 * 200)
         assert stored == b"".join(number.to_bytes(4, "big") * 50 for number in range(1, 1_001))
@@ -141,6 +141,6 @@ async def test_a_tap_forwards_in_order_and_an_append_waits_for_few_requests_of_a
         assert isinstance((await victim.ask(append(1)))[0], DataAppended)
         assert len(tap.requests(asked)) - before < 64 * 10, "too many requests of others were processed first"
         answers = await busy.receive(3_002)
-        assert [each.request_id for each in answers if isinstance(each, StreamSegmentInfo)] == list(range(3_000))
+        assert [answer.request_id for answer in answers if isinstance(answer, StreamSegmentInfo)] == list(range(3_000))
         assert answers[-1] == KeepAlive()
         assert await busy.closed() == b""

@@ -47,7 +47,7 @@ NONE = -(1 << 63)
 
 
 def as_of(version: int, commands: Iterable[Command]) -> bytes:
-    return b"".join(encode_as(each, version) for each in commands)
+    return b"".join(encode_as(command, version) for command in commands)
 
 
 @looped("version", [5, 9, 17])

@@ -57,7 +57,7 @@ def test_every_response_has_a_description_and_its_content_a_schema(description: 
             found = problems[response["$ref"].rpartition("/")[2]] if "$ref" in response else response
             assert found["description"] not in ("", "Successful Response"), (method, path, status)
             kinds = found.get("content", {})
-            assert all(each["schema"] for each in kinds.values()), (method, path, status)
+            assert all(kind["schema"] for kind in kinds.values()), (method, path, status)
             if not status.startswith("2"):
                 assert kinds == {
                     "application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}

@@ -93,7 +93,7 @@ async def test_moves_of_one_container_to_two_stores_at_once_both_end() -> None:
     async with several(stores=3, containers=3) as (_, http):
         asked = [http.post("/v1/containers/0/move", json={"to": store}) for store in (1, 2)]
         answers = await asyncio.gather(*asked)
-        assert [each.status_code for each in answers] == [200, 200]
+        assert [answer.status_code for answer in answers] == [200, 200]
         assert (await owners(http))[0] in (1, 2)
 
 

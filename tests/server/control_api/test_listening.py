@@ -153,7 +153,7 @@ async def test_a_token_that_others_can_read_is_taken_with_a_warning(
     for mode, warnings in ((0o600, 0), (0o644, 1)):
         file.chmod(mode)
         async with MockSegmentStore(http_port=0, http_token_file=file):
-            assert sum(f"chmod 600 {file}" in each.message for each in caplog.records) == warnings
+            assert sum(f"chmod 600 {file}" in record.message for record in caplog.records) == warnings
 
 
 def test_serve_asks_for_the_token(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ async def http(replay: TraceServer) -> AsyncIterator[httpx.AsyncClient]:
 
 async def sent(replay: TraceServer, *requests: Any) -> None:
     """Sends requests that the trace lacks, each on a connection of its own, which the replay closes."""
-    for each in requests:
+    for request in requests:
         reader, writer = await asyncio.open_connection(replay.host, replay.port)
-        writer.write(encode(HELLO) + encode(each))
+        writer.write(encode(HELLO) + encode(request))
         assert await reader.read() == encode(HELLO)
         writer.transport.abort()
 

@@ -222,7 +222,7 @@ async def test_what_is_kept_is_downloaded_as_a_trace(tmp_path: Path, form: str) 
     file.write_bytes(answer.content)
     with TraceFile(file) as trace:
         records = list(trace.records())
-    assert [each.kind for each in records] == [RecordKind.OPEN, *[RecordKind.FRAME] * 6]
+    assert [record.kind for record in records] == [RecordKind.OPEN, *[RecordKind.FRAME] * 6]
     assert b"secret" not in answer.content
 
 
@@ -231,5 +231,5 @@ async def test_a_cluster_keeps_the_requests_of_all_its_stores_also_of_one_that_i
     async with MockCluster(stores=2, containers=2, http_port=0) as mock, client_of(mock) as http:
         await mock.stop_store(1)
         await mock.start_store(1)
-        assert {each.hub.recorder for each in mock.stores} == {mock.traffic}
+        assert {store.hub.recorder for store in mock.stores} == {mock.traffic}
         assert (await http.get("/v1/requests")).status_code == 200

@@ -134,7 +134,7 @@ async def test_counters_are_plain_numbers_and_those_that_go_down_are_apart() -> 
         (before,), (after,) = first["stores"], second["stores"]
         assert second["time_s"] >= first["time_s"]
         assert after["totals"]["bytes_in"] > before["totals"]["bytes_in"] > 0
-        indexes = sum(is_index(each) for each in mock.segments)
+        indexes = sum(is_index(segment) for segment in mock.segments)
         here = {"segments": len(mock.segments) - indexes, "index_segments": indexes}
         assert indexes
         assert after["now"] == {"connections_open": 1, "outstanding_bytes": 0, **here}
@@ -202,7 +202,7 @@ async def test_toxics_are_added_listed_and_removed() -> None:
         assert (await http.delete("/v1/toxics")).status_code == 204
         toxics = [{"type": "slicer", "average_size": 5}, {"type": "down", "toxicity": 0}]
         assert (await http.put("/v1/faults", json={"toxics": toxics})).status_code == 200
-        assert [each.name for each in mock.faults.toxics.tallies()] == ["slicer_downstream", "down"]
+        assert [tally.name for tally in mock.faults.toxics.tallies()] == ["slicer_downstream", "down"]
         assert (await http.put("/v1/faults", json={})).status_code == 200
         assert mock.faults.toxics.tallies() == []
 

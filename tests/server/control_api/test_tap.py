@@ -160,7 +160,7 @@ async def test_calls_of_the_controller_are_kept_and_the_stores_it_names_are_list
                 await writer.write(b"tea", routing_key="k")
         served = await done(http, "GET", "/v1/server")
         assert served["controller"] == tap.controller_uri
-        assert {each["upstream"] for each in served["stores"]} <= {str(each.address) for each in cluster.stores}
+        assert {each["upstream"] for each in served["stores"]} <= {str(store.address) for store in cluster.stores}
         assert served["stores"]
         calls = (await done(http, "GET", "/v1/requests", match="rpc = createScope"))["requests"]
-        assert [each["stage"] for each in calls] == ["replied"]
+        assert [call["stage"] for call in calls] == ["replied"]

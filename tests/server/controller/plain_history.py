@@ -100,7 +100,7 @@ def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> d
         segment = known[identifier]
         before = [known[each] for each in bound if meet(known[each], segment)]
         edges = sorted({segment.start, segment.end, *(key for each in before for key in (each.start, each.end))})
-        inside = [each for each in edges if segment.start <= each < segment.end]
+        inside = [edge for edge in edges if segment.start <= edge < segment.end]
         if before and all(any(each.start <= key < each.end for each in before) for key in inside):
             continue
         bound[identifier] = -1 if before else earliest[identifier]

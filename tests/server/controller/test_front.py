@@ -91,8 +91,8 @@ async def fronted(behave: Behaviour, through: Through = elsewhere) -> AsyncItera
 def answers(*messages: bytes) -> Behaviour:
     async def behave(requests: AsyncIterator[bytes], context: Any) -> None:
         async for _ in requests:
-            for each in messages:
-                await context.write(each)
+            for message in messages:
+                await context.write(message)
 
     return behave
 

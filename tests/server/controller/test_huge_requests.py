@@ -112,7 +112,7 @@ async def test_a_store_answers_while_a_controller_beside_it_makes_many_segments(
         await call("createScope", m.ScopeInfo(scope="a"))
         (store,) = mock.stores
         pending = asyncio.create_task(call.status("createStream", stream_config("s", 3_000)))
-        await until(lambda: any(each.segments for each in store.store.containers.values()))
+        await until(lambda: any(container.segments for container in store.store.containers.values()))
         reader, writer = await asyncio.open_connection(*mock.address)
         writer.write(encode(Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)))
         assert await reader.read(100)

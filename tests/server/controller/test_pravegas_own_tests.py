@@ -47,14 +47,14 @@ async def pages(call: Client, credentials: str | None = None, tag: str = "") -> 
         answer = await call(name, request, credentials)
         assert bool(answer.continuationToken.token) >= bool(answer.streams)
         request.continuationToken.CopyFrom(answer.continuationToken)
-        found.append([each.stream for each in answer.streams])
+        found.append([stream.stream for stream in answer.streams])
     return found[:-1]
 
 
 async def made(call: Client, *streams: str, credentials: str | None = None, **config: Any) -> None:
     await call("createScope", m.ScopeInfo(scope="a"), credentials)
-    for each in streams:
-        assert await call.status("createStream", stream_config(each, **config), credentials) == "SUCCESS"
+    for stream in streams:
+        assert await call.status("createStream", stream_config(stream, **config), credentials) == "SUCCESS"
 
 
 async def test_streams_of_watermarks_are_listed_beside_their_streams(world: World) -> None:

@@ -95,4 +95,4 @@ async def test_a_repeated_change_succeeds_exactly_if_its_method_is_repeatable(
 
 
 def test_all_that_reads_is_repeatable() -> None:
-    assert all(METHODS[each].repeatable for each in METHODS.keys() - set(CHANGING))
+    assert all(METHODS[method].repeatable for method in METHODS.keys() - set(CHANGING))

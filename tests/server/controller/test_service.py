@@ -85,7 +85,7 @@ async def test_new_segments_are_numbered_as_a_java_controller_happens_to(
     ranges = [m.ScaleRequest.KeyRangeEntry(start=start, end=ends[start]) for start in starts]
     answer = await call("scale", m.ScaleRequest(streamInfo=S, sealedSegments=[0], newKeyRanges=ranges))
     assert [each.segmentId.segmentId & 0xFFFFFFFF for each in answer.segments] == list(range(1, len(starts) + 1))
-    assert [each.minKey for each in answer.segments] == numbered
+    assert [segment.minKey for segment in answer.segments] == numbered
 
 
 @pytest.mark.usefixtures("stream")

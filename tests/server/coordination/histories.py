@@ -170,7 +170,7 @@ class _Cluster:
         """Whom to ask; now and then the controller looks again, and now and then a writer asks anyone."""
         known = self.table.get(container_id)
         if known not in self.stores or self.random.random() < 0.5:
-            owners = [each for each in self.stores if each.ownership.owns(container_id)]
+            owners = [store for store in self.stores if store.ownership.owns(container_id)]
             known = self.table[container_id] = self.random.choice(owners or self.stores)
         if known is None or self.random.random() < 0.2:
             return self.random.choice(self.stores)

@@ -176,7 +176,7 @@ async def test_a_container_that_cannot_be_opened_has_no_owner_and_ends_no_store(
     stores = (cluster.first, cluster.second)
     cluster.storage.damaged[0] = "it is damaged"
     await opened_by_another(cluster)
-    await cluster.until(lambda: all(0 in each.ownership.refused for each in stores))
+    await cluster.until(lambda: all(0 in store.ownership.refused for store in stores))
     await asyncio.sleep(100)
     assert cluster.first.ownership.refused == {0: "container 0 cannot be opened: it is damaged"}
     assert cluster.first.reasons == cluster.second.reasons == []

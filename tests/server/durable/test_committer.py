@@ -194,7 +194,7 @@ async def test_after_a_failure_nobody_is_acknowledged_and_everybody_is_told_once
         assert committer.failure.startswith(why)
         assert made.failures == [committer.failure] == held.ended == stalled.ended
         assert (held.released, committer.committed, made.notes.noted, committer.stalled) == ([], 0, [], {})
-        assert [each.levelno for each in caplog.records if each.getMessage() == committer.failure] == [level]
+        assert [record.levelno for record in caplog.records if record.getMessage() == committer.failure] == [level]
         made.journal.error = None
         committer.add(0, b"later")
         assert committer.hand_over() == 1

@@ -103,7 +103,7 @@ async def test_a_missing_file_is_named_and_nothing_is_changed(crashed: Path, tmp
 def logs_of(path: Path) -> list[Path]:
     """The files of a directory that have groups."""
     logs = [each for each in files_of(path) if kind_of(each) == "journal"]
-    return [each for each in logs if sum(map(bool, each.read_bytes())) > 1_000]
+    return [log for log in logs if sum(map(bool, log.read_bytes())) > 1_000]
 
 
 async def test_a_journal_that_is_cut_off_is_not_taken_for_shorter(crashed: Path, tmp_path: Path) -> None:

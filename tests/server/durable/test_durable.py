@@ -64,7 +64,11 @@ async def test_everything_is_there_again(tmp_path: Path, crash: bool, snapshot: 
     assert verify(tmp_path).faults == []
     async with running(tmp_path) as (_, store):
         assert everything(store) == before
-        assert any(each.has_expired(name, 0, 1) for each in store.containers.values() for name in each.transients())
+        assert any(
+            container.has_expired(name, 0, 1)
+            for container in store.containers.values()
+            for name in container.transients()
+        )
         assert write(store, "scope/stream/0.#epoch.0", b"more") == before["scope/stream/0.#epoch.0"][0][1] + 4
 
 
@@ -213,7 +217,7 @@ async def test_indexes_whose_segments_are_gone_are_dropped_when_a_directory_is_o
     merged, alive, made = (f"scope/stream/{number}.#epoch.0" for number in range(3))
     for crash in (True, False, True):
         async with running(tmp_path, crash=crash) as (_, store):
-            found = {name for each in store.containers.values() for name in each.segments}
+            found = {name for container in store.containers.values() for name in container.segments}
             assert found <= {alive, f"{alive}#index", f"{made}#index"}
             if not found:
                 store.create_segment(alive, now_ms=5)

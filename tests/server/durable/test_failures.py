@@ -132,7 +132,7 @@ async def test_a_store_waits_for_descriptors_loses_nothing_and_leaves_no_files(
         names = [each.split("-")[0] for each in os.listdir(tmp_path)]  # noqa: PTH208
         assert (names.count("chunk"), names.count("snapshot")) == (1, 1)
         before = everything(store, with_index=False)
-    assert [each.levelno for each in caplog.records if "waits for a file descriptor" in each.message] == [
+    assert [record.levelno for record in caplog.records if "waits for a file descriptor" in record.message] == [
         logging.WARNING
     ]
     async with running(tmp_path) as (_, again):
@@ -169,7 +169,7 @@ async def test_journals_that_lack_descriptors_leave_no_files_and_use_no_numbers(
             while not durability.committer.has_next:  # noqa: ASYNC110 — the keeper notifies of nothing
                 await asyncio.sleep(0.001)
         assert maker.failed == 5
-        assert [each.number for each in durability.directory.manifest.journals] == [1, 2]
+        assert [journal.number for journal in durability.directory.manifest.journals] == [1, 2]
         assert {each for each in os.listdir(tmp_path) if "journal" in each} == {  # noqa: PTH208
             "journal-0000000001",
             "journal-0000000002",

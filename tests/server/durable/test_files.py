@@ -172,7 +172,7 @@ def test_a_file_system_that_cannot_write_directly_writes_through_the_page_cache(
     path = tmp_path / "journal"
     made = JournalWriter(path, Files(), 16 * 1024)
     groups = [Group(1, 1, b"data"), Group(2, 2, bytes(2_000_000))]
-    for each in groups:
-        made.append(each)
+    for group in groups:
+        made.append(group)
     made.close()
     assert list(JournalReader(path, made.base_crc)) == groups

@@ -43,7 +43,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def image(*parts: bytes) -> bytes:
-    return b"SEGSNAP1" + b"".join(len(each).to_bytes(4) + each for each in parts)
+    return b"SEGSNAP1" + b"".join(len(part).to_bytes(4) + part for part in parts)
 
 
 def read_image(data: bytes) -> None:
@@ -58,7 +58,7 @@ ODD = st.sampled_from(
 @given(st.data())
 @settings(max_examples=150)
 def test_a_snapshot_with_odd_values_in_any_place_is_read_or_refused(records: list[Any], data: st.DataObject) -> None:
-    made = [msgspec.msgpack.decode(msgspec.msgpack.encode(each)) for each in records]
+    made = [msgspec.msgpack.decode(msgspec.msgpack.encode(record)) for record in records]
     for _ in range(data.draw(st.integers(1, 3))):
         inside: Any = made
         while True:

@@ -26,8 +26,8 @@ GROUPS = [Group(1, 1, b"first"), Group(2, 9, bytes(range(256)) * 40), Group(10, 
 def written(path: Path, groups: Iterable[Group], filled_bytes: int = 64 * 1024) -> int:
     """Writes a journal; returns the checksum for a manifest."""
     made = JournalWriter(path, Files(), filled_bytes)
-    for each in groups:
-        made.append(each)
+    for group in groups:
+        made.append(group)
     made.close()
     return made.base_crc
 
@@ -38,7 +38,7 @@ def read(path: Path, base_crc: int) -> list[Group]:
 
 def end_of(groups: Iterable[Group]) -> int:
     """Offset of what follows groups."""
-    pages = [-(-(HEAD_BYTES + len(each.payload)) // PAGE_BYTES) for each in groups]
+    pages = [-(-(HEAD_BYTES + len(group.payload)) // PAGE_BYTES) for group in groups]
     return PAGE_BYTES * (1 + sum(pages))
 
 
@@ -88,8 +88,8 @@ def test_a_write_touches_no_page_with_an_earlier_group(tmp_path: Path) -> None:
             super().write_durably(descriptor, data, at)
 
     made = JournalWriter(tmp_path / "journal", Recording(), 8192)
-    for each in GROUPS:
-        made.append(each)
+    for group in GROUPS:
+        made.append(group)
     made.close()
     assert [at % PAGE_BYTES for at, _ in writes] == [0] * len(GROUPS)
     assert [at for at, _ in writes] == [end_of(GROUPS[:number]) for number in range(len(GROUPS))]

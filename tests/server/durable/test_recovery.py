@@ -22,7 +22,7 @@ async def test_a_store_that_is_closed_leaves_no_index_entries_to_write(tmp_path:
         store.create_segment(NAME, now_ms=1)
         write(store, NAME, b"data", now_ms=10)
         write(store, NAME, b"more", now_ms=11)
-        assert [each for container in store.containers.values() for each in container.unindexed_names] == [NAME]
+        assert [name for container in store.containers.values() for name in container.unindexed_names] == [NAME]
     async with running(tmp_path) as (_, again):
         left = [each for container in again.containers.values() for each in container.unindexed_names]
         assert left == ([NAME] if crash else [])

@@ -30,7 +30,7 @@ async def test_pieces_of_one_chunk_file_that_do_not_follow_each_other_stay_apart
         assert store.segment(NAME).read_bytes(0, len(merged)) == merged
     async with running(tmp_path) as (_, store):
         assert store.segment(NAME).read_bytes(0, len(merged)) == merged
-        assert [(each.start, each.size) for each in store.segment(NAME).pieces()] == [(0, 5_000), (5_000, 10_000)]
+        assert [(piece.start, piece.size) for piece in store.segment(NAME).pieces()] == [(0, 5_000), (5_000, 10_000)]
 
 
 async def test_a_chunk_file_is_written_again_when_less_than_half_of_it_is_in_use(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_a_file_that_is_no_regular_one_is_refused_and_named(
     names = sorted(path.iterdir())
     with pytest.raises(DirectoryDamaged, match=f"{file} is damaged: {NEITHER}; restore"):
         await open_data("plain", path)
-    assert [each for each in verify(path).faults if str(file) in each]
+    assert [fault for fault in verify(path).faults if str(file) in fault]
     assert sorted(path.iterdir()) == names
 
 
@@ -122,4 +122,4 @@ async def test_nothing_of_a_cluster_may_be_a_link(tmp_path: Path, place: str) ->
     (path / place).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DirectoryDamaged, match=f"{path / place} is damaged: {NEITHER}"):
         await open_data("cluster", path)
-    assert [each for each in verify_cluster(path).faults if str(path / place) in each]
+    assert [fault for fault in verify_cluster(path).faults if str(path / place) in fault]

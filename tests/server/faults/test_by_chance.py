@@ -105,7 +105,7 @@ async def test_a_store_on_which_everything_goes_wrong_stays_whole(seed: int) -> 
                 "request" if callable(action) else chance.choice(["request", "request", "reply"])
             )
             mock.faults.add(
-                chance.choice(["", *(f"type = {each}" for each in TYPES[on])]),
+                chance.choice(["", *(f"type = {type_}" for type_ in TYPES[on])]),
                 do=action,
                 on=on,
                 probability=chance.choice([0.2, 1.0]),
@@ -129,8 +129,10 @@ async def test_a_store_on_which_everything_goes_wrong_stays_whole(seed: int) -> 
         assert mock.faults._held == {}
         # Each append that was applied is stored, once for each time that it was carried out: no less, no more. One with
         # the number of the last one is stored again, as in the reference, which refuses lower numbers only.
-        twice = {each.request for each in mock.faults.decisions if (each.action, each.direction) == TWICE}
+        twice = {
+            decision.request for decision in mock.faults.decisions if (decision.action, decision.direction) == TWICE
+        }
         stored = 0
-        for each in mock.requests("type = APPEND_BLOCK_END", stage="applied"):
-            stored += (2 if each.number in twice else 1) * (each.size - 76)
+        for request in mock.requests("type = APPEND_BLOCK_END", stage="applied"):
+            stored += (2 if request.number in twice else 1) * (request.size - 76)
         assert (mock.segments[SEGMENT].length if SEGMENT in mock.segments else 0) == stored

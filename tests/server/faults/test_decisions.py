@@ -33,13 +33,13 @@ def append(number: int = 1, writer: int = 7, segment: str = A) -> Seen:
 
 def decider(*rules: dict[str, Any], seed: int = 0) -> Decider:
     made = Decider(seed)
-    for each in rules:
-        made.add(Rule(**{"do": "close", **each}))
+    for rule in rules:
+        made.add(Rule(**{"do": "close", **rule}))
     return made
 
 
 def fires(made: Decider, *subjects: Seen) -> list[bool]:
-    return [made.decide(each) is not None for each in subjects]
+    return [made.decide(subject) is not None for subject in subjects]
 
 
 @looped(
@@ -86,8 +86,8 @@ def test_waits_add_up_and_the_first_of_the_other_actions_is_taken() -> None:
         {"name": "e", "do": {"hold": "after", "overtake": True}},
     )
     assert made.decide(read()) == Plan("b", Close(close="after"), Wait(0.015), Wait(0.0, ("e",), True))
-    assert [each.rule for each in made.decisions] == ["a", "b", "d", "e"]
-    assert [each.name for each in made.tallies() if not each.matched] == ["c"]
+    assert [decision.rule for decision in made.decisions] == ["a", "b", "d", "e"]
+    assert [tally.name for tally in made.tallies() if not tally.matched] == ["c"]
 
 
 def test_rules_on_replies_are_asked_about_replies_alone() -> None:
@@ -169,7 +169,7 @@ def test_a_disabled_rule_is_skipped_and_counts_on_when_it_is_enabled_again() -> 
     made.disable("second")
     made.disable("last")
     assert fires(made, read(), read()) == [False, False]
-    assert [(each.matched, each.fired, each.enabled) for each in made.tallies()] == [(1, 0, False), (1, 1, False)]
+    assert [(tally.matched, tally.fired, tally.enabled) for tally in made.tallies()] == [(1, 0, False), (1, 1, False)]
     made.enable("second")
     plan = made.decide(read())
     assert plan is not None
@@ -182,7 +182,7 @@ def test_a_replaced_rule_keeps_its_place_and_state_and_counts_from_zero() -> Non
     assert fires(made, read()) == [True]
     assert made.replace("first", Rule(do="drop", nth=2)) == "first"
     assert made.replace("last", Rule(name="new", on="reply", do="drop")) == "new"
-    assert [(each.name, each.matched, each.enabled) for each in made.tallies()] == [
+    assert [(tally.name, tally.matched, tally.enabled) for tally in made.tallies()] == [
         ("first", 0, True),
         ("new", 0, False),
     ]

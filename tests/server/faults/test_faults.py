@@ -49,7 +49,7 @@ async def test_a_connection_closed_at_the_third_append_acknowledges_two_and_stor
         peer.send(append(1), append(2), append(3), append(4))
         assert acknowledged(await peer.receive(5)) == [1, 2]
         assert stored(mock) == 4 * in_store
-        assert [each.action for each in mock.faults.decisions] == [f"close {at}"]
+        assert [decision.action for decision in mock.faults.decisions] == [f"close {at}"]
         async with await Peer.connect(mock) as again:
             answers = await again.ask(HELLO, set_up())
             assert answers[1] == AppendSetup(2, SEGMENT, WRITER, in_store), "the writer learns what was stored"
@@ -98,7 +98,7 @@ async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_
         peer.send(append(1), append(2), append(3), PONG, append(4), append(1, writer_id=other))
         answers = await peer.receive(6)
         refusal = reply_class(error).type_name
-        names = [each.type_name for each in answers]
+        names = [answer.type_name for answer in answers]
         assert names == ["DATA_APPENDED", refusal, refusal, "KEEP_ALIVE", refusal, "DATA_APPENDED"]
         if error == "SegmentIsSealed":
             assert [each.offset for each in answers if isinstance(each, SegmentIsSealed)] == [2, 3, 4]
@@ -182,7 +182,7 @@ async def test_a_round_trip_takes_its_time_without_slowing_the_store(kind: HostN
         assert mock.requests(stage="replied") == []
         clock.advance(0.04)
         assert [each.type_name for each in await peer.receive(4)][-1] == "DATA_APPENDED"
-        assert {each.latency_ns for each in mock.requests()} == {40_000_000}
+        assert {request.latency_ns for request in mock.requests()} == {40_000_000}
 
 
 async def test_held_traffic_continues_when_it_is_released(kind: HostName) -> None:
@@ -243,7 +243,7 @@ async def test_a_rule_on_replies_acts_on_the_reply_that_fits(kind: HostName) -> 
         peer.send(HELLO, create(), create(), PONG)
         assert await peer.receive(3) == [Hello(17, 5), NoSuchSegment(1, SEGMENT, "", -1), PONG]
         assert SEGMENT in mock.segments
-        assert [(each.rule, each.direction, each.type_name) for each in mock.faults.decisions] == [
+        assert [(decision.rule, decision.direction, decision.type_name) for decision in mock.faults.decisions] == [
             ("b", "reply", "SEGMENT_CREATED"),
             ("a", "reply", "SEGMENT_ALREADY_EXISTS"),
         ]
@@ -256,7 +256,7 @@ async def test_the_answer_of_a_read_that_waited_is_a_reply_too(kind: HostName) -
         await mock.wait_for("type = READ_SEGMENT", stage="received")
         peer.send(append(1))
         answers = await peer.receive(2)
-        assert {each.type_name for each in answers} == {"WRONG_HOST", "DATA_APPENDED"}
+        assert {answer.type_name for answer in answers} == {"WRONG_HOST", "DATA_APPENDED"}
 
 
 async def test_the_same_workload_gives_the_same_log_twice(kind: HostName) -> None:
@@ -266,7 +266,7 @@ async def test_the_same_workload_gives_the_same_log_twice(kind: HostName) -> Non
             peer.send(*(append(number) for number in range(1, 60)), PONG)
             while (await peer.receive(1))[0] != PONG:
                 pass
-            return [str(each) for each in mock.faults.decisions]
+            return [str(decision) for decision in mock.faults.decisions]
 
     first = await run()
     assert 10 < len(first) < 50
@@ -288,8 +288,8 @@ async def test_the_stores_of_a_cluster_have_their_own_rules_and_round_trips() ->
                 await mock.wait_for(f"type = CREATE_SEGMENT and segment = '{segments[number]}'", stage="received")
                 clock.advance(0.03)
                 answers += await peer.receive(2)
-        assert [each.type_name for each in answers] == ["HELLO", "SEGMENT_CREATED", "HELLO", "WRONG_HOST"]
-        assert [each.store for each in mock.requests("type = HELLO")] == [0, 1]
+        assert [answer.type_name for answer in answers] == ["HELLO", "SEGMENT_CREATED", "HELLO", "WRONG_HOST"]
+        assert [request.store for request in mock.requests("type = HELLO")] == [0, 1]
         latencies = [each.latency_ns for each in mock.requests("type = CREATE_SEGMENT")]
         assert latencies == [30_000_000, 0]
 
@@ -301,7 +301,7 @@ async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(
         mock.faults.add("type = MERGE_SEGMENTS", do="close", name="never")
         mock.faults.add("type = HELLO", nth=2, do="close", name="idle")
         await peer.ask(HELLO)
-    said = [each.message for each in caplog.records if each.name == "segstore.server.faults.faults"]
+    said = [record.message for record in caplog.records if record.name == "segstore.server.faults.faults"]
     assert [each.partition(":")[0] for each in said] == [
         "fault 'never' has matched nothing",
         "fault 'idle' has matched, but never fired",

@@ -176,7 +176,7 @@ def test_other_plain_scalars_of_yaml_are_texts(number: str) -> None:
         parse_faults(f"round_trip_ms: {number}\n")
 
 
-@looped("cls", [each for each in COMMANDS.values() if each.is_failure])
+@looped("cls", [command for command in COMMANDS.values() if command.is_failure])
 def test_every_failure_reply_can_be_made_out_of_a_request(cls: type) -> None:
     error = Error(error=cls.__name__)
     reply = error.reply(request_id=5, segment="a/b/0", writer_id=UUID(int=1), number=8, message="X")

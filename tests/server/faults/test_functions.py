@@ -54,7 +54,7 @@ async def test_a_function_that_decides_nothing_has_the_request_executed(kind: Ho
         (request,) = given
         assert (request.rule, request.seen.event_number, request.seen.segments) == ("second", 2, (SEGMENT,))
         assert request.command.data == b"late"  # type: ignore[union-attr]  # it is an append
-        assert [each.action for each in mock.faults.decisions] == ["call second"]
+        assert [decision.action for decision in mock.faults.decisions] == ["call second"]
 
 
 async def test_a_function_answers_with_a_command_or_a_name(kind: HostName) -> None:
@@ -179,7 +179,7 @@ async def test_functions_are_actions_like_others_in_a_sequence() -> None:
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", ["NoSuchSegment", sealed, "ok"])
         found = [type(each).__name__ for _ in range(4) for each in await peer.ask(INFO)]
         assert found == ["NoSuchSegment", "SegmentIsSealed", "StreamSegmentInfo", "StreamSegmentInfo"]
-        assert [each.action for each in mock.faults.decisions] == ["error NO_SUCH_SEGMENT", "call sealed", "ok"]
+        assert [decision.action for decision in mock.faults.decisions] == ["error NO_SUCH_SEGMENT", "call sealed", "ok"]
 
 
 async def test_while_a_coroutine_runs_its_request_is_held_with_those_behind_it(kind: HostName) -> None:
@@ -327,7 +327,7 @@ async def test_a_function_that_fails_closes_the_connection_and_its_error_is_rais
             assert stored(mock) == 0
             async with await writer_of_existing(mock) as again:
                 assert acknowledged(await again.ask(append(1))) == [1], "the server goes on"
-            assert [each.rule for each in mock.faults.functions.errors] == ["broken"]
+            assert [error.rule for error in mock.faults.functions.errors] == ["broken"]
 
     with caplog.at_level(logging.ERROR), pytest.raises(FaultFunctionError) as caught:
         await scenario()

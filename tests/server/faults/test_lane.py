@@ -47,8 +47,8 @@ class Playbook:
 
     def forward(self, *items: Command | Append) -> None:
         """Requests that are executed elsewhere: their replies come later."""
-        for each in items:
-            assert self.lane.await_reply(self.execute(each))
+        for item in items:
+            assert self.lane.await_reply(self.execute(item))
 
     def take_later(self) -> list[Effect]:
         later, self.later[:] = list(self.later), []
@@ -69,12 +69,12 @@ def acknowledgement(number: int, previous: int) -> bytes:
 
 
 def kinds(effects: list[Effect]) -> list[str]:
-    return [type(each).__name__ for each in effects]
+    return [type(effect).__name__ for effect in effects]
 
 
 def sent(effects: list[Effect]) -> bytes:
     """What the host writes."""
-    return b"".join(each.data for each in effects if isinstance(each, Send))
+    return b"".join(effect.data for effect in effects if isinstance(effect, Send))
 
 
 def test_without_rules_a_request_is_executed_and_its_reply_is_sent(play: Playbook) -> None:
@@ -83,9 +83,9 @@ def test_without_rules_a_request_is_executed_and_its_reply_is_sent(play: Playboo
     assert sent(effects) == encode(PING)
     assert play.lane.is_drained
     assert play.faults.observer.requests(stage="replied") == [], "the host has not written it"  # type: ignore[union-attr]  # there is one
-    for each in effects:
-        play.lane.sent(each.seen)  # type: ignore[union-attr]  # it is sent
-    assert [each.type_name for each in play.faults.observer.requests(stage="replied")] == ["KEEP_ALIVE"]  # type: ignore[union-attr]  # there is one
+    for effect in effects:
+        play.lane.sent(effect.seen)  # type: ignore[union-attr]  # it is sent
+    assert [request.type_name for request in play.faults.observer.requests(stage="replied")] == ["KEEP_ALIVE"]  # type: ignore[union-attr]  # there is one
 
 
 def test_a_request_that_waits_blocks_those_behind_it_until_its_time(play: Playbook) -> None:
@@ -203,7 +203,7 @@ def test_each_action_has_its_effects(play: Playbook, do: Any, expected: list[typ
         effects.append(each)
         if isinstance(each, Execute):
             effects += play.lane.reply([encode(PING)], each)
-    assert [type(each) for each in effects] == expected
+    assert [type(effect) for effect in effects] == expected
 
 
 def test_after_the_end_nothing_is_executed_and_nothing_sent(play: Playbook) -> None:
@@ -270,7 +270,7 @@ def test_the_holds_of_several_rules_follow_each_other(play: Playbook) -> None:
     for name in ("first", "second"):
         play.faults.add("type = KEEP_ALIVE", do="hold", name=name)
     play.lane.request(PING)
-    assert [play.faults.held(each) for each in play.faults.rules] == [1, 0]
+    assert [play.faults.held(rule) for rule in play.faults.rules] == [1, 0]
     play.faults.release("second")
     play.faults.release("first")
     assert ([play.faults.held(each) for each in play.faults.rules], play.take_later()) == ([0, 1], [])
@@ -333,7 +333,7 @@ def test_a_wrong_event_number_is_sent_and_then_ends_the_connection(play: Playboo
     assert kinds(effects) == ["Forget"]
     assert play.lane.is_deaf
     effects = play.lane.reply([acknowledgement(1, 0)])
-    assert [each for each in effects if isinstance(each, Finish)] == [
+    assert [effect for effect in effects if isinstance(effect, Finish)] == [
         Finish("a fault rule refused a writer's event number")
     ]
     assert sent(effects).startswith(acknowledgement(1, 0))

@@ -26,7 +26,7 @@ def test_the_oldest_requests_are_forgotten_when_there_is_no_room(monkeypatch: py
     observer = Observer()
     for number in range(1, 21):
         observer.add(seen(number))
-    kept = [each.number for each in observer.requests()]
+    kept = [request.number for request in observer.requests()]
     assert kept == [16, 17, 18, 19, 20]
     assert observer.forgotten == 15
 
@@ -108,7 +108,7 @@ async def test_the_requests_of_a_store_are_seen_with_their_stages_and_times() ->
         await peer.ask(HELLO, create())
         clock.advance(2)
         await peer.ask(set_up(), append(1), append(2, b"longer"), ReadSegment("scope/none/0", 0, 9, "", 5))
-        types = [each.type_name for each in mock.requests()]
+        types = [request.type_name for request in mock.requests()]
         assert types == ["HELLO", "CREATE_SEGMENT", "SETUP_APPEND", *["APPEND_BLOCK_END"] * 2, "READ_SEGMENT"]
         appends = mock.requests("type = APPEND_BLOCK_END", stage="replied")
         assert [(each.segments, each.writer_id, each.event_number) for each in appends] == [
@@ -151,11 +151,11 @@ async def test_rules_and_the_log_select_appends_by_their_events() -> None:
             event = b'{"order": %d, "city": "Oslo"}' % (15 + number)
             await peer.ask(append(number, len(event).to_bytes(8, "big") + event))
         await peer.ask(read(0))
-        assert [(each.rule, each.event_number, each.type_name) for each in mock.faults.decisions] == [
+        assert [(decision.rule, decision.event_number, decision.type_name) for decision in mock.faults.decisions] == [
             ("order", 2, "APPEND_BLOCK_END"),
             ("read", -1, "SEGMENT_READ"),
         ]
-        assert [each.event_number for each in mock.requests("data ~ '\"order\": 17'")] == [2]
+        assert [request.event_number for request in mock.requests("data ~ '\"order\": 17'")] == [2]
         assert (await mock.wait_for("data.city = Oslo", count=2)).event_number == 2
         assert "Oslo" not in repr(mock.requests())
         mock.faults.observer = None
@@ -170,5 +170,5 @@ def test_the_oldest_requests_lose_their_payloads_first(monkeypatch: pytest.Monke
         item = Append(SEGMENT, WRITER, number, 1, bytes(1_500), None, 1)
         seen = request_seen(item, number, store=0, connection=1, now_s=0, started_s=0, with_payload=True)
         observer.add(seen)
-    assert [len(b"".join(each.payloads)) for each in observer.requests()] == [0, 1_500]
+    assert [len(b"".join(request.payloads)) for request in observer.requests()] == [0, 1_500]
     assert observer.forgotten == 0

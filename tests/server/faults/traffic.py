@@ -78,4 +78,4 @@ def stored(host: Host | MockSegmentStore) -> int:
 
 def acknowledged(replies: list[object]) -> list[int]:
     """The event numbers of the acknowledged appends."""
-    return [each.event_number for each in replies if isinstance(each, DataAppended)]
+    return [reply.event_number for reply in replies if isinstance(reply, DataAppended)]

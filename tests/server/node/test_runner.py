@@ -75,7 +75,7 @@ async def test_a_tls_peer_that_does_not_read_stalls_and_catches_up(tmp_path: Pat
         await until(lambda: connection.session is not None and connection.session.full)
         assert store.server.hub.outstanding_bytes < 8 * MIB
         answers = await peer.receive(41)
-        assert [each.request_id for each in answers if isinstance(each, SegmentRead)] == list(range(40))
+        assert [answer.request_id for answer in answers if isinstance(answer, SegmentRead)] == list(range(40))
         assert answers[-1] == KeepAlive()
 
 
@@ -130,7 +130,7 @@ async def test_replies_that_were_written_arrive_before_the_store_stops() -> None
         stopping = asyncio.ensure_future(store.server.stop())
         answers = await peer.receive(5)
         assert len(answers) == 4
-        assert all(len(each.data) == 2 * MIB for each in answers if isinstance(each, SegmentRead))
+        assert all(len(answer.data) == 2 * MIB for answer in answers if isinstance(answer, SegmentRead))
         await stopping
 
 
@@ -148,7 +148,7 @@ async def test_stopping_with_stalled_silent_and_waiting_peers_leaves_nothing() -
         assert isinstance((await waiting.receive())[0], SegmentCreated)
         stalled.send(*[read(request_id=each) for each in range(50)])
         silent.send_bytes(bytes(3))
-        await until(lambda: any(each.session and each.session.full for each in hub.connections))
+        await until(lambda: any(connection.session and connection.session.full for connection in hub.connections))
         async with asyncio.timeout(PATIENCE_S):
             await store.server.stop(drain_s=0.05)
     assert not hub.connections
@@ -164,7 +164,7 @@ async def test_a_stop_that_is_cancelled_cuts_what_is_left() -> None:
     async with await Peer.connect(store) as stalled:
         await stalled.ask(HELLO, create(), set_up(), append(0, bytes(2 * MIB)))
         stalled.send(*[read(request_id=each) for each in range(50)])
-        await until(lambda: any(each.session and each.session.full for each in hub.connections))
+        await until(lambda: any(connection.session and connection.session.full for connection in hub.connections))
         stopping = asyncio.ensure_future(store.server.stop(drain_s=60))
         await asyncio.wait([stopping], timeout=0.02)
         stopping.cancel()
@@ -194,7 +194,7 @@ async def test_an_index_that_is_read_is_answered_when_an_entry_comes(peer: Peer)
     assert isinstance(first, SegmentRead)
     peer.send(type(read())(index, len(first.data), 1000, "", 7), append(1))
     answers = await peer.receive(2)
-    assert {type(each) for each in answers} == {SegmentRead, DataAppended}
+    assert {type(answer) for answer in answers} == {SegmentRead, DataAppended}
 
 
 async def test_what_fails_in_keeping_house_is_counted_and_tried_again(

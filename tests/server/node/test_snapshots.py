@@ -95,7 +95,7 @@ async def test_a_transient_segment_of_a_snapshot_is_not_deleted_with_the_connect
         await peer.ask(create(), set_up(), CreateTransientSegment(1, set_up().writer_id, SEGMENT, ""))
         await mock.snapshot("base")
         await mock.restore("base")
-        assert [each for each in mock.segments if is_transient(each)] != []
+        assert [segment for segment in mock.segments if is_transient(segment)] != []
 
 
 async def test_a_restore_removes_rules_and_requests_and_goes_on_counting() -> None:
@@ -142,7 +142,7 @@ async def test_the_controllers_state_comes_back_and_calls_in_progress_do_not_rea
         used = controller.state.streams()
         assert {each.name for each in used} == {"kept", "more"}
         await mock.restore("base")
-        assert [each.name for each in controller.state.streams()] == ["kept"]
+        assert [stream.name for stream in controller.state.streams()] == ["kept"]
         await controller.transactions.commit("scope", "kept", identifier)
         assert identifier in controller.transactions.completed("scope", "kept")
         await mock.reset()
@@ -173,7 +173,7 @@ async def test_a_server_with_a_data_directory_refuses(tmp_path: Path) -> None:
 async def test_a_container_without_an_owner_is_named() -> None:
     async with MockCluster(stores=2) as mock:
         await mock.snapshot("base")
-        (owner,) = (each.store for each in mock.stores if 0 in each.store.containers)
+        (owner,) = (store.store for store in mock.stores if 0 in store.store.containers)
         container = owner.release(0)
         for call in (mock.snapshot("next"), mock.restore("base")):
             with pytest.raises(SnapshotRefused, match="container 0 has no owner"):

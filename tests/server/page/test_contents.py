@@ -36,7 +36,7 @@ async def mock() -> AsyncIterator[MockCluster]:
         await done(http, "POST", f"{STREAM}/transactions/{begun['id']}/events", {"events": [{"text": "in it"}]})
         await done(http, "PUT", "/v1/tables/shop/prices", {"primary_key_bytes": 3})
         entries = [{"key": {"text": f"<{number}>"}, "value": {"json": number}} for number in range(60)]
-        fitting = [each for each in entries if len(each["key"]["text"]) == 3]
+        fitting = [entry for entry in entries if len(entry["key"]["text"]) == 3]
         await done(http, "POST", "/v1/tables/shop/prices/entries", {"entries": fitting})
         yield mock
 
@@ -113,9 +113,9 @@ async def test_a_group_is_shown_with_its_readers_and_their_lag(mock: MockCluster
         await page.open(f"{mock.http_url}/")
         await choose(page, "groups", "billing")
         readers = await page.until(f"{rows('groups', 'Readers that are online')}")
-        assert [each.split("\t")[0] for each in readers] == ["<b>one</b>", "two"]
+        assert [reader.split("\t")[0] for reader in readers] == ["<b>one</b>", "two"]
         segments = await page.until(f"{rows('groups', 'Segments of the group')}")
-        assert sum(int(each.split("\t")[4].replace(",", "")) for each in segments) > 0
+        assert sum(int(segment.split("\t")[4].replace(",", "")) for segment in segments) > 0
         assert "shop/orders" in await page.get("document.querySelector('#groups .detail dl').innerText")
         assert page.complaints == []
 

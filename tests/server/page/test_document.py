@@ -64,7 +64,7 @@ def test_the_page_needs_nothing_from_outside_and_makes_no_elements_of_text() -> 
     page, script = PAGE, inside("script")
     assert re.findall(r"(?:https?:)?//[\w.]+\.\w+|@import|url\(", page) == []
     links = re.findall(r'(?:src|href|action)="([^"]*)"', page)
-    assert {each for each in links if not each.startswith("#")} == {"data:,", "/v1/openapi.json"}
+    assert {link for link in links if not link.startswith("#")} == {"data:,", "/v1/openapi.json"}
     assert re.findall(r"\s(?:on\w+|style)=", page.replace(script, "")) == []
     for sink in (
         "innerHTML",
@@ -144,7 +144,7 @@ async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_pat
         await page.do("Page.navigate", url=f"{mock.http_url}/#token=100%")
         await page.until("document.querySelector('#token')?.hidden === false")
         assert await page.get("location.href + sessionStorage.getItem('token')") == f"{mock.http_url}/100%"
-        assert [each for each in page.complaints if "401" not in each] == []
+        assert [complaint for complaint in page.complaints if "401" not in complaint] == []
 
 
 @browser

@@ -177,7 +177,7 @@ async def test_errors_stand_at_the_field_which_gets_the_focus(tmp_path: Path) ->
         await page.get(f"document.querySelector('{FORM} [name=match]').focus()")
         await page.press("Escape")
         await page.until("ruleForm.root.hidden")
-        assert [each for each in page.complaints if "status of 4" not in each] == []
+        assert [complaint for complaint in page.complaints if "status of 4" not in complaint] == []
 
 
 async def test_a_rule_is_edited_disabled_and_removed_and_what_it_holds_is_released(tmp_path: Path) -> None:
@@ -268,4 +268,4 @@ async def test_toxics_are_added_with_their_attributes_and_removed(tmp_path: Path
         await page.click("#toxics", "Remove")
         await page.until("document.querySelectorAll('#toxics tbody tr').length === 0")
         assert mock.faults.toxics.tallies() == []
-        assert [each for each in page.complaints if "status of 422" not in each] == []
+        assert [complaint for complaint in page.complaints if "status of 422" not in complaint] == []

@@ -35,9 +35,9 @@ def requests_in(file: Path) -> list[int]:
     """The type codes of the requests that a trace has."""
     with TraceFile(file) as trace:
         return [
-            int.from_bytes(each.data[:4], signed=True)
-            for each in trace.records()
-            if each.kind.name == "FRAME" and each.direction == 0
+            int.from_bytes(record.data[:4], signed=True)
+            for record in trace.records()
+            if record.kind.name == "FRAME" and record.direction == 0
         ]
 
 

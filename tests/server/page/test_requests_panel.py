@@ -25,7 +25,7 @@ ROWS = "document.querySelectorAll('#requests tbody tr').length"
 
 
 def framed(*events: bytes) -> bytes:
-    return b"".join(bytes(4) + len(each).to_bytes(4, "big") + each for each in events)
+    return b"".join(bytes(4) + len(event).to_bytes(4, "big") + event for event in events)
 
 
 def stored(*events: bytes) -> tuple[AppendBlock, AppendBlockEnd]:
@@ -46,7 +46,9 @@ async def opened(page: Browser, number: int) -> str:
 
 
 def unexpected(page: Browser, *statuses: int) -> list[str]:
-    return [each for each in page.complaints if not any(f"status of {status}" in each for status in statuses)]
+    return [
+        complaint for complaint in page.complaints if not any(f"status of {status}" in complaint for status in statuses)
+    ]
 
 
 async def test_a_row_opens_a_request_in_detail_and_nothing_hostile_runs(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ async def test_a_request_is_copied_sent_again_and_made_a_rule(tmp_path: Path) ->
         assert not await page.get(f"{DRAWER}.open")
         await page.get("ruleForm.root.requestSubmit()")
         await page.until("document.querySelectorAll('#faults tbody tr').length === 1")
-        (rule,) = (each.rule for each in mock.faults.tallies())
+        (rule,) = (tally.rule for tally in mock.faults.tallies())
         assert rule.match == f'type = CREATE_SEGMENT and segment = "{SEGMENT}"'
         await peer.ask(create())
         assert mock.faults.tallies()[0].fired == 1
@@ -244,7 +246,7 @@ async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(tmp
             assert len((await done(http, "GET", "/v1/requests"))["requests"]) == 2
             await page.get("looking = false; lookSoon(0)")
             await page.until(f"{ROWS} === 2 && !byId('gone').checkVisibility()")
-        assert all("ERR_CONNECTION" in each for each in page.complaints)
+        assert all("ERR_CONNECTION" in complaint for complaint in page.complaints)
 
 
 async def test_a_segment_with_line_breaks_is_found_by_its_link(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def said(answers: list[TraceAnswer | None]) -> list[tuple[int, int, int]]:
     found = []
     for answer in answers:
         assert answer is not None
-        for each in answer.replies:
-            ack = decode(each.frame)
+        for reply in answer.replies:
+            ack = decode(reply.frame)
             assert isinstance(ack, DataAppended)
             assert (ack.writer_id, ack.request_id) == (LIVE, 71)
             found.append((ack.previous_event_number, ack.event_number, ack.current_segment_write_offset))
@@ -80,7 +80,7 @@ def test_events_are_acknowledged_however_they_are_batched(recorded: list[int], l
 def test_the_connection_is_closed_behind_the_batch_with_the_last_append_of_the_trace() -> None:
     closed = Record(0, 1, Direction.REPLY, RecordKind.CLOSE, b"{}")
     answers = asked(Replay([*traced([3, 8]), closed], "match"), [2, 5, 8])
-    assert [each is not None and each.closes for each in answers] == [False, False, True]
+    assert [answer is not None and answer.closes for answer in answers] == [False, False, True]
 
 
 @given(ends_of_batches, ends_of_batches)

@@ -91,7 +91,7 @@ def test_equal_calls_are_answered_in_the_order_of_the_trace() -> None:
     )
     replay = CallReplay(records, "match")
     steps = [replay.answer(ask("checkTransactionState", request)) for _ in range(3)]
-    found = [state.FromString(replay.message(each, STORE, HERE)).state for each in steps if each is not None]
+    found = [state.FromString(replay.message(step, STORE, HERE)).state for step in steps if step is not None]
     assert found == states
 
 

@@ -27,7 +27,7 @@ def named(*names: str) -> list[Record]:
 def test_streams_are_those_that_are_named_with_the_segments_of_their_first_epoch() -> None:
     names = ["a/s/1.#epoch.0", "a/s/0.#epoch.0", "a/s/2.#epoch.1", "b/t/0.#epoch.0#index", "plain", "a/_RGg/0.#epoch.0"]
     controller = replay_controller(read_script(named(*names, "a/g_kvtable/0.#epoch.0")), "127.0.0.1", 7)
-    found = {each.full_name: len(each.current.segments) for each in controller.state.streams()}
+    found = {stream.full_name: len(stream.current.segments) for stream in controller.state.streams()}
     assert found == {"a/s": 2, "b/t": 1}
 
 

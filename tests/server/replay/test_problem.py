@@ -111,7 +111,7 @@ def test_what_was_answered_before_is_said_to_be_so_also_in_another_batch() -> No
 def test_the_nearest_requests_come_first_and_those_that_are_less_alike_are_left_out() -> None:
     names = [f"shop/orders/{number}.#epoch.0" for number in range(5)]
     replay = Replay(
-        records(HELLO, *(CreateSegment(1, each, 0, 7, "", 0) for each in names), DeleteSegment(1, SEGMENT, "")), "match"
+        records(HELLO, *(CreateSegment(1, name, 0, 7, "", 0) for name in names), DeleteSegment(1, SEGMENT, "")), "match"
     )
     found = replay.near(CreateSegment(1, "shop/orders/3.#epoch.1", 0, 7, "", 0))
     assert [(each.number, each.connection) for each in found] == [(5, 1), (2, 1), (3, 1)]
@@ -139,7 +139,7 @@ def test_a_writer_that_is_paired_with_another_is_the_difference() -> None:
     replay = Replay(records(HELLO, set_up(ORDERS)), "match")
     assert replay.answer(set_up(ORDERS), replay.connection()) is not None
     (miss,) = replay.near(set_up(ORDERS, OTHER_WRITER))
-    assert [each.field for each in miss.fields] == ["writer_id"]
+    assert [field.field for field in miss.fields] == ["writer_id"]
 
 
 def test_what_was_not_requested_is_listed_with_place_and_fields() -> None:

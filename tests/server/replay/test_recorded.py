@@ -146,12 +146,12 @@ async def test_methods_that_no_trace_has_and_other_services_are_refused() -> Non
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call(b"\xff")
             assert caught.value.code() is code
-        assert [str(each) for each in server.problems] == ["controller: createScopeNew is not in the trace"]
+        assert [str(problem) for problem in server.problems] == ["controller: createScopeNew is not in the trace"]
 
 
 async def test_without_calls_that_can_be_answered_the_controller_knows_the_names() -> None:
     async with replaying(trace(b"{}")) as (server, client):
-        assert [str(each) for each in server.left_out_calls] == ["record 1: 2 bytes that are not a call"]
+        assert [str(call) for call in server.left_out_calls] == ["record 1: 2 bytes that are not a call"]
         assert (await client("createScope", scope("any"))).status == m.CreateScopeStatus.SUCCESS
         assert server.problems == []
 
@@ -182,7 +182,7 @@ async def test_calls_that_the_trace_lacks_are_forwarded_and_answers_have_the_rep
         assert cluster.controller is not None
         assert cluster.controller.scopes.exists("c")
         assert not cluster.controller.scopes.exists("a")
-        assert [str(each).splitlines()[0] for each in server.problems] == [
+        assert [str(problem).splitlines()[0] for problem in server.problems] == [
             "controller: createScope is not in the trace",
             "controller: createStream is not in the trace",
             "controller: getURI is not in the trace",
@@ -199,7 +199,7 @@ async def test_how_the_other_controller_refuses_a_call_is_a_problem_and_the_answ
         assert await client.status("createStream", made) == "SCOPE_NOT_FOUND"
         cluster.faults.add("rpc = createScope", do={"status": "ABORTED", "details": "not today"})
         assert await refusal(client, "createScope", scope("c")) == (CODE.ABORTED, "not today")
-        assert [str(each) for each in server.problems if each.refusal] == [
+        assert [str(problem) for problem in server.problems if problem.refusal] == [
             f"controller: createStream was forwarded: {where} SCOPE_NOT_FOUND",
             f"controller: createScope was forwarded: {where} ABORTED: not today",
         ]

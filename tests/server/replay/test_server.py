@@ -95,7 +95,7 @@ async def test_a_request_is_answered_once_and_what_is_not_in_the_trace_with_an_e
         assert second.request_id == 2
         assert str(second.message) == "connection 1: CREATE_SEGMENT was answered before"
         same = "same: request 2 of the trace (connection 1), answered before"
-        assert [str(each) for each in server.problems] == [f"{second.message}\n  {same}"]
+        assert [str(problem) for problem in server.problems] == [f"{second.message}\n  {same}"]
 
 
 async def test_in_strict_mode_a_request_that_differs_is_named_with_its_fields(recorded: list[Record]) -> None:
@@ -138,7 +138,7 @@ async def test_a_set_up_that_the_other_store_refuses_is_a_problem_and_the_answer
         replies = await peer.ask(*(append(number, b"unknown", WRITER, 90 + number) for number in (7, 8)))
         assert replies == [NoSuchSegment(97, SEGMENT, "", -1), NoSuchSegment(98, SEGMENT, "", -1)]
         assert await peer.ask(append(9, b"unknown", WRITER, 99)) == [NoSuchSegment(99, SEGMENT, "", -1)]
-        (found,) = (each for each in server.problems if each.refusal)
+        (found,) = (problem for problem in server.problems if problem.refusal)
         refusal = f"the store at {mock.host}:{mock.port} answers NO_SUCH_SEGMENT for {SEGMENT}"
         assert str(found) == f"connection 1: SETUP_APPEND was forwarded: {refusal}"
         assert len(mock.requests("type = SETUP_APPEND")) == 1
@@ -289,7 +289,7 @@ async def test_bytes_that_break_the_protocol_are_a_problem(recorded: list[Record
         assert server.failure == (str(found) if missing == "fail" else "")
         other.send_bytes(encode(HELLO) + encode(append(1)))
         await other.closed()
-        assert [each.request for each in server.problems] == ["PADDING", "APPEND_BLOCK_END"][
+        assert [problem.request for problem in server.problems] == ["PADDING", "APPEND_BLOCK_END"][
             : 1 if server.failure else 2
         ]
 
@@ -321,7 +321,7 @@ async def test_the_end_that_a_store_made_of_a_connection_is_replayed(tmp_path: P
     async with MockSegmentStore() as mock:
         found = await drive(recorded, mock.host, mock.port, timeout_s=0.1)
     assert found.differences == []
-    assert [each.partition("recorded ")[2][:22] for each in found.cuts] == ["fault 'rule 1': close "]
+    assert [cut.partition("recorded ")[2][:22] for cut in found.cuts] == ["fault 'rule 1': close "]
 
 
 @looped("mode", ["strict", "match"])
@@ -367,7 +367,7 @@ def test_bytes_that_are_no_frames_are_left_out_of_the_script() -> None:
     assert [each.partition(": ")[0] for each in left_out] == ["on connection 1"] * 2
     assert left_out[0].endswith(": 2 bytes that are not a frame")
     assert "a writer is set up before it appends" in left_out[1]
-    assert (step.type_name, [each.delay_ns for each in step.replies]) == ("HELLO", [3])
+    assert (step.type_name, [reply.delay_ns for reply in step.replies]) == ("HELLO", [3])
 
 
 @pytest.mark.parametrize("mode", ["strict", "match"])
@@ -447,5 +447,5 @@ async def test_recorded_replies_of_the_reference_are_replayed(file: Path) -> Non
         trace = conversation(recorded["steps"])
         async with TraceServer(trace) as server:
             found = await drive(trace, server.host, server.port, timeout_s=5, all_differences=True)
-            assert [str(each) for each in found.differences] == [], recorded["name"]
+            assert [str(difference) for difference in found.differences] == [], recorded["name"]
             assert server.problems == [], recorded["name"]

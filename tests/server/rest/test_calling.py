@@ -28,10 +28,10 @@ async def test_requests_are_recorded_as_the_calls_that_they_make(tmp_path: Path)
         assert (await http.post("/v1/scopes/a/streams", json=stream())).status_code == 201
         assert (await http.get("/v1/scopes/a/streams/no")).status_code == 404
         assert len((await http.get("/v1/scopes/a/streams")).json()["streams"]) == 1
-        assert [each.reply for each in mock.requests("rpc = createScope")] == ["OK", "SCOPE_EXISTS"]
+        assert [request.reply for request in mock.requests("rpc = createScope")] == ["OK", "SCOPE_EXISTS"]
         recorder.close()
     records = [each for each in read_all(tmp_path / "run.wtrace") if each.kind is RecordKind.CALL]
-    calls = [call for each in records if (call := Call.unpack(each.data)) is not None]
+    calls = [call for record in records if (call := Call.unpack(record.data)) is not None]
     made = [str(each) for each in calls if not each.status]
     assert made[:2] == ['createScope scope="a"'] * 2
     assert made[2].startswith('createStream streamInfo={"scope": "a", "stream": "s"}')
@@ -54,7 +54,7 @@ async def test_a_rule_about_calls_applies_to_requests(do: Any, status: int, why:
     async with asking() as (mock, http):
         mock.faults.add("rpc = createScope", do=do, name="r", times=1)
         assert refused(await http.post("/v1/scopes", json=SCOPE)) == (status, why)
-        assert [each.rule for each in mock.faults.decisions] == ["r"]
+        assert [decision.rule for decision in mock.faults.decisions] == ["r"]
 
 
 @looped(
@@ -81,7 +81,7 @@ async def test_a_rule_applies_to_a_request_that_the_controller_refuses(
         for expected in (refusal or own, own):
             ask = http.post("/v1/scopes", json=SCOPE) if rpc == "createScope" else http.get("/v1/scopes/a/streams/no")
             assert refused(await ask) == expected
-        assert [each.rule for each in mock.faults.decisions] == ["r"]
+        assert [decision.rule for decision in mock.faults.decisions] == ["r"]
 
 
 async def test_a_rule_may_turn_a_failure_into_a_success() -> None:
@@ -117,7 +117,7 @@ async def test_a_request_that_a_rule_holds_ends_with_its_connection(
         await mock.wait_for("rpc = createScope", stage="received")
         asking_for_it.cancel()
         await mock.wait_for("rpc = createScope", stage="refused")
-        assert [each.reply for each in mock.requests("rpc = createScope")] == ["CANCELLED"]
+        assert [request.reply for request in mock.requests("rpc = createScope")] == ["CANCELLED"]
         assert mock.faults.held("held") == 0
         mock.faults.clear()
         assert ((await http.get("/v1/scopes")).json() == {}) is not bool(applied)

@@ -57,7 +57,7 @@ async def group(mock: MockCluster, name: str, *streams: str) -> None:
         readerGroupName=name,
         readerGroupId=NO_ID,
         maxOutstandingCheckpointRequest=1,
-        startingStreamCuts=[m.StreamCut(streamInfo=m.StreamInfo(scope="a", stream=each)) for each in streams],
+        startingStreamCuts=[m.StreamCut(streamInfo=m.StreamInfo(scope="a", stream=stream)) for stream in streams],
     )
     caller: Any = type("Caller", (), {"needs": lambda *_: None})()
     await mock._served.executor.served["createReaderGroup"](asked, caller)
@@ -128,7 +128,7 @@ async def test_the_life_of_a_stream_as_pravegas_own_test_of_its_rest_api_has_it(
     assert (updated.status_code, updated.json()["scalingPolicy"]["minSegments"]) == (200, 4)
     now_ms = time.time_ns() // 1_000_000 + 1
     events = (await http.get(f"{one}/scaling-events", params={"from": 0, "to": now_ms})).json()
-    assert [len(each["segments"]) for each in events] == [2, 4]
+    assert [len(event["segments"]) for event in events] == [2, 4]
     assert [(each["splits"], each["merges"]) for each in events] == [(0, 0), (2, 0)]
     shown = (await http.get(one)).json()
     assert (shown["tags"], shown["timestampAggregationTimeout"]) == ([], 2000)
@@ -212,7 +212,7 @@ async def test_scaling_events_are_those_in_a_time_after_the_epoch_at_its_start(
     for count in (4, 1, 2):
         await http.put(f"{scope}/streams/s", json=stream(scalingPolicy={**FIXED, "minSegments": count}))
     assert mock.controller is not None
-    begun = [each.created_ms for each in mock.controller.streams.get("a", "s").epochs]
+    begun = [epoch.created_ms for epoch in mock.controller.streams.get("a", "s").epochs]
 
     async def events(start: int, end: int) -> list[Any]:
         answer = await http.get(f"{scope}/streams/s/scaling-events", params={"from": start, "to": end})
@@ -266,7 +266,7 @@ async def test_reader_groups_are_listed_shown_and_deleted(
         200,
         {"scopeName": "a", "readerGroupName": "g1", "streamList": ["a/s", "a/t"], "onlineReaderIds": []},
     )
-    created, added, acquired, removed = ([struct.pack(">ii", 0, len(each)) + each] for each in java_events())
+    created, added, acquired, removed = ([struct.pack(">ii", 0, len(event)) + event] for event in java_events())
     segment, writer = segment_name("a", "_RGg1", 0, 0), UUID(int=7)
     assert mock.controller is not None
     for events in (created, added, acquired):

@@ -86,7 +86,7 @@ async def test_what_stores_hold_is_asked_of_their_owner(segments: SegmentAdmin) 
     keys, token = set(), b""
     while True:
         entries, token = await segments.read_entries(TABLE, 7, token)
-        keys |= {bytes(each.key.data) for each in entries}
+        keys |= {bytes(entry.key.data) for entry in entries}
         if not token:
             break
     assert len(keys) == 30

@@ -85,7 +85,7 @@ async def test_another_store_answers_what_the_controller_asked_with_the_same_byt
     ]
     async with MockSegmentStore() as mock:
         found = await drive(records, mock.host, mock.port, all_differences=True)
-    assert [line for each in found.differences for line in report(each)] == []
+    assert [line for difference in found.differences for line in report(difference)] == []
 
 
 async def test_each_store_has_a_connection_of_its_own_and_clients_have_none_of_it(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_each_store_has_a_connection_of_its_own_and_clients_have_none_of_i
             await segments.create_segment(name, PLAIN, 0)
     recorder.close()
     records = recorded(path)
-    assert {each.connection for each in records} == {WITH_ROLE + 1, WITH_ROLE + 2}
+    assert {record.connection for record in records} == {WITH_ROLE + 1, WITH_ROLE + 2}
     assert list(of_clients(records)) == []
 
 

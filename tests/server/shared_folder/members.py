@@ -59,7 +59,7 @@ class Member:
         check is over, it may report the fence before the test's own write does.
         """
         gate, mark = self.storage.gate, self.storage.gate.mark
-        await until(lambda: gate.committed >= mark and all(each.has_next for each in self.committers()))
+        await until(lambda: gate.committed >= mark and all(committer.has_next for committer in self.committers()))
 
     def committers(self) -> list[Committer]:
         """Of all that is open."""

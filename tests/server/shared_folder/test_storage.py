@@ -149,9 +149,9 @@ async def test_a_snapshot_of_the_older_owner_changes_nothing_for_the_new_one(tmp
         await new.open_all()
         write_some(new, 5)
         await new.settled()
-        for each in durabilities:
+        for durability in durabilities:
             with pytest.raises(JournalFailed):
-                await each.checkpoint()
+                await durability.checkpoint()
         await until(lambda: sorted(old.lost) == [0, 1])
         before = everything(new.store)
         await last.open_all()

@@ -341,8 +341,8 @@ def test_index_segments_are_counted_apart_through_creation_deletion_and_recovery
     container.delete_segment("scope/s/1.#epoch.0#index")
     assert (container.index_count, len(container.segments)) == (1, 2)
     other = Container()
-    for each in container.segments.values():
-        other.adopt(each)
+    for segment in container.segments.values():
+        other.adopt(segment)
     assert other.index_count == 1
     other.clear()
     assert other.index_count == 0

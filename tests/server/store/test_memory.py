@@ -159,9 +159,9 @@ async def test_a_full_store_refuses_growth_and_serves_everything_else(
             if info.write_offset:
                 assert isinstance((await peer.ask(ReadSegment(SEGMENT, 0, 100, "", 5)))[0], SegmentRead)
             replies = await peer.ask(TruncateSegment(5, SEGMENT, info.write_offset, ""))
-            assert [type(each) for each in replies] == [SegmentTruncated]
+            assert [type(reply) for reply in replies] == [SegmentTruncated]
             for container in list(store.store.containers.values()):
-                for name in [each for each in container.segments if not each.endswith("#index")]:
+                for name in [segment for segment in container.segments if not segment.endswith("#index")]:
                     assert [type(each) for each in await peer.ask(DeleteSegment(5, name, ""))] == [SegmentDeleted]
         memory.limit = limit
         assert memory.used < limit
@@ -217,8 +217,8 @@ async def test_the_stores_of_a_process_share_the_limit(grpc_runs: None) -> None:
         assert all(each.store.pool is first.store.pool for each in others)
         await mock.move(container=1, to=0)
         names = [f"scope/stream/{number}.#epoch.0" for number in range(30)]
-        for each in names:
-            next(store for store in mock.stores if store.store.owns(each)).store.create_segment(each, now_ms=1)
+        for name in names:
+            next(store for store in mock.stores if store.store.owns(name)).store.create_segment(name, now_ms=1)
         used = first.store.pool.memory.used
         assert used > 60 * 1000
         await mock.stop_store(0)
@@ -249,7 +249,7 @@ async def test_with_a_data_directory_only_the_rest_counts_as_memory(grpc_runs: N
         host, port = mock.address or ("", 0)
         async with Peer(*await asyncio.open_connection(host, port)) as peer:
             replies = await peer.ask(HELLO, ReadSegment(SEGMENT, 0, 100, "", 5), DeleteSegment(5, SEGMENT, ""))
-            assert [type(each) for each in replies[1:]] == [SegmentRead, SegmentDeleted]
+            assert [type(reply) for reply in replies[1:]] == [SegmentRead, SegmentDeleted]
             assert isinstance((await peer.ask(create(OTHER)))[0], SegmentCreated)
 
 

@@ -34,4 +34,4 @@ async def test_what_a_connection_holds_is_freed_with_it_and_without_the_garbage_
             links = [weakref.ref(each) for each in tap.links]
             reset(peer.writer)
         await until(lambda: not tap.links)
-        await until(lambda: [each() for each in links] == [None])
+        await until(lambda: [link() for link in links] == [None])

@@ -124,7 +124,7 @@ async def test_an_answer_in_place_of_a_store_that_has_ended_is_not_sent_behind_i
                 else:
                     peer.writer.write_eof()
                 await until(lambda: not tap.links)
-    assert [each.getMessage() for each in caplog.records if each.name == "asyncio" and each.exc_info] == []
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio" and record.exc_info] == []
 
 
 async def test_a_client_that_is_cut_while_its_answers_may_be_overtaken_leaves_no_connection() -> None:
@@ -152,7 +152,7 @@ async def test_a_dropped_append_is_not_passed_whatever_frames_brought_it() -> No
         peer.send(*block, append(2), PONG)
         assert await peer.receive(1) == [PONG]
         assert stored(mock) == 0
-        assert [each.type_name for each in tap.requests(APPENDS)] == ["APPEND_BLOCK_END"] * 2
+        assert [request.type_name for request in tap.requests(APPENDS)] == ["APPEND_BLOCK_END"] * 2
         peer.send(block[0])
         peer.send(AppendBlockEnd(WRITER, len(event), b"", 1, 3, 3))
         assert acknowledged(await peer.receive(1)) == [3]
@@ -222,7 +222,7 @@ class FakeLink:
         sent = [
             b"".join(each for each in side.take() if type(each) is bytes) for side in (self.to_store, self.to_client)
         ]
-        return sent[0], sent[1], self.done, [str(each) for each in self.faults.decisions]
+        return sent[0], sent[1], self.done, [str(decision) for decision in self.faults.decisions]
 
 
 def traffic(chance: Random) -> list[tuple[Direction, bytes]]:

@@ -391,4 +391,4 @@ async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connecti
         await until(lambda: not tap.links)
         assert len(ended) < 10
         assert not tap.sockets
-    assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
+    assert [record.levelname for record in caplog.records if "is the tap itself" in record.message].count("ERROR") == 1

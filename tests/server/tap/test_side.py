@@ -88,7 +88,7 @@ def test_data_after_the_loss_is_dropped(owner: Hears) -> None:
 def test_first_bytes_that_are_no_hello_are_logged_once(owner: Hears, caplog: pytest.LogCaptureFixture) -> None:
     owner.client.data_received(b"GET / HTTP/1.1")
     owner.client.data_received(b"more")
-    assert [each.message for each in caplog.records] == [
+    assert [record.message for record in caplog.records] == [
         "connection from here:1: of the client: its first bytes, 474554202f204854, are not a Hello"
     ]
     assert owner.heard == [b"GET / HTTP/1.1", b"more"]

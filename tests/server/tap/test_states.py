@@ -9,7 +9,7 @@ S = LinkState
 
 def test_nothing_follows_the_end_and_no_link_goes_back() -> None:
     order = list(S)
-    assert not [each for each in TRANSITIONS if each[0] is S.CLOSED]
+    assert not [transition for transition in TRANSITIONS if transition[0] is S.CLOSED]
     assert [each for each in TRANSITIONS if TRANSITIONS[each] is S.CLOSED] == [(S.CLOSING, LinkEvent.GONE)]
     for (state, _), following in TRANSITIONS.items():
         assert order.index(following) >= order.index(state)

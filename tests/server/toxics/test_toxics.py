@@ -155,8 +155,8 @@ async def test_a_server_stops_while_connections_are_half_open(kind: HostName) ->
         peers = [await writer_of(mock), await Peer.connect(mock)]
         mock.faults.toxics.add("half_open")
         mock.faults.toxics.add("latency", latency=1000)
-        for each in peers:
-            each.send(PONG)
+        for peer in peers:
+            peer.send(PONG)
         await peers[0].close()
     assert not mock.faults.toxics._wires
     await peers[1].closed()
@@ -234,8 +234,8 @@ async def test_toxics_apply_to_the_plain_bytes_under_tls(tmp_path: Path) -> None
         mock.faults.toxics.add("reset_peer")
         peers[2].send(HELLO)
         assert await peers[2].closed() == b""
-        for each in peers:
-            await each.close()
+        for peer in peers:
+            await peer.close()
     assert not mock.faults.toxics._wires
 
 
@@ -245,12 +245,12 @@ async def test_toxics_of_the_file_apply_from_the_start_and_by_store() -> None:
     faults = Faults(clock, settings, observer=Observer())
     async with Cluster(ClusterSettings(stores=2, store=StoreSettings(port=0)), faults=faults) as cluster:
         found = []
-        for each in cluster.stores:
-            assert each.address is not None
-            reader, writer = await asyncio.open_connection(*each.address)
+        for store in cluster.stores:
+            assert store.address is not None
+            reader, writer = await asyncio.open_connection(*store.address)
             writer.write(encode(HELLO))
-            found.append(await reader.readexactly(5 if each.number else 16))
-            if each.number:
+            found.append(await reader.readexactly(5 if store.number else 16))
+            if store.number:
                 assert await reader.read() == b""
             writer.close()
             await writer.wait_closed()

@@ -46,10 +46,10 @@ def read_all(path: Path) -> list[Record]:
 def streams(records: list[Record]) -> dict[tuple[int, Direction], bytes]:
     """The bytes of each direction of each connection."""
     found: dict[tuple[int, Direction], bytes] = {}
-    for each in records:
-        if each.kind in (RecordKind.FRAME, RecordKind.BYTES):
-            key = each.connection, each.direction
-            found[key] = found.get(key, b"") + each.data
+    for record in records:
+        if record.kind in (RecordKind.FRAME, RecordKind.BYTES):
+            key = record.connection, record.direction
+            found[key] = found.get(key, b"") + record.data
     return found
 
 

@@ -76,7 +76,7 @@ def test_the_oldest_records_are_discarded_and_the_trace_has_the_others() -> None
     assert 2 * MIB < len(data) < 3 * MIB + 1000
     records = [each for each in read_records(data) if isinstance(each, Record)]
     assert len(records) == kept.last - kept.first + 1
-    assert {each.data for each in records} == {frame}
+    assert {record.data for record in records} == {frame}
 
 
 def test_the_newest_of_tiny_frames_that_come_byte_by_byte_are_kept() -> None:
@@ -100,7 +100,7 @@ def test_memory_is_counted_once_if_a_frame_that_fills_it_is_incomplete_when_it_i
         kept.received(number, frame[at : at + 1_000])
     kept.closed(number)
     kept.flush()
-    (area,) = {size for each in kept._blocks for size in each.areas.values()}
+    (area,) = {size for block in kept._blocks for size in block.areas.values()}
     assert len(kept._blocks) > 1
     assert area <= kept._bytes < area + 5_000
 
@@ -379,7 +379,7 @@ def test_frames_that_come_in_many_small_pieces_take_no_more_memory_than_was_set(
         assert tracemalloc.get_traced_memory()[0] < 2 * MIB + 2 * MIB + MIB, "records, incomplete frames, a block"
     kept.flush()
     requests = [each for _, _, each in kept.records() if each.direction is Direction.REQUEST and each.data]
-    assert {each.kind for each in requests} <= {RecordKind.BYTES, RecordKind.FRAME, RecordKind.OPEN}
+    assert {request.kind for request in requests} <= {RecordKind.BYTES, RecordKind.FRAME, RecordKind.OPEN}
     assert RecordKind.BYTES in {each.kind for each in requests}, "the longest are no frames then"
 
 
@@ -416,7 +416,10 @@ def test_a_trace_lacks_what_is_discarded_before_it_is_reached() -> None:
     data = next(pieces) + next(pieces)
     kept.clear()
     data += b"".join(pieces)
-    assert [each.kind for each in read_records(data) if isinstance(each, Record)] == [RecordKind.OPEN, RecordKind.FRAME]
+    assert [record.kind for record in read_records(data) if isinstance(record, Record)] == [
+        RecordKind.OPEN,
+        RecordKind.FRAME,
+    ]
 
 
 def test_a_writers_segment_is_known_after_its_set_up_was_discarded() -> None:

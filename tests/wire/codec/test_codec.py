@@ -134,7 +134,7 @@ def test_decoded_payloads_are_views_of_the_frame(value: Command) -> None:
         found = decode(kind)
         payloads = [getattr(found, name) for name in found.__struct_fields__]
         assert all(each.obj is frame for each in payloads if isinstance(each, memoryview))
-        assert not any(each for each in payloads if isinstance(each, (bytes, bytearray)))
+        assert not any(payload for payload in payloads if isinstance(payload, (bytes, bytearray)))
 
 
 @given(commands())

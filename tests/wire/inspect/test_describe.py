@@ -157,7 +157,7 @@ def test_bytes_of_a_cut_frame_are_those_of_their_fields() -> None:
         for size in range(8, len(frame)):
             spans = [each for each in describe(frame[:size]).spans if each.length]
             ends = [(each.offset, min(each.length, size - each.offset), each.field) for each in whole if each.length]
-            assert [(each.offset, each.length, each.field) for each in spans] == [each for each in ends if each[1] > 0]
+            assert [(span.offset, span.length, span.field) for span in spans] == [end for end in ends if end[1] > 0]
             assert "secret" not in "".join(lines(describe(frame[:size])))
 
 

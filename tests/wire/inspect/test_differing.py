@@ -47,7 +47,7 @@ def test_a_long_text_within_a_document_is_shown_around_the_difference() -> None:
 
 def test_events_in_their_framing_are_compared_one_by_one() -> None:
     def events(*contents: bytes) -> bytes:
-        return b"".join(bytes(4) + len(each).to_bytes(4, "big") + each for each in contents)
+        return b"".join(bytes(4) + len(content).to_bytes(4, "big") + content for content in contents)
 
     left, right = events(b"tea", b'{"n": 1}', b"cake"), events(b"tea", b'{"n": 2}')
     assert list(differing_places("data", left, right)) == [("data[1].n", "1", "2"), ("data[2]", "'cake'", None)]

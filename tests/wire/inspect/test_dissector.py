@@ -243,7 +243,7 @@ def encode_nested(command: Command) -> bytes:
 def test_headers_without_a_meaning_end_what_can_be_read(lab: Lab) -> None:
     frames = [bytes.fromhex("00000009ffffffff") + bytes(20), bytes.fromhex("0000000901000000")]
     known = [encode(Unknown(99, b"abc")), encode_nested(Event(b"abc")), encode(KeepAlive())]
-    found = lab.frames(known, *([each] for each in frames))
+    found = lab.frames(known, *([frame] for frame in frames))
     assert [each["segstore.type"] for each in found] == [["99"], ["0"], ["100"], ["9"], ["9"]]
     assert ["segstore.unknown" in each for each in found] == [True, True, False, False, False]
     assert ["segstore.malformed" in each for each in found] == [False, False, False, True, True]
@@ -264,7 +264,7 @@ def test_a_packet_of_which_only_the_start_was_captured_is_not_called_malformed(l
         + packet[:taken]
     )
     fields = ["segstore.type", "segstore.read_segment.segment", "segstore.cut", "segstore.malformed"]
-    line = lab.run(path, "-T", "fields", "-E", "separator=|", *(part for each in fields for part in ("-e", each)))
+    line = lab.run(path, "-T", "fields", "-E", "separator=|", *(part for field in fields for part in ("-e", field)))
     types, segment, cut, malformed = line.rstrip("\n").split("|")
     assert (types, segment, bool(cut), malformed) == ("-127,9", "scope/stream/0", True, "")
 

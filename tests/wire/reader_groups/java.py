@@ -23,7 +23,7 @@ def java_events() -> list[bytes]:
         if record.get("type") == "SEGMENT_READ" and record["fields"]["segment"].startswith("scope/_RG"):
             data = bytes.fromhex(record["fields"]["data"])
             if record["fields"]["offset"] == 0 and len(data) == _BYTES:
-                return [bytes(each.data) for each in payload_parts(data)]
+                return [bytes(part.data) for part in payload_parts(data)]
     raise AssertionError("the recording has no stream of a group")
 
 

@@ -47,8 +47,8 @@ def written(group: StoredGroup, *updates: Update) -> tuple[StoredGroup, list[tup
     for update in updates:
         draft.apply(update)
     entries = group.changes_to(draft)
-    for each in entries:
-        other.take(*each)
+    for entry in entries:
+        other.take(*entry)
     for name in ("config", "readers", "unassigned", "future"):
         assert getattr(other, name) == getattr(draft, name), name
     return other, [(outer, inner, value != GONE) for outer, inner, value in entries]

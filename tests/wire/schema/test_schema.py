@@ -35,7 +35,7 @@ TOKEN = "a secret token"
 @CLASSES
 def test_the_registry_and_the_class_agree(cls: type[Command]) -> None:
     assert COMMANDS[cls.code] is cls
-    assert [each for each in COMMANDS.values() if each.type_name == cls.type_name] == [cls]
+    assert [command for command in COMMANDS.values() if command.type_name == cls.type_name] == [cls]
     assert not cls.is_failure or cls.is_reply
     assert isinstance(cls.schema, construct.Struct)
 

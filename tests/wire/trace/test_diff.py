@@ -76,7 +76,7 @@ def test_a_stream_that_ends_early_is_a_difference() -> None:
 
 def appended(*events: bytes) -> list[Record]:
     ends = [AppendBlockEnd(UUID(int=1), 0, each, 1, number, number) for number, each in enumerate(events, 1)]
-    blocks = [AppendBlock(UUID(int=1), each) for each in events]
+    blocks = [AppendBlock(UUID(int=1), event) for event in events]
     return [*map(record, (each for pair in zip(blocks, ends, strict=True) for each in pair)), record(SEAL)]
 
 
@@ -87,7 +87,7 @@ def test_a_record_that_one_trace_has_more_is_said_instead_of_how_the_records_beh
         ([*events[:3], *events[4:]], (7, 0), (one, {}), 0),
         ([*events[:3], b"other", *events[3:]], (0, 7), ({}, one), 0),
         (events[:-1], (15, 0), (one, {}), 0),
-        ([each.upper() for each in events[1:]], (1, 1), (one, {}), 1),  # not found by its payload, but counted
+        ([event.upper() for event in events[1:]], (1, 1), (one, {}), 1),  # not found by its payload, but counted
         ([events[1], events[0], *events[2:]], (1, 1), ({}, {}), 1),  # in another order
     ):
         (found,) = differences(left, appended(*others))
@@ -137,7 +137,7 @@ def test_fields_that_one_side_lacks_are_reported() -> None:
 def test_bytes_outside_of_fields_are_reported_only_if_nothing_else_differs() -> None:
     other = encode(SealSegment(2, "a/b/0", "secret"))
     behind = other[:4] + (len(other) - 8 + 2).to_bytes(4, "big") + other[8:] + b"\0\0"
-    assert [each.field for each in compare_frames(encode(SEAL), behind)] == ["request_id"]
+    assert [frame.field for frame in compare_frames(encode(SEAL), behind)] == ["request_id"]
     assert compare_frames(other, behind)
 
 
@@ -193,7 +193,7 @@ def test_an_id_that_stands_for_two_is_a_difference() -> None:
     right = [record(SetupAppend(number, UUID(int=number), "s", "")) for number in (1, 2)]
     for one, other in ((left, right), (right, left)):
         (found,) = compared(one, other)
-        assert (found.number, [each.field for each in found.fields]) == (2, ["writer_id"])
+        assert (found.number, [field.field for field in found.fields]) == (2, ["writer_id"])
 
 
 def test_connections_are_matched_by_their_first_requests() -> None:
@@ -225,7 +225,7 @@ def test_an_id_that_is_wrong_in_one_place_is_a_difference() -> None:
         AppendBlockEnd(UUID(int=3), 0, str(UUID(int=2 << 64)).encode() + b"event", 1, 1, 10), connection=2
     )
     (found,) = compared(left, right)
-    assert [each.field for each in found.fields] == ["writer_id"]
+    assert [field.field for field in found.fields] == ["writer_id"]
 
 
 # --- controller calls -------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def calls_of(transaction: int, port: int, *, reverse: bool = False) -> list[Reco
 def test_calls_of_two_runs_differ_in_ids_addresses_times_and_order_only() -> None:
     left, right = calls_of(1, 4711), calls_of(2, 4712, reverse=True)
     assert list(differences(left, right, translation=Translation())) == []
-    found = {name.field for each in differences(left, right) for name in each.fields}
+    found = {name.field for difference in differences(left, right) for name in difference.fields}
     assert found == {"scope", "endpoint", "txnId", "timestamp", "writer"}
     assert list(differences(left, left)) == []
 
@@ -279,7 +279,7 @@ def test_an_id_of_a_call_that_stands_for_two_is_a_difference() -> None:
     ]
     (found,) = differences(calls_of(1, 1), right, translation=Translation())
     assert (found.connection, found.number, found.direction) == (CONTROLLER, 5, 0)
-    assert [each.field for each in found.fields] == ["txnId"]
+    assert [field.field for field in found.fields] == ["txnId"]
 
 
 def test_answers_differ_by_status_details_and_fields() -> None:
@@ -288,20 +288,20 @@ def test_answers_differ_by_status_details_and_fields() -> None:
     right = [left[0], gone, left[2], answer_to(2, "createScope", details="x"), ask(3, "getURI"), answer_to(3, "getURI")]
     answer, missing = differences(left, right, translation=Translation())
     assert (answer.number, answer.direction, answer.left_over, answer.right_over) == (1, 1, 1, 1)
-    assert [(each.field, each.left, each.right) for each in answer.fields] == [
+    assert [(field.field, field.left, field.right) for field in answer.fields] == [
         ("grpc-status", "OK", "UNAVAILABLE"),
         ("grpc-message", None, "gone"),
     ]
     assert (missing.number, missing.left, missing.right) == (3, None, right[-1])
     ignored = Translation(frozenset({"grpc-status", "grpc-message"}))
-    assert [each.number for each in differences(left, right, translation=ignored)] == [3]
+    assert [difference.number for difference in differences(left, right, translation=ignored)] == [3]
 
 
 def test_a_call_that_asks_something_else_and_one_too_many_are_differences() -> None:
     left = both(1, "createScope", scope="a")
     right = [*both(1, "createScope", scope="b"), *both(2, "createScope", scope="c"), *both(3, "getURI")]
     asked, extra = differences(left, right, translation=Translation())
-    assert [(each.field, each.left, each.right) for each in asked.fields] == [("scope", "a", "b")]
+    assert [(field.field, field.left, field.right) for field in asked.fields] == [("scope", "a", "b")]
     assert (asked.left_over, asked.right_over) == (0, 1)
     assert (extra.left, extra.right, extra.number) == (None, right[-2], 3)
 

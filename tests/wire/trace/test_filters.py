@@ -273,7 +273,7 @@ def test_a_word_that_is_no_type_suggests_the_types_that_it_means() -> None:
         with pytest.raises(FilterError) as caught:
             parse_filter(f"type = {word}", on)  # type: ignore[arg-type]  # a text of the table
         assert suggested in caught.value.expected
-    for name in (each.type_name for each in COMMANDS.values() if each.is_reply and not each.is_request):
+    for name in (command.type_name for command in COMMANDS.values() if command.is_reply and not command.is_request):
         with pytest.raises(FilterError) as caught:
             parse_filter(f"type = {name}X", "request")
         assert f"({name}?)" not in caught.value.expected

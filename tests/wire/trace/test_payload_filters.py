@@ -29,7 +29,7 @@ TEXT = "my order 17 for Zoë".encode()
 
 
 def framed(*events: bytes) -> bytes:
-    return b"".join(len(each).to_bytes(8, "big") + each for each in events)
+    return b"".join(len(event).to_bytes(8, "big") + event for event in events)
 
 
 @looped(

@@ -14,12 +14,12 @@ SOME = [record(frame(100, bytes(index)), at=index) for index in range(10)]
 
 
 def offsets(data: bytes) -> list[int]:
-    return [each.offset for each in read_blocks(data)]
+    return [block.offset for block in read_blocks(data)]
 
 
 def ends(data: bytes) -> list[int]:
     """Where the bytes of each block end, without the zeros behind them."""
-    return [each.offset + 64 + each.header.stored for each in read_blocks(data) if isinstance(each, Block)]
+    return [block.offset + 64 + block.header.stored for block in read_blocks(data) if isinstance(block, Block)]
 
 
 def test_a_capture_cut_at_any_byte_gives_all_blocks_before_the_cut() -> None:
@@ -28,7 +28,7 @@ def test_a_capture_cut_at_any_byte_gives_all_blocks_before_the_cut() -> None:
     for cut in range(len(whole)):
         found = list(read_blocks(whole[:cut]))
         blocks = [each for each in found if isinstance(each, Block)]
-        assert [each.offset for each in blocks] == [
+        assert [block.offset for block in blocks] == [
             start for start, stop in zip(starts, stops, strict=True) if stop <= cut
         ]
         last = max((start for start in starts if start <= cut), default=0)

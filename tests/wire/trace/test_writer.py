@@ -243,7 +243,7 @@ def test_long_parts_that_last_are_not_copied() -> None:
     assert kept == [False, True, True, False, True, False, True]
     in_place = [len(each) for each in pending.data if isinstance(each, memoryview) and each.obj is data]
     assert in_place == [100_000, 65_536, 300_000, 900_008 - 531_086]
-    assert [each.data for each in pending.columns()] == [data[:900_008], data[900_008:]]
+    assert [column.data for column in pending.columns()] == [data[:900_008], data[900_008:]]
 
 
 @looped("seed", range(6))

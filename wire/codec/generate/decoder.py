@@ -84,7 +84,7 @@ class Reader:
             case low.Fixed(name=name, format=code):
                 values[name] = self.fixed(code)
             case low.Number(name=name, members=members, unknown=unknown):
-                by_code = self.source.constant({int(each): each for each in members}, "MEMBERS")
+                by_code = self.source.constant({int(member): member for member in members}, "MEMBERS")
                 values[name] = f"{by_code}.get({self.fixed('i')}, {self.source.constant(unknown, 'UNKNOWN')})"
             case low.Constant(value=value):
                 found = self.fixed("i")

@@ -77,7 +77,7 @@ class Writer:
             case low.Fixed(format=code):
                 self.fixed(code, value)
             case low.Number(members=members):
-                codes = source.constant({int(each): int(each) for each in members}, "CODES")
+                codes = source.constant({int(member): int(member) for member in members}, "CODES")
                 self.fixed("i", f"{codes}[{value}]")
             case low.Constant(value=number):
                 self.fixed("i", str(number))

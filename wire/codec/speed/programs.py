@@ -88,7 +88,7 @@ def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
         case low.Many(element=element, smallest=smallest, negative_is_empty=lenient):
             return table("many", smallest, _NEGATIVE_IS_EMPTY * lenient, inner=(_table(speed, element, ()),))
         case low.Table(columns=columns, smallest=smallest):
-            return "table", -1, smallest, 0, None, tuple(_table(speed, each, names) for each in columns)
+            return "table", -1, smallest, 0, None, tuple(_table(speed, column, names) for column in columns)
         case _:
             raise TypeError(f"no table for {type(node).__name__}")
 

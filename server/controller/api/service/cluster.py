@@ -29,7 +29,7 @@ class ClusterService(Service):
         self._servers = servers
 
     async def get_controller_server_list(self, request: m.ServerRequest, caller: Caller) -> m.ServerResponse:
-        return m.ServerResponse(nodeURI=[_named(each) for each in self._servers()])
+        return m.ServerResponse(nodeURI=[_named(server) for server in self._servers()])
 
     async def get_controller_to_bucket_mapping(
         self, request: m.ControllerToBucketMappingRequest, caller: Caller

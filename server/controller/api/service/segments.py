@@ -57,7 +57,7 @@ class SegmentService(Service):
         start = getattr(request, "from")  # a keyword of Python
         segments = self._streams.between(scope, stream, start, request.to)
         return m.StreamCutRangeResponse(
-            segments=[convert.segment_id(scope, stream, each.id) for each in segments], delegationToken=token
+            segments=[convert.segment_id(scope, stream, segment.id) for segment in segments], delegationToken=token
         )
 
     async def is_segment_valid(self, request: m.SegmentId, caller: Caller) -> m.SegmentValidityResponse:
@@ -70,7 +70,7 @@ class SegmentService(Service):
 
     async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
         scope, stream = caller.stream(request.streamInfo, UPDATE)
-        ranges = [(each.start, each.end) for each in request.newKeyRanges]
+        ranges = [(newkeyrange.start, newkeyrange.end) for newkeyrange in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
             raise Malformed("two of the new key ranges have the same start")
         coming, left = await self._controller.scaling.start(

@@ -115,7 +115,7 @@ async def test_segments_of_stopped_stores_are_listed_without_their_lengths() -> 
         await done(http, "PUT", STREAM, {"segments": 8})
         before = await all_pages(http, f"{STREAM}/segments", "segments")
         assert {each["length"] for each in before} == {0}
-        assert {each["store"] for each in before} == {str(each.address) for each in mock.stores}
+        assert {each["store"] for each in before} == {str(store.address) for store in mock.stores}
         for number in (0, 1):
             await mock.stop_store(number)
         after = await all_pages(http, f"{STREAM}/segments", "segments", limit=3)

@@ -31,7 +31,7 @@ async def test_a_fault_file_in_yaml_replaces_all_rules(kind: str) -> None:
         assert answer.status_code == 200, answer.text
         (rule,) = answer.json()["rules"]
         assert (rule["name"], answer.json()["seed"], len(rule["rule"]["do"])) == ("reads", 7, 2)
-        assert [each.name for each in mock.faults.toxics.tallies()] == ["latency_downstream"]
+        assert [tally.name for tally in mock.faults.toxics.tallies()] == ["latency_downstream"]
         assert (await put(http, "")).status_code == 422
         assert (await put(http, "{}")).json()["rules"] == []
 

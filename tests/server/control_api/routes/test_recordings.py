@@ -23,7 +23,7 @@ def read(path: Path, data: bytes) -> list[Record]:
 
 def names(records: list[Record]) -> list[str]:
     exchanges = Exchanges()
-    return [exchanges.see(each).name for each in records]
+    return [exchanges.see(record).name for record in records]
 
 
 @pytest.mark.parametrize("form", ["wtrace", "jsonl"])

@@ -125,13 +125,13 @@ async def test_appends_are_numbered_counted_and_waited_for_though_they_pass_the_
             assert (await waiting)["number"] == 10
             assert lane.lane.passes_appends
             await peer.ask(append(7), append(8))
-            assert [each.number for each in observer.requests(APPENDS)] == [9, 10], "the others passed together"
+            assert [request.number for request in observer.requests(APPENDS)] == [9, 10], "the others passed together"
             assert await verify(APPENDS, exactly=9) == 9
             assert await verify(f'{APPENDS} and data ~ "data"', since=10, exactly=2) == 2
             server.rules.add(APPENDS, nth=2, do="close after", name="lost ack")
             peer.send(append(9), append(10))
             await until(lambda: len(server.rules.decisions) == 1)  # type: ignore[union-attr]  # there are rules
-            assert [each.request for each in server.rules.decisions] == [14]
+            assert [decision.request for decision in server.rules.decisions] == [14]
             (lost,) = (await done(http, "GET", "/v1/requests", after=13))["requests"]
             assert (lost["number"], lost["faults"], lost["stage"]) == (14, ["lost ack: close after"], "applied")
             for which in ({"stage": "applied", "since": 13}, {"stage": "replied", "since": 12}):
@@ -192,7 +192,7 @@ async def test_a_wait_ends_when_its_client_disconnects(
         await until(lambda: bool(waiting or rules))
         writer.close()
         await until(lambda: not waiting and not rules)
-    assert [each for each in caplog.messages if "matched nothing" not in each] == []
+    assert [message for message in caplog.messages if "matched nothing" not in message] == []
 
 
 async def test_a_wait_for_what_a_rule_holds() -> None:

@@ -25,7 +25,7 @@ ENTRIES = "/v1/tables/shop/kv/entries"
 
 
 def events(*texts: str, key: str = "") -> dict[str, Any]:
-    return {"events": [{"text": each, "routing_key": key} for each in texts]}
+    return {"events": [{"text": text, "routing_key": key} for text in texts]}
 
 
 async def test_events_are_written_and_read_in_three_forms() -> None:

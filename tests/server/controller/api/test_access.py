@@ -48,7 +48,7 @@ def test_entries_give_what_the_reference_gives(text: str) -> None:
 @looped("text", NOT_SUPPORTED)
 def test_a_pattern_that_cannot_be_translated_is_refused_and_named(text: str) -> None:
     entries, problems = read_entries(text)
-    assert [each.matches for each in entries] == [None]
+    assert [entry.matches for entry in entries] == [None]
     assert len(problems) == 1
     assert {given_for(text, resource) for resource in RESOURCES} == {"!"}
 

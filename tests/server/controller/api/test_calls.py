@@ -63,8 +63,8 @@ SCOPE = messages.ScopeInfo(scope="s")
 async def test_calls_are_recorded_with_metadata_and_outcome() -> None:
     recorded = Recorded()
     async with MockCluster() as mock:
-        for each in mock.stores:
-            each.hub.recorder = recorded
+        for store in mock.stores:
+            store.hub.recorder = recorded
         await call(mock, "createScope", SCOPE, custom="x")
         await call(mock, "createScope", SCOPE)
         mock.faults.add("rpc = deleteScope", do={"status": "aborted", "details": "by a rule"})
@@ -98,8 +98,8 @@ async def test_a_method_that_does_not_exist_is_recorded_and_a_request_of_the_log
 async def test_a_call_that_its_client_gives_up_is_recorded_as_cancelled() -> None:
     recorded = Recorded()
     async with MockCluster() as mock:
-        for each in mock.stores:
-            each.hub.recorder = recorded
+        for store in mock.stores:
+            store.hub.recorder = recorded
         mock.faults.add("rpc = createScope", do="drop")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(mock, "createScope", SCOPE, timeout_s=0.2)
@@ -118,7 +118,7 @@ async def test_calls_are_requests_of_the_log() -> None:
         refused = await mock.wait_for("rpc = createScope", stage="refused")
         assert (refused.reply, refused.failure, refused.kind) == ("SCOPE_EXISTS", True, "call")
         for match in ("", "rpc ~ *", "kind = call", "scope = s", "not malformed"):
-            assert [each.reply for each in mock.requests(match)] == ["OK", "SCOPE_EXISTS"]
+            assert [request.reply for request in mock.requests(match)] == ["OK", "SCOPE_EXISTS"]
         assert mock.requests("kind = frame") == mock.requests("type ~ *") == []
 
 
@@ -136,7 +136,7 @@ async def test_a_call_has_a_status_from_its_end() -> None:
             await call(mock, "createScope", SCOPE)
         mock.faults.clear()
         await call(mock, "createScope", SCOPE)
-        assert [each.status for each in mock.requests("scope = s")] == ["CANCELLED", "UNAVAILABLE", "OK"]
+        assert [request.status for request in mock.requests("scope = s")] == ["CANCELLED", "UNAVAILABLE", "OK"]
         assert [each.status for each in mock.requests("status != OK and failure")] == ["CANCELLED", "UNAVAILABLE"]
 
 
@@ -207,7 +207,7 @@ async def test_a_status_replaces_the_call_or_its_answer(at: str, exists: bool) -
         answer = await call(mock, "createScope", SCOPE)
         expected = messages.CreateScopeStatus.SCOPE_EXISTS if exists else messages.CreateScopeStatus.SUCCESS
         assert answer.status == expected
-        assert [(each.rule, each.type_name) for each in mock.faults.decisions] == [("gone", "createScope")]
+        assert [(decision.rule, decision.type_name) for decision in mock.faults.decisions] == [("gone", "createScope")]
 
 
 async def test_fields_of_an_answer_are_changed_before_or_after_the_call() -> None:
@@ -273,7 +273,7 @@ async def test_rules_about_answers_see_calls_that_end_with_a_status(match: str, 
     async with MockCluster() as mock:
         mock.faults.add(match, on="reply", do=do, name="r")
         assert await ended(call(mock, "getCurrentSegments", STREAM)) == status
-        assert [(each.rule, each.direction) for each in mock.faults.decisions] == [("r", "reply")]
+        assert [(decision.rule, decision.direction) for decision in mock.faults.decisions] == [("r", "reply")]
         seen = await mock.wait_for("rpc = getCurrentSegments", stage="refused")
         assert (seen.reply, len(seen.faults)) == (status[0], 1)
 
@@ -308,7 +308,7 @@ async def test_a_status_after_the_call_replaces_the_one_that_it_ended_with() -> 
         mock.faults.add("rpc = getCurrentSegments", do={"status": "ABORTED", "at": "after"}, name="r")
         mock.faults.add("rpc = getCurrentSegments", on="reply", do={"status": "INTERNAL"})
         assert await ended(call(mock, "getCurrentSegments", STREAM)) == ("ABORTED", "fault rule 'r'")
-        assert [each.rule for each in mock.faults.decisions] == ["r"], "no rule sees what another has made"
+        assert [decision.rule for decision in mock.faults.decisions] == ["r"], "no rule sees what another has made"
 
 
 async def test_rules_about_frames_leave_calls_alone() -> None:

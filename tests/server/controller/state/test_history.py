@@ -70,7 +70,7 @@ def test_equal_ranges_cover_all_keys_whatever_their_number(count: int) -> None:
 def test_every_epoch_covers_all_keys_without_overlap(epochs: list[Epoch]) -> None:
     for epoch in epochs:
         edges = [(each.start, each.end) for each in epoch.segments]
-        assert ranges_match(epoch, [each.id for each in epoch.segments], [(0.0, 1.0)])
+        assert ranges_match(epoch, [segment.id for segment in epoch.segments], [(0.0, 1.0)])
         assert edges == sorted(edges)
         assert why_invalid(epochs, {each.id: 0 for each in epoch.segments}) is None
 
@@ -149,7 +149,7 @@ def test_ranges_that_do_not_cover_the_same_keys_do_not_match(ranges: list[tuple[
 def cuts(draw: st.DrawFn, epochs: list[Epoch]) -> dict[int, int]:
     """A cut of the stream: one that a reader could have, or arbitrary segments."""
     if draw(st.booleans()):
-        every = sorted({each.id for epoch in epochs for each in epoch.segments})
+        every = sorted({segment.id for epoch in epochs for segment in epoch.segments})
         named = draw(st.lists(st.sampled_from(every), min_size=1, max_size=6, unique=True))
         return {each: draw(st.integers(-1, 3)) for each in named}
     cut = {each.id: draw(st.integers(0, 3)) for each in draw(st.sampled_from(epochs)).segments}

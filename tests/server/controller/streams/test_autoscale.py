@@ -60,7 +60,7 @@ def quarters() -> Epoch:
 
 def test_a_hot_segment_is_split_into_as_many_as_the_policy_allows() -> None:
     now_ms = 11 * MINUTE_MS
-    watches = {each.id: watched(80, 11) for each in quarters().segments}
+    watches = {segment.id: watched(80, 11) for segment in quarters().segments}
     watches[1] = watched(2_000, 11)
     decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS, MOST)
     assert decision is not None
@@ -72,7 +72,7 @@ def test_a_hot_segment_is_split_into_as_many_as_the_policy_allows() -> None:
 @looped(("most", "parts"), [(4, 0), (5, 2), (6, 3), (100, 4)])
 def test_a_split_stays_within_what_a_stream_may_have(most: int, parts: int) -> None:
     now_ms = 11 * MINUTE_MS
-    watches = {each.id: watched(2_000, 11) for each in quarters().segments}
+    watches = {segment.id: watched(2_000, 11) for segment in quarters().segments}
     decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS, most)
     assert (0 if decision is None else len(decision.ranges)) == parts
 
@@ -80,7 +80,7 @@ def test_a_split_stays_within_what_a_stream_may_have(most: int, parts: int) -> N
 @looped(("silence", "decided"), [(2.0, True), (20.0, False)])
 def test_a_segment_that_is_silent_is_cold_whatever_its_rates_were(silence: float, decided: bool) -> None:
     settings = AutoScaling(silence_minutes=silence)
-    watches = {each.id: watched(99, 11) for each in quarters().segments}
+    watches = {segment.id: watched(99, 11) for segment in quarters().segments}
     now_ms = 13 * MINUTE_MS
     for identifier in (0, 1):
         watches[identifier].take(now_ms, watches[identifier].total, MINUTE_MS)
@@ -92,7 +92,7 @@ def test_a_segment_that_is_silent_is_cold_whatever_its_rates_were(silence: float
 
 def test_cold_neighbours_merge_and_a_lone_cold_segment_waits() -> None:
     now_ms = 25 * MINUTE_MS
-    watches = {each.id: watched(80, 25) for each in quarters().segments}
+    watches = {segment.id: watched(80, 25) for segment in quarters().segments}
     watches[0] = watched(0, 25)
     assert decide(quarters(), POLICY, watches, now_ms, SETTINGS, MOST) is None
     watches[1] = watched(0, 25)
@@ -105,7 +105,7 @@ def test_cold_neighbours_merge_and_a_lone_cold_segment_waits() -> None:
 def test_a_merge_leaves_the_minimum(minimum: int, merged: tuple[int, ...] | None) -> None:
     now_ms = 25 * MINUTE_MS
     policy = ScalingPolicy(ScalingType.EVENTS_PER_S, 100, 4, minimum)
-    watches = {each.id: watched(80, 25) for each in quarters().segments}
+    watches = {segment.id: watched(80, 25) for segment in quarters().segments}
     for cold in (0, 2):
         watches[cold].cold_until_ms = now_ms + 1
     watches[1] = watched(0, 25)

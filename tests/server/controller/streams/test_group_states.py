@@ -36,7 +36,7 @@ async def controller() -> AsyncIterator[Controller]:
 
 async def write(controller: Controller, *events: bytes) -> int:
     """Writes events to the stream of a group; returns the offset of the first."""
-    framed = [struct.pack(">ii", 0, len(each)) + each for each in events]
+    framed = [struct.pack(">ii", 0, len(event)) + event for event in events]
     offset = await controller.segments.append_events(STREAM, WRITER, framed)
     assert offset is not None
     return offset

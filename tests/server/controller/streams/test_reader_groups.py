@@ -59,4 +59,4 @@ async def test_a_table_has_its_partitions_in_the_store(world: World) -> None:
     await world.controller.tables.delete("a", "k")
     assert world.store.tables == {}
     await world.controller.tables.create("a", "k", config)
-    assert [each.number for each in world.controller.tables.partitions("a", "k")] == [2, 3]
+    assert [partition.number for partition in world.controller.tables.partitions("a", "k")] == [2, 3]

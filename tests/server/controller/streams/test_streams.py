@@ -26,7 +26,7 @@ HALVES = [(0.0, 0.5), (0.5, 1.0)]
 async def test_a_new_stream_has_its_segments_in_the_store(world: World) -> None:
     await world.stream(3)
     segments = await world.controller.streams.current("a", "s")
-    assert [world.controller.state.stream("a", "s").segment_name(each) for each in segments] == list(
+    assert [world.controller.state.stream("a", "s").segment_name(segment) for segment in segments] == list(
         world.store.lengths
     )
     assert (segments[0].start, segments[-1].end) == (0.0, 1.0)

@@ -103,8 +103,8 @@ async def test_many_commits_at_once_are_merged_in_batches(world: World) -> None:
         await world.controller.transactions.commit("a", "s", each)
     world.store.calls.clear()
     await world.pass_time(500)
-    merges = [each[2:] for each in world.store.calls if each[0] == "merge"]
-    assert [len(each) for each in merges] == [100, 100, 50]
+    merges = [call[2:] for call in world.store.calls if call[0] == "merge"]
+    assert [len(merge) for merge in merges] == [100, 100, 50]
     assert [name for each in merges for name in each] == [parts(each, "a/s/0.#epoch.0")[0] for each in opened]
     assert len(world.controller.transactions.completed("a", "s")) == 250
 

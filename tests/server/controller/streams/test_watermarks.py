@@ -29,8 +29,8 @@ SCALED = stream_of((WHOLE,), (LOW, HIGH))
 
 def upper_bound(stream: Stream, positions: Iterable[Cut], last: Cut) -> Cut:
     bound = UpperBound(stream)
-    for each in positions:
-        bound.add(each)
+    for position in positions:
+        bound.add(position)
     return bound.cut(last)
 
 
@@ -125,7 +125,7 @@ def test_any_positions_after_any_watermark_give_the_cut_that_pravega_computes() 
         positions = [
             {each.id: random.randrange(100) for each in random.sample(every, random.randint(1, 3))} for _ in range(2)
         ]
-        last = {each.id: random.randrange(100) for each in random.choice(stream.epochs).segments}
+        last = {segment.id: random.randrange(100) for segment in random.choice(stream.epochs).segments}
         assert upper_bound(stream, positions, last) == plain_bound(stream, positions, last)
 
 

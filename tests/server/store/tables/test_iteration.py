@@ -37,7 +37,7 @@ def test_the_token_of_a_hash_table_brings_back_the_order_of_its_key() -> None:
 
 def test_hashes_are_ordered_as_signed_numbers() -> None:
     tokens = [hash_token(order)[8:] for order in sorted(map(hash_order, KEYS))]
-    pairs = [tuple(int.from_bytes(each[at : at + 8], signed=True) for at in (0, 8)) for each in tokens]
+    pairs = [tuple(int.from_bytes(token[at : at + 8], signed=True) for at in (0, 8)) for token in tokens]
     assert pairs == sorted(pairs)
     assert pairs[0][0] < 0 < pairs[-1][0]
 

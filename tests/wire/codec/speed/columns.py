@@ -23,7 +23,7 @@ def columns_of(records: Sequence[Record]) -> tuple[bytes, ...]:
         numbers.pack(*(each.connection for each in records)),
         numbers.pack(*ends),
         bytes(each.direction for each in records),
-        bytes(each.kind for each in records),
+        bytes(record.kind for record in records),
         b"".join(each.data for each in records),
     )
 

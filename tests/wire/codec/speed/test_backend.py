@@ -374,7 +374,7 @@ def test_memory_that_runs_out_at_any_point_is_a_memory_error() -> None:
 @NEEDS_C
 def test_recent_uuids_are_kept_to_a_bound_and_right() -> None:
     def kept() -> int:
-        return sum(type(each).__name__ == "_Uuid" for each in gc.get_objects())
+        return sum(type(object_).__name__ == "_Uuid" for object_ in gc.get_objects())
 
     before = kept()
     for number in range(5000):

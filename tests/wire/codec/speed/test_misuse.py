@@ -65,7 +65,7 @@ def test_no_code_sees_a_tuple_that_is_still_filled(
     frame = encode(ReadTable(1, "s", "t", tuple(TableKey(b"k", 5) for _ in range(count))))
 
     def look() -> None:
-        seen.extend(each[-1] for each in gc.get_objects() if type(each) is tuple and len(each) == count)
+        seen.extend(object_[-1] for object_ in gc.get_objects() if type(object_) is tuple and len(object_) == count)
 
     while_collecting(look, 500)
     made = decode(frame)

@@ -38,7 +38,7 @@ FUNCTIONS: tuple[Any, ...] = (split_events, murmur3_128_low, whole_frames, frame
 def pairs() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
     """Each function, in C and in Python."""
     assert codec.SPEED is not None
-    behind = {each.__name__: getattr(each, "__wrapped__", each) for each in FUNCTIONS}
+    behind = {function.__name__: getattr(function, "__wrapped__", function) for function in FUNCTIONS}
     return {name: (codec.SPEED.shortcut(each), each) for name, each in behind.items()}
 
 
@@ -177,7 +177,7 @@ def copied(odd: Any) -> Any:
 
 def shape(arguments: list[Any]) -> list[Any]:
     """What a call may have changed."""
-    return [len(each) if isinstance(each, list) else None for each in arguments]
+    return [len(argument) if isinstance(argument, list) else None for argument in arguments]
 
 
 @looped("name", NAMES)
@@ -209,7 +209,7 @@ def test_no_reference_is_kept(name: str) -> None:
     watched = [each for each in (*arguments, *inside) if sys.getrefcount(each) < 500]
     before = [sys.getrefcount(each) for each in watched]
     for _ in range(50):
-        given = [copied(each) for each in arguments]
+        given = [copied(argument) for argument in arguments]
         call(*given)
         del given
     gc.collect()
@@ -220,7 +220,7 @@ def test_a_shortcut_is_collected_with_its_function() -> None:
     def murmur3_128_low() -> None: ...
 
     murmur3_128_low.shortcut = codec.SPEED.shortcut(murmur3_128_low)  # type: ignore[attr-defined, union-attr]
-    before = sum(type(each).__name__ == "Shortcut" for each in gc.get_objects())
+    before = sum(type(object_).__name__ == "Shortcut" for object_ in gc.get_objects())
     del murmur3_128_low
     gc.collect()
     assert sum(type(each).__name__ == "Shortcut" for each in gc.get_objects()) == before - 1
