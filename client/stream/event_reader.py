@@ -31,8 +31,7 @@ from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 from segstore.client.stream.read_ahead import ReadAhead
-from segstore.client.stream.stream_client import StreamClient
-from segstore.client.stream.successors import Successors
+from segstore.client.stream.stream_client import StreamClient, Successors
 from segstore.wire.names import split_segment_id
 
 From = Literal["head", "tail"] | Mapping[int, int]

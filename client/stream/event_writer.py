@@ -39,8 +39,7 @@ from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterSta
 from segstore.client.stream.events import whole_event
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
-from segstore.client.stream.stream_client import StreamClient
-from segstore.client.stream.successors import Successors
+from segstore.client.stream.stream_client import StreamClient, Successors
 from segstore.wire.names import writer_id
 
 log = logging.getLogger(__name__)
