@@ -39,6 +39,7 @@ class Standalone:
     Attributes:
         master: its URL, for `session`.
         conf: what the session needs besides.
+        folder: what the processes write.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Standalone:
         if installed:
             self.conf["spark.executorEnv.PYTHONPATH"] = str(ROOT)
         self.master = ""
-        self._folder = folder
+        self.folder = folder
         self._workers = workers
         self._cores = cores
         self._memory = memory
@@ -61,7 +62,7 @@ class Standalone:
 
     def _start(self, name: str, *arguments: str) -> Path:
         home = Path(pyspark.__file__).parent
-        said = self._folder / f"{name}.log"
+        said = self.folder / f"{name}.log"
         environment = os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": _HOST, "SPARK_DAEMON_JAVA_OPTS": _QUICK}
         if self._installed:
             environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
@@ -74,7 +75,7 @@ class Standalone:
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     env=environment,
-                    cwd=self._folder,
+                    cwd=self.folder,
                     start_new_session=True,  # a worker starts executors: they end with it
                 )
             )
@@ -91,7 +92,7 @@ class Standalone:
         raise RuntimeError(f"{said.stem} did not start:\n{said.read_text(errors='replace')[-3000:]}")
 
     def __enter__(self) -> Standalone:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             said = self._start(
                 "master",
@@ -105,7 +106,7 @@ class Standalone:
                     f"worker{number}",
                     "org.apache.spark.deploy.worker.Worker",
                     *("--host", _HOST, "--port", "0", "--webui-port", "0", "--cores", str(self._cores)),
-                    *("--memory", self._memory, "--work-dir", str(self._folder / f"work{number}"), self.master),
+                    *("--memory", self._memory, "--work-dir", str(self.folder / f"work{number}"), self.master),
                 )
                 self._wait_for("Successfully registered with master", said)
         except BaseException:
@@ -128,5 +129,5 @@ class Standalone:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(timeout=30)
         self._processes.clear()
-        for work in self._folder.glob("work*/"):
+        for work in self.folder.glob("work*/"):
             shutil.rmtree(work, ignore_errors=True)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,27 +54,41 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a virtual environment that has this package and what it requires, and the archive of it."""
-    folder = tmp_path_factory.mktemp("driver")
-    packages = _environment(folder)
-    shutil.copytree(ROOT / "segstore", packages / "segstore", ignore=shutil.ignore_patterns("__pycache__"))
-    with tarfile.open(folder / "environment.tar.gz", "w:gz", compresslevel=0) as archive:
-        for path in sorted((folder / "environment").rglob("*")):
-            if path.is_symlink() and path.parent == packages:
-                archive.add(path.resolve(), path.relative_to(folder / "environment"), filter=_without_caches)
-            elif not path.is_dir() or path.is_symlink():
-                archive.add(path, path.relative_to(folder / "environment"))
-    return folder
-
-
-def _environment(folder: Path) -> Path:
-    """Makes a virtual environment that has what this package requires; returns the folder of its packages."""
-    venv.create(folder / "environment", symlinks=True)
-    (packages,) = folder.glob("environment/lib/python*/site-packages")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment that has what this package requires, and not this package."""
+    environment = tmp_path_factory.mktemp("driver") / "environment"
+    venv.create(environment, symlinks=True)
     for name in declared("segstore").union(("numpy", "pyarrow")):
-        lend(name, packages)
+        lend(name, _packages(environment))
+    return environment
+
+
+def _packages(environment: Path) -> Path:
+    (packages,) = environment.glob("lib/python*/site-packages")
     return packages
+
+
+@pytest.fixture(scope="module")
+def archive(environment: Path) -> Path:
+    """An archive of that environment with this package in it."""
+    packages, package = _packages(environment), environment.with_name("segstore")
+    shutil.copytree(ROOT / "segstore", package, ignore=shutil.ignore_patterns("__pycache__"))
+    archive = environment.with_name("environment.tar.gz")
+    with tarfile.open(archive, "w:gz", compresslevel=0) as packed:
+        packed.add(package, (packages / "segstore").relative_to(environment))
+        for path in sorted(environment.rglob("*")):
+            if path.is_symlink() and path.parent == packages:
+                packed.add(path.resolve(), path.relative_to(environment), filter=_without_caches)
+            elif not path.is_dir() or path.is_symlink():
+                packed.add(path, path.relative_to(environment))
+    return archive
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A cluster whose worker has Spark, a Python, and nothing else."""
+    with Standalone(tmp_path_factory.mktemp("cluster"), workers=1, installed=False) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -94,42 +109,39 @@ def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if member.name.endswith(("__pycache__", "/tests", "/include")) else member
 
 
-def test_workers_that_have_nothing_installed_read_a_trace_through_an_archive(folder: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["PYSPARK_PYTHON"] = "./environment/bin/python"
-    with Standalone(folder / "cluster", workers=1, installed=False) as cluster:
-        conf = cluster.conf | {"spark.archives": "environment.tar.gz#environment"}
-        done = subprocess.run(
-            [sys.executable, "-c", DRIVER, cluster.master, json.dumps(conf), str(RECORDED)],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[:6_000]
-        (where,) = done.stdout.split()
-        assert where.startswith(str(folder / "cluster" / "work0"))
+def test_workers_that_have_nothing_installed_read_a_trace_through_an_archive(
+    archive: Path, cluster: Standalone
+) -> None:
+    conf = cluster.conf | {"spark.archives": "environment.tar.gz#environment"}
+    program = [sys.executable, "-c", DRIVER, cluster.master, json.dumps(conf), str(RECORDED)]
+    where = _driven(program, archive.parent, PYSPARK_PYTHON="./environment/bin/python")
+    assert where.is_relative_to(cluster.folder / "work0")
 
 
 def test_workers_that_have_only_what_the_package_requires_read_a_trace_through_py_files(
-    wheel: Path, tmp_path: Path
+    wheel: Path, environment: Path, cluster: Standalone, tmp_path: Path
 ) -> None:
     from pyspark import __file__ as spark_file
 
-    _environment(tmp_path)
     shutil.copy(wheel, tmp_path / "segstore.zip")
     (tmp_path / "job.py").write_text(DRIVER)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["PYSPARK_PYTHON"] = str(tmp_path / "environment" / "bin" / "python")  # of the driver, too
-    environment["SPARK_HOME"] = str(Path(spark_file).parent)
-    with Standalone(tmp_path / "cluster", workers=1, installed=False) as cluster:
-        settings = [part for name, value in cluster.conf.items() for part in ("--conf", f"{name}={value}")]
-        done = subprocess.run(
-            [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", cluster.master, *settings,
-             "--py-files", "segstore.zip", "job.py", cluster.master, "{}", str(RECORDED)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-6_000:]
-        where = Path(done.stdout.split()[-1])
-        assert where.is_relative_to(tmp_path / "cluster" / "work0")
-        assert where.parts[-3:] == ("segstore.zip", "segstore", "__init__.py")
+    home = str(Path(spark_file).parent)
+    settings = [part for name, value in cluster.conf.items() for part in ("--conf", f"{name}={value}")]
+    program = [
+        *(f"{home}/bin/spark-submit", "--master", cluster.master, *settings),
+        *("--py-files", "segstore.zip", "job.py", cluster.master, "{}", str(RECORDED)),
+    ]
+    where = _driven(program, tmp_path, PYSPARK_PYTHON=str(environment / "bin" / "python"), SPARK_HOME=home)
+    assert where.is_relative_to(cluster.folder / "work0")
+    assert where.parts[-3:] == ("segstore.zip", "segstore", "__init__.py")
+
+
+def _driven(program: list[str], folder: Path, **variables: str) -> Path:
+    """Runs a driver; returns where its executor has found the package."""
+    variables |= {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", *variables)}
+    done = subprocess.run(program, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-6_000:]
+    return Path(done.stdout.split()[-1])
 
 
 def test_a_session_whose_workers_lack_the_package_is_told_before_its_first_job(
