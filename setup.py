@@ -48,12 +48,14 @@ def compiled() -> list[Extension]:
             f"segstore.{name.replace('/', '.')}",
             [f"segstore/{name}.py"],
             extra_compile_args=["-O1", "-g0"],  # half the time of a build, and as fast
-            optional=True,
         )
         for name in COMPILED
     ]
     directives = {"language_level": 3, "annotation_typing": False, "nonecheck": True, "overflowcheck": True}
-    return list(cythonize(modules, build_dir="build/cython", compiler_directives=directives, quiet=True))
+    extensions = list(cythonize(modules, build_dir="build/cython", compiler_directives=directives, quiet=True))
+    for each in extensions:
+        each.optional = True  # `cythonize` would drop it
+    return extensions
 
 
 setup(

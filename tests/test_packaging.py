@@ -36,7 +36,7 @@ def run(*command: str | Path, cwd: Path, stdin: str = "") -> str:
     """Run a command away from this process's own environment and give what it prints; fail with all it said."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV_", "VIRTUAL_ENV"))}
     done = subprocess.run(
-        command, cwd=cwd, input=stdin, capture_output=True, text=True, env=kept, timeout=200, check=False
+        command, cwd=cwd, input=stdin, capture_output=True, text=True, env=kept, timeout=500, check=False
     )
     assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -1,4 +1,4 @@
-"""Imports modules of the client as Cython compiled them, or from their source if SEGSTORE_CODEC is not `c`.
+"""Imports modules of the client as Cython compiled them, or from source if SEGSTORE_CODEC is `python` or `construct`.
 
 Must be imported before the modules. Their source is what debuggers, coverage and mutation testing see.
 """

@@ -326,3 +326,22 @@ async def test_a_callback_that_fails_is_reported_with_its_segment_and_the_ack_of
         assert {each["message"] for each in reported} == {f"the callback of an append to {SEGMENT} failed"}
         await writer.aclose()
     asyncio.get_running_loop().set_exception_handler(None)
+
+
+async def test_an_append_that_is_resent_once_the_peer_reads_again_is_timed_from_the_request() -> None:
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend):
+            peer.send(setup_reply(command))
+
+    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+        ack = writer.write(b"x")
+        await until(lambda: writer.in_flight == 1)
+        assert writer._flow is not None
+        writer._flow.connection.outbox.pause()
+        writer._events.sent[0].sent_s -= 1_000
+        writer._resend()
+        writer._ack_due()
+        assert (writer.state, writer.set_ups, ack.done()) == (WriterState.OPEN, 1, False)
+        await writer.abort()
+        assert ack.done()
