@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, cast
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
 from segstore.server.connection.receiving import LONG_BYTES
-from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, SessionEnding, after
 from segstore.server.faults import Lane, Send
@@ -518,7 +517,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, problem: WireError) -> None:
         """Ends the connection of a peer that broke the protocol."""
         if not self.session.ended:
-            peer, said = self.session.peer, broken_protocol(problem)
+            peer, said = self.session.peer, _broken_protocol(problem)
             self._problem = said
             self.session.end("")
             log.warning("connection from %s closed: %s", peer, said, extra={"peer": peer, **problem.facts()})
@@ -527,3 +526,13 @@ class Connection(asyncio.BufferedProtocol):
 
 def _address(name: Any) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+
+def _broken_protocol(problem: WireError) -> str:
+    """Returns why a connection ends whose peer broke the protocol."""
+    code = problem.code
+    first = b"" if code is None else code.to_bytes(4, "big", signed=True)
+    text = f"it broke the protocol: {problem}"
+    if first == b"PRI ":
+        return f"{text}; it seems to speak HTTP/2, as to a controller, which has a port of its own"
+    return f"{text}; it seems to speak HTTP" if first in (b"GET ", b"POST", b"PUT ") else text

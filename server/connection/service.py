@@ -18,8 +18,7 @@ import msgspec
 from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenExpired, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
-from segstore.server.connection.refusals import refusal
-from segstore.server.connection.requests import HANDLERS, handles
+from segstore.server.connection.requests import HANDLERS, handles, refusal
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.store import (

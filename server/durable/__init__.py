@@ -1,7 +1,6 @@
 """The durable store: journals, snapshots, chunk files, fences, and their verification."""
 
-from segstore.server.durable.committer import Gate, Gated
-from segstore.server.durable.committers import Committers
+from segstore.server.durable.committer import Committers, Gate, Gated
 from segstore.server.durable.data_directory import (
     CLUSTER_FILE,
     FORMAT,

@@ -257,10 +257,10 @@ class Durability:
             retry_s: float | None = None
             tidy_at_s = inf
             try:
-                if not committer.has_next:
+                if committer.next is None:
                     journal, entry = await self._in_thread(journals.make, self._journal_bytes)
                     journals.present.append(entry)
-                    committer.set_next(journal)
+                    committer.next = journal
                 tidy_at_s = self._tidy_at_s
                 if committer.batch_bytes > self._due_bytes or monotonic() >= tidy_at_s:
                     await self._take_snapshot()

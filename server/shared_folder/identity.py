@@ -34,7 +34,7 @@ from segstore.server.durable import (
     check_entries,
     read_regular,
 )
-from segstore.server.shared_folder.leader import CONTROLLER
+from segstore.server.shared_folder.presence import CONTROLLER
 from segstore.server.shared_folder.storage import SharedFolder
 
 CLUSTER: Final = "/segstore/cluster"

@@ -107,7 +107,7 @@ async def test_a_store_whose_directory_was_moved_writes_nothing_into_the_one_in_
     durability.open()
     durability.recover(store.containers)
     await durability.start()
-    await until(lambda: durability.committer.has_next)
+    await until(lambda: durability.committer.next is not None)
     path.rename(moved)
     take(path, containers=2, held=(0, 1)).close()
     before = content(path)
