@@ -109,13 +109,13 @@ class Recordings:
         return self._clock() // 1_000_000
 
     def _take(self, pending: Pending) -> None:
-        running = [each for each in self._all.values() if each.stopped_ms is None]
+        running = [recording for recording in self._all.values() if recording.stopped_ms is None]
         if not running:
             self._traffic.give_to(None)
         else:
             block = b"".join(pending.block(self._traffic.mark))
-            for each in running:
-                each.take(block, pending.records, self._now_ms())
+            for recording in running:
+                recording.take(block, pending.records, self._now_ms())
 
     def get(self, name: str) -> KeptRecording:
         """Returns a recording, with all traffic so far. Raises NoSuchRecording."""
@@ -127,7 +127,7 @@ class Recordings:
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
         """Starts a recording. name: a new name; "" for a generated name. Raises RecordingRefused."""
-        reserved = sum(each.reserved_bytes for each in (*self._all.values(), *self._deleted))
+        reserved = sum(recording.reserved_bytes for recording in (*self._all.values(), *self._deleted))
         if reserved + max_bytes > self.max_bytes:
             left = max(0, self.max_bytes - reserved)
             raise RecordingRefused(f"max_bytes: {left:,} bytes are left for recordings; stop or delete others first")

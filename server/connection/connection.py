@@ -58,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         transport: None before the connection is made and after it is cut or lost.
         waits: the pending waits, with their start times.
         held_bytes: memory held for the peer, as counted by the hub.
+        number: its number, over all stores that share a recorder or fault rules; None without either.
     """
 
     received: Received
@@ -80,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self.waits = Waits(self._loop.time())
         self.transport: asyncio.Transport | None = None
         self._recorded: RecordedConnection | None = None
-        self._number = 0
+        self.number: int | None = None
         self._problem = ""
         self.held_bytes = 0
 
@@ -98,12 +99,12 @@ class Connection(asyncio.BufferedProtocol):
         if hub.recorder is not None:
             store, port = _address(transport.get_extra_info("sockname")), {"port": "admin"} if self.admin else {}
             recorded = self._recorded = RecordedConnection(hub.recorder, peer=peer, store=store, **port)
-            self._number = recorded.number
+            self.number = recorded.number
         if faults is not None:
             lane = Lane(
                 faults, store=hub.number, encode=hub.service.encode, on_effects=self._lane_continues, recorded=recorded
             )
-            self._number = lane.number
+            self.number = lane.number
         self._execution = execution = Execution(
             hub,
             lane,
@@ -448,11 +449,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- what the hub asks ------------------------------------------------------------------------------------------
 
-    @property
-    def number(self) -> int | None:
-        """Number of the connection, over all stores that share a recorder or fault rules; None without either."""
-        return self._number or None
-
     def look_up(self) -> None:
         """Reports the memory held for this peer to the hub."""
         held = self._execution.held_bytes
@@ -517,10 +513,9 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, problem: WireError) -> None:
         """Ends the connection of a peer that broke the protocol."""
         if not self.session.ended:
-            peer, said = self.session.peer, _broken_protocol(problem)
-            self._problem = said
+            peer, self._problem = self.session.peer, _broken_protocol(problem)
             self.session.end("")
-            log.warning("connection from %s closed: %s", peer, said, extra={"peer": peer, **problem.facts()})
+            log.warning("connection from %s closed: %s", peer, self._problem, extra={"peer": peer, **problem.facts()})
         self.flush()
 
 

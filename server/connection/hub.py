@@ -122,7 +122,7 @@ class ConnectionHub:
         self.outstanding_bytes += difference
         limit = self.limits.total_outstanding_bytes
         while difference > 0 and self.outstanding_bytes > limit:
-            largest = max(self.connections, key=lambda each: each.held_bytes)
+            largest = max(self.connections, key=lambda connection: connection.held_bytes)
             held = largest.held_bytes
             largest.look_up()
             if largest.held_bytes < held:

@@ -155,8 +155,9 @@ class Session:
                 if type(item) is list:
                     self._append(item, now_ms)
                 elif type(item) is Append:
-                    offset = item.expected_offset
-                    self._append((_run_of(item),), now_ms, -1 if offset is None else offset)
+                    writer, offset = BlockWriter(item.segment, item.writer_id), item.expected_offset
+                    rows = [(item.event_number, item.event_count, item.data, item.request_id)]
+                    self._append(((writer, rows),), now_ms, -1 if offset is None else offset)
                 else:
                     service.handle(self, item)  # type: ignore[arg-type]  # nothing else is left
                 if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
@@ -195,7 +196,10 @@ class Session:
             for known, rows in runs:
                 if self.ending is not _NOT_YET:
                     break
-                writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
+                if type(known) is Writer and known.is_set_up:
+                    writer: Writer | None = known
+                else:  # the block decoder may have the record of a later set-up
+                    writer = self._writers.get((known.segment, known.writer_id.bytes))
                 if writer is None or rows[0][0] < writer.last_stored:
                     self._acknowledge(acks)
                     self._all_without_writer(known, rows)
@@ -357,10 +361,6 @@ class Session:
         lent = None if self._blocks is None else self._blocks.writers.get(writer_id.bytes)
         return lent if isinstance(lent, Writer) and lent.segment == segment else Writer(segment, writer_id)
 
-    def _set_up_writer(self, known: BlockWriter) -> Writer | None:
-        """Returns the record with which a writer is set up, if the block decoder has the record of a later set-up."""
-        return self._writers.get((known.segment, known.writer_id.bytes))
-
     def _expire_at(self, at_s: float, key: tuple[str, bytes]) -> None:
         """Ends the connection then, if the writer is set up for the segment. A newer token does not prolong it."""
         pending = self._expiries.get(key)
@@ -435,8 +435,3 @@ class Session:
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))
-
-
-def _run_of(append: Append) -> Run:
-    row = append.event_number, append.event_count, append.data, append.request_id
-    return BlockWriter(append.segment, append.writer_id), [row]

@@ -179,12 +179,12 @@ def numbered(name: str) -> int | None:
 def check_entries(folder: Path) -> set[str]:
     """Returns a folder's names. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
     with os.scandir(folder) as entries:
-        found = {entry.name: entry for entry in entries}
-    for each in found.values():
-        kind_is_right = each.is_file(follow_symlinks=False) or each.is_dir(follow_symlinks=False)
-        if not kind_is_right and os.path.lexists(each):
-            raise DirectoryDamaged(folder, each.path, "it is neither a regular file nor a folder")
-    return set(found)
+        by_name = {entry.name: entry for entry in entries}
+    for entry in by_name.values():
+        kind_is_right = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+        if not kind_is_right and os.path.lexists(entry):
+            raise DirectoryDamaged(folder, entry.path, "it is neither a regular file nor a folder")
+    return set(by_name)
 
 
 def check_containers(path: Path, found: int, wanted: int) -> None:
@@ -272,7 +272,7 @@ class DataDirectory:
         self.files.make_folder(path)
         names = self._take()
         if MANIFEST_FILE not in names and (others := sorted(names - _NO_DATA)):
-            if any(numbered(each) is not None for each in others):
+            if any(numbered(name) is not None for name in others):
                 raise DirectoryDamaged(path, path / MANIFEST_FILE, f"it is missing, and {others[0]} is there")
             if CLUSTER_FILE in names:
                 raise DirectoryForeign(
@@ -287,21 +287,22 @@ class DataDirectory:
             self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
             return
         self._read()
-        found = self.manifest
-        check_containers(path, found.containers, containers)
-        if cluster is not None and found.cluster != cluster:
-            raise DirectoryForeign(
-                path, f"{path} belongs to cluster {found.cluster}, and this one is {cluster}; choose another directory"
-            )
-        if found.held != held:
+        manifest = self.manifest
+        check_containers(path, manifest.containers, containers)
+        if cluster is not None and manifest.cluster != cluster:
             raise DirectoryForeign(
                 path,
-                f"{path} holds containers {_list(found.held)}, and this store owns {_list(held)}; "
-                f"start it with --own {_list(found.held, ',')}, or choose another directory",
+                f"{path} belongs to cluster {manifest.cluster}, and this one is {cluster}; choose another directory",
+            )
+        if manifest.held != held:
+            raise DirectoryForeign(
+                path,
+                f"{path} holds containers {_list(manifest.held)}, and this store owns {_list(held)}; "
+                f"start it with --own {_list(manifest.held, ',')}, or choose another directory",
             )
         # Detect a directory that cannot be written to before anything depends on it.
         self._make_mark()
-        self._put(found)
+        self.put(manifest)
 
     def look_at(self) -> None:
         """Reads the manifest of a directory that another process may own. Raises `DataError`, `OSError`."""
@@ -342,11 +343,11 @@ class DataDirectory:
 
     def check_owner(self, cluster: str, containers: int, held: tuple[int, ...]) -> None:
         """Raises `DirectoryForeign` for a directory of another cluster or of other containers."""
-        found = self.manifest
+        manifest = self.manifest
         for what, here, there in (
-            ("belongs to cluster", found.cluster, cluster),
-            ("counts containers", found.containers, containers),
-            ("holds containers", found.held, held),
+            ("belongs to cluster", manifest.cluster, cluster),
+            ("counts containers", manifest.containers, containers),
+            ("holds containers", manifest.held, held),
         ):
             if here != there:
                 raise DirectoryForeign(self.path, f"{self.path} {what} {here}, but this cluster has {there} there")
@@ -395,14 +396,6 @@ class DataDirectory:
 
     def put(self, manifest: Manifest) -> None:
         """Puts a manifest in force. Raises `OSError`."""
-        self._put(manifest)
-        self.manifest = manifest
-
-    def change(self, **fields: Any) -> None:
-        """Calls `put` with the current manifest and changed fields."""
-        self.put(msgspec.structs.replace(self.manifest, **fields))
-
-    def _put(self, manifest: Manifest) -> None:
         files, new = self.files, self.path / _NEW_MANIFEST
         self.check_place()
         body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
@@ -410,21 +403,22 @@ class DataDirectory:
         files.remove(new)
         files.write_new(new, b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
         files.replace(new, self.path / MANIFEST_FILE)
+        self.manifest = manifest
+
+    def change(self, **fields: Any) -> None:
+        """Calls `put` with the current manifest and changed fields."""
+        self.put(msgspec.structs.replace(self.manifest, **fields))
 
     def remove_leftovers(self, chunks: set[int]) -> list[str]:
         """Removes the leftovers of a crash: all numbered files that are neither in the manifest nor in `chunks`.
 
         Returns their names.
         """
-        found = self.manifest
-        keep = {chunk_files.file_name(chunk) for chunk in chunks}
-        if found.snapshot is not None:
-            keep.add(snapshot_name(found.snapshot.number))
-        for journal in found.journals:
-            keep.add(journal.name)
-        gone = sorted(
-            each.name for each in self.path.iterdir() if numbered(each.name) is not None and each.name not in keep
-        )
+        manifest = self.manifest
+        keep = {chunk_files.file_name(chunk) for chunk in chunks} | {journal.name for journal in manifest.journals}
+        if manifest.snapshot is not None:
+            keep.add(snapshot_name(manifest.snapshot.number))
+        gone = sorted(name for name in os.listdir(self.path) if numbered(name) is not None and name not in keep)
         for name in gone:
             self.files.remove(self.path / name)
         return gone

@@ -327,11 +327,13 @@ class Durability:
             self.tidy_soon()
             return
         await committer.settled()
-        batches = [each.header.batch for each in captured] + ([] if controller is None else [controller[0]])
+        batches = [container.header.batch for container in captured] + ([] if controller is None else [controller[0]])
         first = min(batches, default=committer.committed)
         done = [(entry, last) for entry, last in journals.ended if last <= first]
         manifest = directory.manifest
-        gone = {entry.number for entry, _ in done} | ({each.number for each in journals.present} if ending else set())
+        gone = {entry.number for entry, _ in done} | (
+            {journal.number for journal in journals.present} if ending else set()
+        )
         await self._in_thread(
             directory.change,
             snapshot=file,
@@ -339,19 +341,19 @@ class Durability:
             batch=committer.committed if ending else (done[-1][1] if done else manifest.batch),
             numbers=journals.number,
         )
-        journals.ended = [each for each in journals.ended if each not in done]
+        journals.ended = [journal for journal in journals.ended if journal not in done]
         snapshot.install(captured, saved)
         unreferenced = self._forget_unreferenced(containers, saved)
         self._saved(up_to_bytes)
         self.snapshots += 1
-        names = [each.name for each in manifest.journals if each.number in gone]
+        names = [journal.name for journal in manifest.journals if journal.number in gone]
         names += [chunk_files.file_name(number) for number in unreferenced]
         if manifest.snapshot is not None:
             names.append(snapshot_name(manifest.snapshot.number))
         await self._in_thread(journals.remove, names)
         spent = perf_counter() - began
         self._tidy_after_s = max(_TIDY_AFTER_S, 20 * spent)
-        self._asked = [each for each in self._asked if each not in asked]
+        self._asked = [future for future in self._asked if future not in asked]
         for future in asked:
             if not future.done():
                 future.set_result(None)
@@ -376,7 +378,7 @@ class Durability:
         dead = {number for number in self._chunks if number not in saved.files and number not in live}
         for number in dead:
             self.cache.forget(number, self._chunks[number].info.length)
-        self._chunks = {number: each for number, each in {**self._chunks, **saved.files}.items() if number not in dead}
+        self._chunks = {number: file for number, file in {**self._chunks, **saved.files}.items() if number not in dead}
         return dead
 
     def _save(

@@ -71,7 +71,7 @@ class Fenced(OSError):
 def epochs_of(folder: Path) -> list[int]:
     """Returns the epochs that have folders, in order; an empty list if there is no folder."""
     try:
-        names = [each.name for each in folder.iterdir()]
+        names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return []
     return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
@@ -83,7 +83,7 @@ class ContainerEpoch:
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
         self.number = number
-        self.path, self._next = (folder / f"epoch-{each:010d}" for each in (number, number + 1))
+        self.path, self._next = (folder / f"epoch-{epoch:010d}" for epoch in (number, number + 1))
 
     @classmethod
     def claim(cls, folder: Path) -> ContainerEpoch:
@@ -96,8 +96,8 @@ class ContainerEpoch:
             except FileExistsError:
                 continue
             break
-        for each in (folder, folder.parent):
-            Files().sync_folder(each)
+        for path in (folder, folder.parent):
+            Files().sync_folder(path)
         return made
 
     @property
@@ -121,12 +121,12 @@ class ContainerEpoch:
 
     def older(self) -> list[ContainerEpoch]:
         """Returns earlier openings that have folders, the latest first."""
-        return [ContainerEpoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
+        return [ContainerEpoch(self.folder, epoch) for epoch in reversed(epochs_of(self.folder)) if epoch < self.number]
 
     def remove_older(self) -> None:
         """Removes the folders of earlier openings, the earliest first. Raises `OSError`."""
-        for each in reversed(self.older()):
-            shutil.rmtree(each.path)
+        for epoch in reversed(self.older()):
+            shutil.rmtree(epoch.path)
 
 
 def current(epochs: Sequence[ContainerEpoch]) -> ContainerEpoch | None:
@@ -207,10 +207,10 @@ class FencedDirectory(DataDirectory):
             except FileNotFoundError as error:
                 self.epoch.check()  # a later owner may have removed it
                 raise DirectoryDamaged(before, before / name, "it is missing") from error
-        for each in before.iterdir():
-            if each.name.startswith(_CHUNK):
+        for file in before.iterdir():
+            if file.name.startswith(_CHUNK):
                 try:
-                    os.link(each, self.path / each.name)
+                    os.link(file, self.path / file.name)
                 except FileNotFoundError:  # no longer in force; otherwise reading it reports that it is missing
                     continue
         self.manifest = found
@@ -220,8 +220,8 @@ class FencedDirectory(DataDirectory):
         """Closes the directory and removes its contents. It must not have a manifest."""
         self.close()
         with suppress(OSError):  # the next opening that succeeds removes it as a whole
-            for each in tuple(self.path.iterdir()):
-                each.unlink()
+            for file in tuple(self.path.iterdir()):
+                file.unlink()
 
     @property
     def is_over(self) -> bool:

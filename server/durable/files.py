@@ -40,13 +40,6 @@ def read_regular(path: Path) -> bytes:
         return file.readall()
 
 
-def _write_at(descriptor: int, data: Buffer, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(descriptor, view, at)
-        view, at = view[done:], at + done
-
-
 def _set_direct(descriptor: int, *, on: bool) -> bool:
     """Turns direct I/O on or off for a file, on systems that have it; returns whether it was on."""
     if not _DIRECT:
@@ -98,16 +91,19 @@ class Files:
 
     def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
         """Writes all of `data` at an offset."""
-        _write_at(descriptor, data, at)
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(descriptor, view, at)
+            view, at = view[done:], at + done
 
     def sync(self, descriptor: int) -> None:
         """Waits until the file is on disk."""
         os.fsync(descriptor)
 
     def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
-        """Writes all of ``data`` at an offset, and waits until it is on disk: the file's bytes, and its size if it has
-        grown, but not its times."""
-        _write_at(descriptor, data, at)
+        """As `write_at`, and waits until it is on disk: the file's bytes, and its size if it has grown, but not its
+        times."""
+        Files.write_at(self, descriptor, data, at)
         os.fdatasync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:

@@ -48,10 +48,10 @@ class Journals:
             before = last
         kept = [entry for entry, _ in self.ended]
         directory.manifest = msgspec.structs.replace(directory.manifest, journals=tuple(kept))
-        again = Group(first, found.last, b"".join(each.payload for each in tail)) if tail else None
+        again = Group(first, found.last, b"".join(group.payload for group in tail)) if tail else None
         made, entry = self.make(filled_bytes, again)
         self.present = [entry]
-        numbers = {each.number for each in kept}
+        numbers = {entry.number for entry in kept}
         with suppress(OSError):  # the next start removes them
             self.remove(entry.name for entry, _ in found.journals if entry.number not in numbers)
         return made

@@ -57,11 +57,6 @@ def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snaps
     return snapshot.read(data, directory.path, cache)
 
 
-def reader_of(directory: DataDirectory, entry: JournalFile) -> JournalReader:
-    """Returns a reader of a journal in the manifest."""
-    return JournalReader(directory.path / entry.name, entry.base_crc)
-
-
 def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
     """Yields the valid groups of a journal, which must follow batch `before`.
 
@@ -147,10 +142,10 @@ class Recovery:
         except _OPEN_ERRORS as error:
             raise DirectoryDamaged(directory.path, self._snapshot_file, str(error)) from error
         self._images = {}
-        appended: dict[int, dict[str, None]] = {each: {} for each in containers}
+        appended: dict[int, dict[str, None]] = {container_id: {} for container_id in containers}
         end: JournalReader | None = None
         for entry in directory.manifest.journals:
-            reader, before = reader_of(directory, entry), self.last
+            reader, before = JournalReader(directory.path / entry.name, entry.base_crc), self.last
             try:
                 for group in groups_of(reader, entry, before):
                     self._replay(group, containers, starts, appended)
@@ -176,7 +171,7 @@ class Recovery:
             "%s opened in %.2f s, %d segments%s",
             directory.path,
             perf_counter() - began,
-            sum(len(each.segments) for each in containers.values()),
+            sum(len(container.segments) for container in containers.values()),
             f"; {len(gone)} files that a crash left behind are removed" if gone else "",
         )
 
@@ -292,7 +287,7 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
     stray: list[JournalReader] = []
     for entry in directory.manifest.journals:
         fault = ""
-        reader, before = reader_of(directory, entry), batch
+        reader, before = JournalReader(directory.path / entry.name, entry.base_crc), batch
         try:
             for group in groups_of(reader, entry, before):
                 batch = group.last
@@ -307,17 +302,17 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
         elif reader.stray is not None:
             stray.append(reader)
     lacking = missing(directory, end, batch)
-    for each in stray:
-        if lacking is not None and each is end:
+    for damaged in stray:
+        if lacking is not None and damaged is end:
             continue
-        if each.is_cut_short:
+        if damaged.is_cut_short:
             notes.append(
-                f"{each.path} ends with a write that was not finished when its process ended, from byte {each.stray} "
+                f"{damaged.path} ends with a write that was not finished when its process ended, from byte {damaged.stray} "
                 "on; nothing that was acknowledged is in it"
             )
         else:
             faults.append(
-                f"{each.path} has bytes in no group, from byte {each.stray} on: unused space is damaged, or the "
+                f"{damaged.path} has bytes in no group, from byte {damaged.stray} on: unused space is damaged, or the "
                 "machine stopped during a write; nothing that was acknowledged is in them"
             )
     if lacking is not None:

@@ -137,7 +137,7 @@ def read_identity(path: Path) -> SharedFolder | None:
             raise DirectoryForeign(
                 path, f"{path} is that of one process; start it without --zookeeper, or choose another one"
             ) from None
-        others = sorted(each.name for each in path.iterdir() if not _is_remnant(each))
+        others = sorted(child.name for child in path.iterdir() if not _is_remnant(child))
         if not others:
             return None
         if file.exists():  # created meanwhile
@@ -162,7 +162,7 @@ def read_identity(path: Path) -> SharedFolder | None:
 def _is_remnant(path: Path) -> bool:
     """Whether a path is a remnant of an interrupted `_make`."""
     if path.name in _FOLDERS:
-        return path.is_dir() and all(each.is_dir() for each in path.rglob("*"))
+        return path.is_dir() and all(child.is_dir() for child in path.rglob("*"))
     return path.name.startswith(f"{CLUSTER_FILE}.")
 
 

@@ -81,8 +81,8 @@ class SharedFolder(NamedTuple):
 
     def make(self) -> None:
         """Creates the folders. A folder missing later was lost. Raises `OSError`."""
-        for each in (self.controller, *map(self.container, range(self.containers))):
-            Files().make_folder(each)
+        for folder in (self.controller, *map(self.container, range(self.containers))):
+            Files().make_folder(folder)
 
     @property
     def controller(self) -> Path:
@@ -96,8 +96,8 @@ class SharedFolder(NamedTuple):
         """
         if not folder.is_dir():
             raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
-        for each in (self.path, folder.parent, folder):
-            check_entries(each)
+        for path in (self.path, folder.parent, folder):
+            check_entries(path)
 
     def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[ContainerEpoch, Durability]:
         """Claims the next epoch of a folder and opens its directory; the caller recovers and starts it.
@@ -297,7 +297,7 @@ class FolderStorage:
             before = current([ContainerEpoch(folder, epoch) for epoch in epochs])
             if before is None:  # only what claims do not change, or two stores would retry endlessly
                 return ((str(folder), folder.stat().st_ino, bool(epochs), 0),)
-            stats = [(str(each), each.stat()) for each in (before.path, *sorted(before.path.iterdir()))]
+            stats = [(str(path), path.stat()) for path in (before.path, *sorted(before.path.iterdir()))]
             return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
         except OSError as error:
             return ((str(error), 0, 0, 0),)

@@ -41,18 +41,20 @@ def verify_cluster(path: Path) -> VerifiedCluster:
     if folder is None:
         raise DirectoryForeign(path, f"{path} is not a cluster's folder")
     found = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
-    held: list[tuple[Path, tuple[int, ...]]] = [(folder.container(each), (each,)) for each in range(folder.containers)]
-    for each, containers in (*held, (folder.controller, ())):
+    held: list[tuple[Path, tuple[int, ...]]] = [
+        (folder.container(container_id), (container_id,)) for container_id in range(folder.containers)
+    ]
+    for container, containers in (*held, (folder.controller, ())):
         try:
-            folder.check(each)
-            _verify(each, folder, containers, found)
+            folder.check(container)
+            _verify(container, folder, containers, found)
         except (DirectoryDamaged, OSError) as error:
             found.faults.append(str(error))
     return found
 
 
 def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: VerifiedCluster) -> None:
-    epochs = [ContainerEpoch(folder, each) for each in epochs_of(folder)]
+    epochs = [ContainerEpoch(folder, epoch) for epoch in epochs_of(folder)]
     present = current(epochs)
     if present is None:
         if (missing := lost(epochs)) is not None:

@@ -209,9 +209,7 @@ class Container(ContainerState):
         `IllegalArgument` if this is the first request that works on it; `Unmapped` beyond the end of a sealed
         segment.
         """
-        segment = self.segments.get(name)
-        if segment is None:
-            raise NoSuchSegment(name)
+        segment = self.segment(name)
         if not segment.mapped:
             self._map(segment, offset, "startOffset: startOffset must be a non-negative number.")
         length = segment.length
@@ -510,8 +508,12 @@ class Container(ContainerState):
         try:
             return tuple(evaluate(segment.name, segment.attribute, updates))
         except MissingValue:
-            unknown = {each.attribute_id.bytes: each.attribute_id for each in updates if not is_core(each.attribute_id)}
-            absent = tuple((each, NULL_VALUE) for key, each in unknown.items() if key not in segment.attributes)
+            unknown = {
+                update.attribute_id.bytes: update.attribute_id for update in updates if not is_core(update.attribute_id)
+            }
+            absent = tuple(
+                (attribute_id, NULL_VALUE) for key, attribute_id in unknown.items() if key not in segment.attributes
+            )
             if not absent:
                 raise
             self._commit(op.AttributesUpdated(segment.name, absent, segment.last_modified_ms))
@@ -524,7 +526,9 @@ class Container(ContainerState):
         """
         self._check_transient(segment, *attribute_ids)
         held = segment.attributes
-        fresh = len({each.bytes for each in attribute_ids if not has_field(each)}.difference(held))
+        fresh = len(
+            {attribute_id.bytes for attribute_id in attribute_ids if not has_field(attribute_id)}.difference(held)
+        )
         if fresh:
             if len(held) + fresh > self._max_attributes:
                 raise AttributeLimit(segment.name, limit=self._max_attributes)
@@ -575,12 +579,12 @@ class Container(ContainerState):
         home, index = self, segment.index
         if index is None or self.segments.get(index.name) is not index:
             name = index_name(segment.name)
-            found = self if name in self.segments or self._peer_of is None else self._peer_of(name)
-            index = None if found is None else found.segments.get(name)
-            segment.index = index if found is self else None
-            if found is None or index is None:
+            owner = self if name in self.segments or self._peer_of is None else self._peer_of(name)
+            index = None if owner is None else owner.segments.get(name)
+            segment.index = index if owner is self else None
+            if owner is None or index is None:
                 return
-            home = found
+            home = owner
         if index.sealed or index.index_entry_size != ENTRY_BYTES:
             return
         known, events = index.event_count, segment.event_count or 0

@@ -171,7 +171,7 @@ class SegmentStore:
 
     def drop_merged_indexes(self, now_ms: int, idle_ms: int, most: int | None = None) -> int:
         """Deletes the indexes of segments that were merged `idle_ms` ago or earlier, the first `most`; how many."""
-        due = [each for each, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
+        due = [index for index, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
         for index in due:
             del self._merged[index]
             name = index.removesuffix("#index")

@@ -137,8 +137,8 @@ class _Pairs:
     def see(self, number: int, record: Record) -> Exchange:
         """number: of the request; 0 for other records."""
         seen = self._exchanges.see(record)
-        for each in seen.given_up:
-            if (request := self._waiting.pop(id(each), None)) is not None:
+        for read in seen.given_up:
+            if (request := self._waiting.pop(id(read), None)) is not None:
                 request.given_up = True
         for answer in seen.answers if record.direction is Direction.REPLY else ():
             if (request := self._waiting.pop(id(answer), None)) is not None:
@@ -188,7 +188,7 @@ class History:
                 return [], False
             requests = await self._paired(self.traffic.place_of(number + 1) - _AROUND, last)
             later = [request for request in reversed(requests) if request.number > number and request.is_of_client]
-        return [each.observed for each in later], any(each.known is None and each.reply is None for each in later)
+        return [request.observed for request in later], any(each.known is None and each.reply is None for each in later)
 
     async def find(self, match: str, *, limit: int, after: int = 0) -> list[RecordedRequest]:
         """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
@@ -219,7 +219,7 @@ class History:
         async with self._looking:
             last = self.traffic.flush()
             place = self.traffic.place_of(number)
-            connection = next((each.connection for _, _, each in self.traffic.records(place, place) if place), None)
+            connection = next((record.connection for _, _, record in self.traffic.records(place, place) if place), None)
             pairs, found = self._pairs(), None
             before, behind = deque[tuple[int, Exchange]](maxlen=around), list[tuple[int, Exchange]]()
             records = self.traffic.records(max(1, place - _AROUND), min(last, place + _AROUND))
@@ -243,11 +243,11 @@ async def _matching(
 ) -> list[RecordedRequest]:
     """Returns the last requests that match, newest first. Examines `_AT_ONCE` requests per loop iteration."""
     found: list[RecordedRequest] = []
-    for looked_at, each in enumerate(reversed(requests), 1):
-        if each.number <= after or len(found) == limit:
+    for looked_at, request in enumerate(reversed(requests), 1):
+        if request.number <= after or len(found) == limit:
             break
-        if holds is None or holds(each.seen):
-            found.append(each)
+        if holds is None or holds(request.seen):
+            found.append(request)
         if looked_at % _AT_ONCE == 0:
             await asyncio.sleep(0)
     return found

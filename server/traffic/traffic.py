@@ -71,11 +71,11 @@ class _Block:
         self.pending: Pending | None = pending
         self.areas: dict[int, int] = {}
         self.own_bytes = _PART_BYTES * (len(pending.rows) + len(pending.data)) + sum(row.size for row in pending.rows)
-        for each in pending.data:
-            if isinstance(each, memoryview):
-                self.areas[id(each.obj)] = len(each.obj)  # type: ignore[arg-type]  # bytes, whatever their kind
+        for data in pending.data:
+            if isinstance(data, memoryview):
+                self.areas[id(data.obj)] = len(data.obj)  # type: ignore[arg-type]  # bytes, whatever their kind
             else:
-                self.own_bytes += len(each)
+                self.own_bytes += len(data)
 
 
 _REQUEST, _FRAME, _CALL = int(Direction.REQUEST), int(RecordKind.FRAME), int(RecordKind.CALL)
