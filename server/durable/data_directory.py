@@ -418,7 +418,8 @@ class DataDirectory:
         keep = {chunk_files.file_name(chunk) for chunk in chunks} | {journal.name for journal in manifest.journals}
         if manifest.snapshot is not None:
             keep.add(snapshot_name(manifest.snapshot.number))
-        gone = sorted(name for name in os.listdir(self.path) if numbered(name) is not None and name not in keep)
+        names = [file.name for file in self.path.iterdir()]
+        gone = sorted(name for name in names if numbered(name) is not None and name not in keep)
         for name in gone:
             self.files.remove(self.path / name)
         return gone

@@ -331,9 +331,7 @@ class Durability:
         first = min(batches, default=committer.committed)
         done = [(entry, last) for entry, last in journals.ended if last <= first]
         manifest = directory.manifest
-        gone = {entry.number for entry, _ in done} | (
-            {journal.number for journal in journals.present} if ending else set()
-        )
+        gone = {entry.number for entry in ([entry for entry, _ in done] + (journals.present if ending else []))}
         await self._in_thread(
             directory.change,
             snapshot=file,

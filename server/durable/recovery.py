@@ -302,17 +302,17 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
         elif reader.stray is not None:
             stray.append(reader)
     lacking = missing(directory, end, batch)
-    for damaged in stray:
-        if lacking is not None and damaged is end:
+    for reader in stray:
+        if lacking is not None and reader is end:
             continue
-        if damaged.is_cut_short:
+        if reader.is_cut_short:
             notes.append(
-                f"{damaged.path} ends with a write that was not finished when its process ended, from byte {damaged.stray} "
-                "on; nothing that was acknowledged is in it"
+                f"{reader.path} ends with a write that was not finished when its process ended, from byte "
+                f"{reader.stray} on; nothing that was acknowledged is in it"
             )
         else:
             faults.append(
-                f"{damaged.path} has bytes in no group, from byte {damaged.stray} on: unused space is damaged, or the "
+                f"{reader.path} has bytes in no group, from byte {reader.stray} on: unused space is damaged, or the "
                 "machine stopped during a write; nothing that was acknowledged is in them"
             )
     if lacking is not None:

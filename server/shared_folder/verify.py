@@ -40,41 +40,39 @@ def verify_cluster(path: Path) -> VerifiedCluster:
         return VerifiedCluster([str(error)], [])
     if folder is None:
         raise DirectoryForeign(path, f"{path} is not a cluster's folder")
-    found = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
-    held: list[tuple[Path, tuple[int, ...]]] = [
-        (folder.container(container_id), (container_id,)) for container_id in range(folder.containers)
-    ]
-    for container, containers in (*held, (folder.controller, ())):
+    result = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
+    parts = {folder.container(number): (number,) for number in range(folder.containers)} | {folder.controller: ()}
+    for part, held in parts.items():
         try:
-            folder.check(container)
-            _verify(container, folder, containers, found)
+            folder.check(part)
+            _verify(part, folder, held, result)
         except (DirectoryDamaged, OSError) as error:
-            found.faults.append(str(error))
-    return found
+            result.faults.append(str(error))
+    return result
 
 
-def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: VerifiedCluster) -> None:
+def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], result: VerifiedCluster) -> None:
     epochs = [ContainerEpoch(folder, epoch) for epoch in epochs_of(folder)]
     present = current(epochs)
     if present is None:
         if (missing := lost(epochs)) is not None:
-            found.faults.append(str(DirectoryDamaged(folder, missing, "it is missing", within=cluster.path)))
+            result.faults.append(str(DirectoryDamaged(folder, missing, "it is missing", within=cluster.path)))
         else:
-            found.notes.append(f"{folder} was never opened")
+            result.notes.append(f"{folder} was never opened")
         return
     for epoch in epochs:
         if epoch.number > present.number:
-            found.notes.append(f"{folder}: epoch {epoch.number} was never in force")
+            result.notes.append(f"{folder}: epoch {epoch.number} was never in force")
         elif epoch.number == present.number:
             read = verify(epoch.path, (cluster.cluster, cluster.containers, held))
-            found.faults.extend(read.faults)
-            found.notes.extend(read.notes)
+            result.faults.extend(read.faults)
+            result.notes.extend(read.notes)
             how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
-            found.notes.append(
+            result.notes.append(
                 f"{folder}: epoch {epoch.number} is current, {read.files} files, up to batch {read.batches}; {how}"
             )
         else:
-            found.notes.append(f"{folder}: epoch {epoch.number} is older and was not removed; {_of_older(epoch)}")
+            result.notes.append(f"{folder}: epoch {epoch.number} is older and was not removed; {_of_older(epoch)}")
 
 
 def _of_older(epoch: ContainerEpoch) -> str:

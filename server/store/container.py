@@ -508,12 +508,8 @@ class Container(ContainerState):
         try:
             return tuple(evaluate(segment.name, segment.attribute, updates))
         except MissingValue:
-            unknown = {
-                update.attribute_id.bytes: update.attribute_id for update in updates if not is_core(update.attribute_id)
-            }
-            absent = tuple(
-                (attribute_id, NULL_VALUE) for key, attribute_id in unknown.items() if key not in segment.attributes
-            )
+            extended = {attribute_id.bytes: attribute_id for attribute_id in attribute_ids if not is_core(attribute_id)}
+            absent = tuple((extended[key], NULL_VALUE) for key in extended if key not in segment.attributes)
             if not absent:
                 raise
             self._commit(op.AttributesUpdated(segment.name, absent, segment.last_modified_ms))
@@ -526,9 +522,8 @@ class Container(ContainerState):
         """
         self._check_transient(segment, *attribute_ids)
         held = segment.attributes
-        fresh = len(
-            {attribute_id.bytes for attribute_id in attribute_ids if not has_field(attribute_id)}.difference(held)
-        )
+        extended = {attribute_id.bytes for attribute_id in attribute_ids if not has_field(attribute_id)}
+        fresh = len(extended.difference(held))
         if fresh:
             if len(held) + fresh > self._max_attributes:
                 raise AttributeLimit(segment.name, limit=self._max_attributes)
