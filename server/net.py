@@ -52,9 +52,9 @@ def public_host(host: str, *, tls: bool) -> str:
 
 def end_by_reset(transport: asyncio.Transport) -> None:
     """Makes a socket close with a reset: data that the peer has not read by then is lost."""
-    found = transport.get_extra_info("socket")
-    if found is not None:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    peer_socket = transport.get_extra_info("socket")
+    if peer_socket is not None:
+        peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
 def most_connections() -> int:
@@ -151,8 +151,8 @@ class TlsFiles(NamedTuple):
         authority.
         """
         data = self.certificate.read_bytes()
-        found = _CERTIFICATE.search(data)
-        return data if found is None else found[0]
+        match = _CERTIFICATE.search(data)
+        return data if match is None else match[0]
 
     def trusting_context(self) -> ssl.SSLContext:
         """For connecting to a peer that has the same certificate; no other is trusted."""
@@ -183,13 +183,13 @@ class Listening:
 
     async def start(self, host: str, port: int, backlog: int) -> Self:
         """Listens on all addresses of the host; port 0 picks a free port. Raises OSError."""
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
-            for family, _, _, _, address in dict.fromkeys(found):
+            for family, _, _, _, address in dict.fromkeys(addresses):
                 try:
                     listening = socket.create_server(address, family=family, backlog=backlog)
                 except OSError as error:
-                    if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
+                    if error.errno == errno.EAFNOSUPPORT and len(addresses) > 1:
                         continue  # names can have IPv6 addresses on a system without IPv6
                     raise
                 listening.setblocking(False)

@@ -120,10 +120,10 @@ class Recordings:
     def get(self, name: str) -> KeptRecording:
         """Returns a recording, with all traffic so far. Raises NoSuchRecording."""
         self._traffic.flush()
-        found = self._all.get(name)
-        if found is None:
+        recording = self._all.get(name)
+        if recording is None:
             raise NoSuchRecording(name, tuple(self._all))
-        return found
+        return recording
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
         """Starts a recording. name: a new name; "" for a generated name. Raises RecordingRefused."""
@@ -133,8 +133,8 @@ class Recordings:
             raise RecordingRefused(f"max_bytes: {left:,} bytes are left for recordings; stop or delete others first")
         while not name:
             self._started += 1
-            made = f"recording {self._started}"
-            name = "" if made in self._all else made
+            generated = f"recording {self._started}"
+            name = "" if generated in self._all else generated
         if name in self._all:
             raise RecordingRefused(f"there is a recording {name!r}")
         self._traffic.flush()
@@ -147,12 +147,12 @@ class Recordings:
 
         It can be downloaded in both cases.
         """
-        found = self.get(name)
-        if found.problem:
-            raise RecordingRefused(f"recording {name!r} is not complete: {found.problem}")
-        if found.stopped_ms is None:
-            found.stopped_ms = self._now_ms()
-        return found
+        recording = self.get(name)
+        if recording.problem:
+            raise RecordingRefused(f"recording {name!r} is not complete: {recording.problem}")
+        if recording.stopped_ms is None:
+            recording.stopped_ms = self._now_ms()
+        return recording
 
     def delete(self, name: str) -> None:
         """Removes a recording, running or not. Raises NoSuchRecording."""

@@ -248,9 +248,9 @@ def _merge_batch(store: SegmentStore, c: w.MergeSegmentsBatch, now_ms: int) -> C
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> w.TableEntries:
+def _entries(entries: Iterable[tuple[bytes, int, bytes]]) -> w.TableEntries:
     return w.TableEntries(
-        tuple(w.TableEntry(w.TableKey(key, version), w.TableValue(value)) for key, version, value in found)
+        tuple(w.TableEntry(w.TableKey(key, version), w.TableValue(value)) for key, version, value in entries)
     )
 
 
@@ -296,8 +296,8 @@ def _remove_keys(store: SegmentStore, c: w.RemoveTableKeys, now_ms: int) -> Comm
 
 @_request(w.ReadTable, "readTable", named=lambda c: c.keys)
 def _read_table(store: SegmentStore, c: w.ReadTable, _: int) -> Command:
-    found = store.table(c.segment).get([key.data for key in c.keys])
-    return w.TableRead(c.request_id, c.segment, _entries(found))
+    entries = store.table(c.segment).get([key.data for key in c.keys])
+    return w.TableRead(c.request_id, c.segment, _entries(entries))
 
 
 @_request(w.ReadTableKeys, "readTableKeys")

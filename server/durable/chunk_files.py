@@ -82,8 +82,8 @@ def write(files: Files, folder: Path, number: int, parts: Iterable[Buffer]) -> C
 
 
 def _footer(info: ChunkFileInfo) -> bytes:
-    whole = _FOOTER.pack(_MAGIC, _VERSION, info.number, info.length, BLOCK_BYTES, info.table_crc, 0)[: -_CRC.size]
-    return whole + _CRC.pack(crc32(whole))
+    fields = _FOOTER.pack(_MAGIC, _VERSION, info.number, info.length, BLOCK_BYTES, info.table_crc, 0)[: -_CRC.size]
+    return fields + _CRC.pack(crc32(fields))
 
 
 class BlockCache:
@@ -137,16 +137,16 @@ class ChunkFile:
             return []
         first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
         number, cache = self.info.number, self._cache
-        found = [cache.get(number, index) for index in range(first, last + 1)]
-        missing = [index for index, block in enumerate(found) if block is None]
+        blocks = [cache.get(number, index) for index in range(first, last + 1)]
+        missing = [index for index, block in enumerate(blocks) if block is None]
         if missing:
             begin = missing[0]
             for index, read in enumerate(self.read_blocks(first + begin, first + missing[-1]), begin):
-                found[index] = read
+                blocks[index] = read
                 cache.put(number, first + index, read)
         views: list[memoryview] = []
         at -= first * BLOCK_BYTES
-        for block in found:
+        for block in blocks:
             assert block is not None
             part = memoryview(block)[at : at + size]
             views.append(part)

@@ -187,13 +187,13 @@ def check_entries(folder: Path) -> set[str]:
     return set(by_name)
 
 
-def check_containers(path: Path, found: int, wanted: int) -> None:
+def check_containers(path: Path, present: int, wanted: int) -> None:
     """Raises `DirectoryForeign` for a directory of a cluster with another number of containers."""
-    if found != wanted:
+    if present != wanted:
         raise DirectoryForeign(
             path,
-            f"{path} belongs to a cluster of {found} containers, and this one has {wanted}; "
-            f"start it with --containers {found}, or choose another directory",
+            f"{path} belongs to a cluster of {present} containers, and this one has {wanted}; "
+            f"start it with --containers {present}, or choose another directory",
         )
 
 

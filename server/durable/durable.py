@@ -192,13 +192,13 @@ class Durability:
 
     async def start(self, on_failure: Callable[[str], None] | None = None) -> None:
         """Begins to commit. Raises `DataError`. on_failure: called with one sentence when the journal fails."""
-        directory, found = self.directory, self._recovery
-        assert found is not None, "recover comes first"
+        directory, recovery = self.directory, self._recovery
+        assert recovery is not None, "recover comes first"
         self._recovery = None
         self._on_failure = on_failure
         journals = self._journals = Journals(directory, self._journal_maker)
         try:
-            journal = journals.make_first(found, min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
+            journal = journals.make_first(recovery, min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
         except OSError as error:
             raise DirectoryUnusable(directory.path, error) from error
 
@@ -210,14 +210,14 @@ class Durability:
         self._committer = committer = Committer(
             journal,
             directory,
-            found.last,
+            recovery.last,
             max_bytes=self.memory_bytes // 12,
             on_failure=self._failed,
             on_look=self._look.set,
             on_switch=switched,
             where=str(directory.path),
         )
-        committer.batch_bytes = found.replayed_bytes
+        committer.batch_bytes = recovery.replayed_bytes
         self._saved(0)
         if len(journals.ended) > _JOURNALS_READ:
             self._tidy_at_s = 0

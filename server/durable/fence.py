@@ -74,7 +74,7 @@ def epochs_of(folder: Path) -> list[int]:
         names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
 class ContainerEpoch:
@@ -90,15 +90,15 @@ class ContainerEpoch:
         """Claims the next epoch of a container, durably, and so fences all older epochs. Raises `OSError`."""
         while True:
             present = epochs_of(folder)
-            made = cls(folder, (present[-1] if present else 0) + 1)
+            claimed = cls(folder, (present[-1] if present else 0) + 1)
             try:
-                made.path.mkdir(0o700)
+                claimed.path.mkdir(0o700)
             except FileExistsError:
                 continue
             break
         for path in (folder, folder.parent):
             Files().sync_folder(path)
-        return made
+        return claimed
 
     @property
     def is_over(self) -> bool:
@@ -198,9 +198,9 @@ class FencedDirectory(DataDirectory):
                 if not left:
                     raise
         old.check_owner(new.cluster, new.containers, new.held)
-        found = old.manifest
-        names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
-        names += (journal.name for journal in found.journals)
+        manifest = old.manifest
+        names = [] if manifest.snapshot is None else [snapshot_name(manifest.snapshot.number)]
+        names += (journal.name for journal in manifest.journals)
         for name in names:
             try:
                 os.link(before / name, self.path / name)
@@ -213,7 +213,7 @@ class FencedDirectory(DataDirectory):
                     os.link(file, self.path / file.name)
                 except FileNotFoundError:  # no longer in force; otherwise reading it reports that it is missing
                     continue
-        self.manifest = found
+        self.manifest = manifest
         self.committed = old.committed
 
     def abandon(self) -> None:

@@ -37,43 +37,43 @@ class Journals:
         self._directory = directory
         self._make = make
 
-    def make_first(self, found: Recovery, filled_bytes: int) -> JournalWriter:
+    def make_first(self, recovery: Recovery, filled_bytes: int) -> JournalWriter:
         """Returns a journal that starts with the last groups of the old journals, which are cut off there."""
-        directory, tail, before = self._directory, found.tail, self._directory.manifest.batch
-        first = tail[0].first if tail else found.last + 1
-        for entry, last in found.journals:
+        directory, tail, before = self._directory, recovery.tail, self._directory.manifest.batch
+        first = tail[0].first if tail else recovery.last + 1
+        for entry, last in recovery.journals:
             end = min(last, first - 1)
             if end > before:
                 self.ended.append((msgspec.structs.replace(entry, last=end), end))
             before = last
-        kept = [entry for entry, _ in self.ended]
-        directory.manifest = msgspec.structs.replace(directory.manifest, journals=tuple(kept))
-        again = Group(first, found.last, b"".join(group.payload for group in tail)) if tail else None
-        made, entry = self.make(filled_bytes, again)
+        entries = [entry for entry, _ in self.ended]
+        directory.manifest = msgspec.structs.replace(directory.manifest, journals=tuple(entries))
+        again = Group(first, recovery.last, b"".join(group.payload for group in tail)) if tail else None
+        journal, entry = self.make(filled_bytes, again)
         self.present = [entry]
-        numbers = {entry.number for entry in kept}
+        numbers = {entry.number for entry in entries}
         with suppress(OSError):  # the next start removes them
-            self.remove(entry.name for entry, _ in found.journals if entry.number not in numbers)
-        return made
+            self.remove(entry.name for entry, _ in recovery.journals if entry.number not in numbers)
+        return journal
 
     def make(self, filled_bytes: int, begin: Group | None = None) -> tuple[JournalWriter, JournalFile]:
         """Returns a new journal, and its record in the manifest. begin: its first group."""
         directory, before = self._directory, self.number
         number = self.next_number()
         try:
-            made = self._make(directory.path / file_name(number), directory.files, filled_bytes)
+            journal = self._make(directory.path / file_name(number), directory.files, filled_bytes)
         except BaseException:
             self.undo(before)
             raise
-        entry = JournalFile(number, made.base_crc)
+        entry = JournalFile(number, journal.base_crc)
         try:
             if begin is not None:
-                made.append(begin)
+                journal.append(begin)
             directory.change(journals=(*directory.manifest.journals, entry), numbers=number)
         except BaseException:
-            made.close()
+            journal.close()
             raise
-        return made, entry
+        return journal, entry
 
     def switched(self, last: int) -> None:
         """Records that the present journal has ended with batch `last`."""

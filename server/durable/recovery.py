@@ -48,11 +48,11 @@ _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspe
 
 def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snapshot:
     """Returns the snapshot in force, or an empty snapshot. Raises `ValueError`, `OSError`."""
-    found = directory.manifest.snapshot
-    if found is None:
+    file = directory.manifest.snapshot
+    if file is None:
         return snapshot.Snapshot([], None, {})
-    data = read_regular(directory.path / snapshot_name(found.number))
-    if len(data) != found.size or crc32(data) != found.crc:
+    data = read_regular(directory.path / snapshot_name(file.number))
+    if len(data) != file.size or crc32(data) != file.crc:
         raise ValueError("it does not have its checksum")
     return snapshot.read(data, directory.path, cache)
 
@@ -127,8 +127,8 @@ class Recovery:
 
     @property
     def _snapshot_file(self) -> Path:
-        found = self._directory.manifest.snapshot
-        return self._directory.path / ("MANIFEST" if found is None else snapshot_name(found.number))
+        file = self._directory.manifest.snapshot
+        return self._directory.path / ("MANIFEST" if file is None else snapshot_name(file.number))
 
     def fill(self, containers: Mapping[int, Container], count: int) -> None:
         """Gives empty containers, of `count` in the cluster, their state. Raises `DataError`."""
@@ -206,8 +206,8 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
     they are dropped at each start until the next snapshot.
     """
     for container in containers.values():
-        for index, found in list(container.segments.items()):
-            if not is_index(index) or found.index_entry_size is None:
+        for index, segment in list(container.segments.items()):
+            if not is_index(index) or segment.index_entry_size is None:
                 continue
             name = index.removesuffix("#index")
             if (
@@ -263,8 +263,8 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
 
 def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:
     """Adds the faults of the snapshot and its chunk files; returns the numbers of files and segments."""
-    found = directory.manifest.snapshot
-    if found is None:
+    file = directory.manifest.snapshot
+    if file is None:
         return 0, 0
     segments = 0
     chunks: dict[int, ChunkFile] = {}
@@ -272,7 +272,7 @@ def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, 
         images, _, chunks = read_snapshot(directory, BlockCache(0))
         segments = sum(len(image.segments) for image in images)
     except (OSError, ValueError) as error:
-        faults.append(f"{directory.path / snapshot_name(found.number)} is damaged: {error}")
+        faults.append(f"{directory.path / snapshot_name(file.number)} is damaged: {error}")
     for chunk in chunks.values():
         try:
             chunk_files.check(chunk)

@@ -310,8 +310,8 @@ def _finished(
 ) -> _Segment:
     extents: list[_Extent] = []
     for piece, views in zip(taken.pieces, taken.views, strict=True):
-        found = stored.get(id(piece.chunk))
-        chunk = piece.chunk if found is None else found[1]
+        saved = stored.get(id(piece.chunk))
+        chunk = piece.chunk if saved is None else saved[1]
         if not isinstance(chunk, FileChunk):
             extents.append(_Extent(piece.start, piece.size, data=b"".join(views or ())))
             continue

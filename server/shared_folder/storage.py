@@ -321,24 +321,24 @@ class FolderStorage:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
-        for container_id, made in tuple(self._open.items()):
+        for container_id, opening in tuple(self._open.items()):
             try:
-                if made.epoch.is_over:
-                    self._lost(container_id, made)
+                if opening.epoch.is_over:
+                    self._lost(container_id, opening)
             except OSError as error:
-                why = f"{made.epoch.folder} cannot be read, so it may belong to another store now: {error}"
+                why = f"{opening.epoch.folder} cannot be read, so it may belong to another store now: {error}"
                 self._fail(why)
                 return
 
     # --- the end of an opening --------------------------------------------------------------------------------------
 
-    def _failed(self, container_id: int, made: _Open, why: str) -> None:
-        if self._open.get(container_id) is not made:  # it was closed before it had written everything
+    def _failed(self, container_id: int, opening: _Open, why: str) -> None:
+        if self._open.get(container_id) is not opening:  # it was closed before it had written everything
             self._before_loss()
-            self.gate.remove(made.durability.committer, why)
+            self.gate.remove(opening.durability.committer, why)
             return
-        if made.epoch.is_known_over:
-            self._lost(container_id, made)
+        if opening.epoch.is_known_over:
+            self._lost(container_id, opening)
         else:
             self._fail(why)
 
@@ -346,10 +346,10 @@ class FolderStorage:
         self.gate.fail(why)
         self._on_failure(why)
 
-    def _lost(self, container_id: int, made: _Open) -> None:
-        log.warning("container %d now belongs to another store: epoch %d has ended", container_id, made.epoch.number)
+    def _lost(self, container_id: int, opening: _Open) -> None:
+        log.warning("container %d now belongs to another store: epoch %d has ended", container_id, opening.epoch.number)
         self._before_loss()
-        made.fenced()
+        opening.fenced()
         self._end(container_id)
 
     def _end(self, container_id: int) -> None:

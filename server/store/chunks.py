@@ -279,11 +279,11 @@ class SegmentData:
         """
         pieces: list[ChunkExtent] = []
         for piece in self.pieces():
-            found = stored.get(id(piece.chunk))
-            if found is None or found[0].chunk is not piece.chunk:
+            saved_as = stored.get(id(piece.chunk))
+            if saved_as is None or saved_as[0].chunk is not piece.chunk:
                 pieces.append(piece)
                 continue
-            saved, chunk = found
+            saved, chunk = saved_as
             # The saved piece may lack a truncated part at the beginning.
             pieces.append(ChunkExtent(piece.start + piece.size - saved.size, saved.size, chunk))
             self._pool.give(piece.chunk)

@@ -348,7 +348,7 @@ class SegmentStore:
 
     @staticmethod
     def _ensure_index(container: Container, index: str, now_ms: int) -> None:
-        if (found := container.segments.get(index)) is None:
+        if (segment := container.segments.get(index)) is None:
             container.create_index_segment(index, now_ms=now_ms)
         else:
-            found.mapped = True
+            segment.mapped = True

@@ -220,7 +220,7 @@ class History:
             last = self.traffic.flush()
             place = self.traffic.place_of(number)
             connection = next((record.connection for _, _, record in self.traffic.records(place, place) if place), None)
-            pairs, found = self._pairs(), None
+            pairs, named = self._pairs(), None
             before, behind = deque[tuple[int, Exchange]](maxlen=around), list[tuple[int, Exchange]]()
             records = self.traffic.records(max(1, place - _AROUND), min(last, place + _AROUND))
             for done, (at, request, record) in enumerate(records if place else (), 1):
@@ -230,24 +230,24 @@ class History:
                     continue
                 seen = pairs.see(request, record)
                 if at == place:
-                    found = pairs.requests[-1]
+                    named = pairs.requests[-1]
                 elif at < place:
                     before.append((request, seen))
                 elif len(behind) < around:
                     behind.append((request, seen))
-        return (None, []) if found is None else (found, [*before, (number, found.request), *behind])
+        return (None, []) if named is None else (named, [*before, (number, named.request), *behind])
 
 
 async def _matching(
     requests: Sequence[RecordedRequest], holds: Filter | None, limit: int, after: int
 ) -> list[RecordedRequest]:
     """Returns the last requests that match, newest first. Examines `_AT_ONCE` requests per loop iteration."""
-    found: list[RecordedRequest] = []
+    matches: list[RecordedRequest] = []
     for looked_at, request in enumerate(reversed(requests), 1):
-        if request.number <= after or len(found) == limit:
+        if request.number <= after or len(matches) == limit:
             break
         if holds is None or holds(request.seen):
-            found.append(request)
+            matches.append(request)
         if looked_at % _AT_ONCE == 0:
             await asyncio.sleep(0)
-    return found
+    return matches
