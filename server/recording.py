@@ -153,13 +153,9 @@ class TraceRecorder(ABC):
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
         """Records bytes sent by the client, in any pieces; copies all but long reads that last, if it holds reads."""
-        if not (lasting and self._holds_reads):
-            if self._writer.add(self._clock(), connection, 0, data):
-                self.take_block()
-            return False
-        before = self._writer.pieces
-        is_due = self._writer.add(self._clock(), connection, 0, data, True)  # C takes no keyword
-        is_held = self._writer.pieces > before
+        lasting, before = lasting and self._holds_reads, self._writer.pieces
+        is_due = self._writer.add(self._clock(), connection, 0, data, lasting)  # C takes no keyword
+        is_held = lasting and self._writer.pieces > before
         if is_due:
             self.take_block()
         return is_held

@@ -139,8 +139,8 @@ class Recordings:
             raise RecordingRefused(f"there is a recording {name!r}")
         self._traffic.flush()
         self._traffic.give_to(self._take)
-        made_now = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, self._now_ms())
-        return made_now
+        started = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, self._now_ms())
+        return started
 
     def stop(self, name: str) -> KeptRecording:
         """Stops a recording, unless it is stopped. Raises NoSuchRecording; RecordingRefused if it ended at its limit.

@@ -121,7 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         why = "" if hub.gate is None else hub.gate.failure
         why = why or ("the store shuts down" if hub.closing else hub.admit(self))
         if why:
-            hub.refused(peer, why)
+            self._counters.connections_refused += 1
+            log.log(logging.INFO if hub.closing else logging.WARNING, "connection from %s refused: %s", peer, why)
             self.session.end(why)
             self.abort()
             return

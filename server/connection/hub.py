@@ -143,11 +143,6 @@ class ConnectionHub:
         self.connections.add(connection)
         return ""
 
-    def refused(self, peer: str, why: str) -> None:
-        """Counts and logs a refused connection."""
-        self.service.counters.connections_refused += 1
-        log.log(logging.INFO if self.closing else logging.WARNING, "connection from %s refused: %s", peer, why)
-
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     def watch(self, connection: Connection) -> None:

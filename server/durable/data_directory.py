@@ -57,6 +57,7 @@ _FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
 _OURS: Final = re.compile(r"(?:snapshot|chunk|journal)-\d{10}")
+"""Names of numbered files."""
 
 
 class DataError(Exception):
@@ -171,11 +172,6 @@ def snapshot_name(number: int) -> str:
     return f"snapshot-{number:010d}"
 
 
-def numbered(name: str) -> int | None:
-    """Returns the number in the name of a snapshot, chunk file or journal; None for other names."""
-    return int(re.search(r"\d{10}", name)[0]) if _OURS.fullmatch(name) else None  # type: ignore[index]
-
-
 def check_entries(folder: Path) -> set[str]:
     """Returns a folder's names. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
     with os.scandir(folder) as entries:
@@ -272,7 +268,7 @@ class DataDirectory:
         self.files.make_folder(path)
         names = self._take()
         if MANIFEST_FILE not in names and (others := sorted(names - _NO_DATA)):
-            if any(numbered(name) is not None for name in others):
+            if any(map(_OURS.fullmatch, others)):
                 raise DirectoryDamaged(path, path / MANIFEST_FILE, f"it is missing, and {others[0]} is there")
             if CLUSTER_FILE in names:
                 raise DirectoryForeign(
@@ -418,8 +414,7 @@ class DataDirectory:
         keep = {chunk_files.file_name(chunk) for chunk in chunks} | {journal.name for journal in manifest.journals}
         if manifest.snapshot is not None:
             keep.add(snapshot_name(manifest.snapshot.number))
-        names = [file.name for file in self.path.iterdir()]
-        gone = sorted(name for name in names if numbered(name) is not None and name not in keep)
+        gone = sorted(name for name in check_entries(self.path) if _OURS.fullmatch(name) and name not in keep)
         for name in gone:
             self.files.remove(self.path / name)
         return gone

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -242,23 +243,17 @@ def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) ->
         directory = DataDirectory.look(path)
     except DirectoryDamaged as error:
         return Verification([str(error)])
-    try:
-        return _verify(directory, owner)
-    finally:
-        directory.close()
-
-
-def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verification:
     faults: list[str] = []
     notes: list[str] = []
-    if owner is not None:
-        try:
-            directory.check_owner(*owner)
-        except DirectoryForeign as error:
-            faults.append(str(error))
-    files, segments = _verify_snapshot(directory, faults)
-    batch = _verify_journals(directory, faults, notes)
-    return Verification(faults, notes, files + len(directory.manifest.journals), segments, batch)
+    with closing(directory):
+        if owner is not None:
+            try:
+                directory.check_owner(*owner)
+            except DirectoryForeign as error:
+                faults.append(str(error))
+        files, segments = _verify_snapshot(directory, faults)
+        batch = _verify_journals(directory, faults, notes)
+        return Verification(faults, notes, files + len(directory.manifest.journals), segments, batch)
 
 
 def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:

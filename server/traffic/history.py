@@ -202,13 +202,13 @@ class History:
             while True:
                 first = max(lowest, last + 1 - size)
                 requests = await self._paired(first, last)
-                found = await _matching(requests, holds, limit, after)
-                if len(found) == limit or first == lowest or (requests and requests[0].number <= after):
+                matches = await _matching(requests, holds, limit, after)
+                if len(matches) == limit or first == lowest or (requests and requests[0].number <= after):
                     break
                 size *= 4
-        if holds is not None and not found:  # clients may send what is no request
+        if holds is not None and not matches:  # clients may send what is no request
             check_possible(holds, "log")
-        return found
+        return matches
 
     async def about(self, number: int, around: int) -> tuple[RecordedRequest | None, list[tuple[int, Exchange]]]:
         """Returns a request with its reply, and the records around it on its connection, at most `around` on each side,

@@ -99,6 +99,7 @@ class Traffic(TraceRecorder):
     """Keeps the newest traffic.
 
     Attributes:
+        start, mark, metadata: the first block of a capture of this traffic, the mark of its blocks, and its metadata.
         max_bytes: maximum size of all records.
         started_ns: time of its start, in ns since 1970.
         last, last_request: numbers of the last record and request that `flush` has made readable; 0 if there is none.
@@ -131,6 +132,7 @@ class Traffic(TraceRecorder):
             most_held_bytes=max_bytes,
         )
         super().__init__(writer, clock, holds_reads=holds_reads)
+        self.start, self.mark, self.metadata = writer.start(), writer.mark, writer.metadata
         self.max_bytes = max_bytes
         self.started_ns = clock()
         self.last = self.last_request = 0
@@ -277,21 +279,6 @@ class Traffic(TraceRecorder):
         blocks = tuple(self._blocks)
         built = (b"".join(block.pending.block(self.mark)) for block in blocks if block.pending is not None)
         return chain((self.start,), built)
-
-    @property
-    def start(self) -> bytes:
-        """The block with which a capture of this traffic starts."""
-        return self._writer.start()
-
-    @property
-    def mark(self) -> bytes:
-        """The mark of its blocks."""
-        return self._writer.mark
-
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata of the trace."""
-        return self._writer.metadata
 
 
 def make_traffic(max_bytes: int, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> Traffic | None:
