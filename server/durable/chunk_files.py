@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from segstore.server.durable.files import Files, open_regular
+from segstore.server.durable.files import Files, file_name, open_regular
 from segstore.server.store import Buffer, DataDamaged
 
 BLOCK_BYTES: Final = 32 * 1024
@@ -44,18 +44,13 @@ class ChunkFileInfo(NamedTuple):
         return self.length + _blocks(self.length) * _CRC.size + _FOOTER.size
 
 
-def file_name(number: int) -> str:
-    """Returns the name of the file with a number."""
-    return f"chunk-{number:010d}"
-
-
 def _blocks(length: int) -> int:
     return -(-length // BLOCK_BYTES)
 
 
 def write(files: Files, folder: Path, number: int, parts: Iterable[Buffer]) -> ChunkFileInfo:
     """Writes a file of these parts, in order, and waits until it is on disk. Raises `OSError`."""
-    descriptor = files.create(folder / file_name(number))
+    descriptor = files.create(folder / file_name("chunk", number))
     try:
         table = bytearray()
         length, in_block, crc = 0, 0, 0
@@ -126,7 +121,7 @@ class ChunkFile:
     __slots__ = ("_cache", "_table", "info", "path")
 
     def __init__(self, folder: Path, info: ChunkFileInfo, cache: BlockCache) -> None:
-        self.path = folder / file_name(info.number)
+        self.path = folder / file_name("chunk", info.number)
         self.info = info
         self._cache = cache
         self._table: bytes | None = None

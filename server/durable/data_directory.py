@@ -35,9 +35,7 @@ from zlib import crc32
 
 import msgspec
 
-from segstore.server.durable import chunk_files
-from segstore.server.durable.files import Files, read_regular
-from segstore.server.durable.journal import file_name
+from segstore.server.durable.files import Files, file_name, read_regular
 
 FORMAT: Final = 2
 """The only format that is read and written."""
@@ -131,6 +129,11 @@ class SnapshotFile(msgspec.Struct, frozen=True):
     size: int
     crc: int
 
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return file_name("snapshot", self.number)
+
 
 class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """number: the number in its name. base_crc: checksum of its header. last: its last valid batch, also if more
@@ -143,8 +146,8 @@ class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
-        return file_name(self.number)
+        """The name of the file."""
+        return file_name("journal", self.number)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,13 +166,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journals: tuple[JournalFile, ...] = ()
     numbers: int = 0
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the snapshot and the journals."""
+        return [file.name for file in (self.snapshot, *self.journals) if file is not None]
+
 
 _MANIFEST: Final = msgspec.json.Decoder(Manifest)
-
-
-def snapshot_name(number: int) -> str:
-    """Returns the name of the snapshot with a number."""
-    return f"snapshot-{number:010d}"
 
 
 def check_entries(folder: Path) -> set[str]:
@@ -410,10 +413,7 @@ class DataDirectory:
 
         Returns their names.
         """
-        manifest = self.manifest
-        keep = {chunk_files.file_name(chunk) for chunk in chunks} | {journal.name for journal in manifest.journals}
-        if manifest.snapshot is not None:
-            keep.add(snapshot_name(manifest.snapshot.number))
+        keep = {file_name("chunk", number) for number in chunks}.union(self.manifest.names)
         gone = sorted(name for name in check_entries(self.path) if _OURS.fullmatch(name) and name not in keep)
         for name in gone:
             self.files.remove(self.path / name)

@@ -2,7 +2,7 @@
 
 `Durability` opens a process's directory, recovers its state (`recovery`), gives each container a journal, commits
 operations (`committer`), takes a snapshot (`snapshot`) when the journals have grown, and removes unneeded files
-(`journals`). All journals of a process share one file, like the logs of a BookKeeper server: one disk sync serves all
+(`journal`). All journals of a process share one file, like the logs of a BookKeeper server: one disk sync serves all
 containers, and a request that changes two containers, such as a merge, is written atomically.
 
     durability = Durability(path, containers=4, held=(0, 1, 2, 3))
@@ -37,14 +37,13 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Final, ParamSpec, TypeVar
 
-from segstore.server.durable import chunk_files, snapshot
+from segstore.server.durable import snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.committer import Committer, failure_of
-from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile, snapshot_name
+from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile
 from segstore.server.durable.fence import Fenced
-from segstore.server.durable.files import Files
-from segstore.server.durable.journal import JournalFailed, JournalWriter
-from segstore.server.durable.journals import JournalMaker, Journals
+from segstore.server.durable.files import Files, file_name
+from segstore.server.durable.journal import JournalFailed, JournalMaker, Journals, JournalWriter
 from segstore.server.durable.recovery import CONTROLLER, Recovery
 from segstore.server.store import (
     ChunkPool,
@@ -345,9 +344,9 @@ class Durability:
         self._saved(up_to_bytes)
         self.snapshots += 1
         names = [journal.name for journal in manifest.journals if journal.number in gone]
-        names += [chunk_files.file_name(number) for number in unreferenced]
+        names += [file_name("chunk", number) for number in unreferenced]
         if manifest.snapshot is not None:
-            names.append(snapshot_name(manifest.snapshot.number))
+            names.append(manifest.snapshot.name)
         await self._in_thread(journals.remove, names)
         spent = perf_counter() - began
         self._tidy_after_s = max(_TIDY_AFTER_S, 20 * spent)
@@ -384,7 +383,7 @@ class Durability:
     ) -> tuple[SnapshotFile, snapshot.Saved]:
         files, before = self.directory.files, journals.number
         number = journals.next_number()
-        path = self.directory.path / snapshot_name(number)
+        path = self.directory.path / file_name("snapshot", number)
         try:
             saved = snapshot.save(files, path, captured, controller, self.cache, journals.next_number)
         except BaseException:

@@ -44,7 +44,6 @@ from segstore.server.durable.data_directory import (
     DirectoryDamaged,
     DirectoryUnusable,
     Manifest,
-    snapshot_name,
 )
 from segstore.server.durable.files import Files
 
@@ -198,10 +197,7 @@ class FencedDirectory(DataDirectory):
                 if not left:
                     raise
         old.check_owner(new.cluster, new.containers, new.held)
-        manifest = old.manifest
-        names = [] if manifest.snapshot is None else [snapshot_name(manifest.snapshot.number)]
-        names += (journal.name for journal in manifest.journals)
-        for name in names:
+        for name in old.manifest.names:
             try:
                 os.link(before / name, self.path / name)
             except FileNotFoundError as error:
@@ -213,7 +209,7 @@ class FencedDirectory(DataDirectory):
                     os.link(file, self.path / file.name)
                 except FileNotFoundError:  # no longer in force; otherwise reading it reports that it is missing
                     continue
-        self.manifest = manifest
+        self.manifest = old.manifest
         self.committed = old.committed
 
     def abandon(self) -> None:

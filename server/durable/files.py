@@ -21,6 +21,11 @@ _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 """Linux's flag for direct I/O; 0 elsewhere."""
 
 
+def file_name(kind: str, number: int) -> str:
+    """Returns the name of a numbered file. kind: "chunk", "journal" or "snapshot"."""
+    return f"{kind}-{number:010d}"
+
+
 def open_regular(path: Path) -> FileIO:
     """Opens a regular file for reading. Raises `OSError` for anything else."""
     try:

@@ -29,7 +29,6 @@ from segstore.server.durable.data_directory import (
     DirectoryForeign,
     DirectoryUnusable,
     JournalFile,
-    snapshot_name,
 )
 from segstore.server.durable.files import read_regular
 from segstore.server.durable.journal import Group, JournalDamaged, JournalReader
@@ -52,7 +51,7 @@ def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snaps
     file = directory.manifest.snapshot
     if file is None:
         return snapshot.Snapshot([], None, {})
-    data = read_regular(directory.path / snapshot_name(file.number))
+    data = read_regular(directory.path / file.name)
     if len(data) != file.size or crc32(data) != file.crc:
         raise ValueError("it does not have its checksum")
     return snapshot.read(data, directory.path, cache)
@@ -129,7 +128,7 @@ class Recovery:
     @property
     def _snapshot_file(self) -> Path:
         file = self._directory.manifest.snapshot
-        return self._directory.path / ("MANIFEST" if file is None else snapshot_name(file.number))
+        return self._directory.path / ("MANIFEST" if file is None else file.name)
 
     def fill(self, containers: Mapping[int, Container], count: int) -> None:
         """Gives empty containers, of `count` in the cluster, their state. Raises `DataError`."""
@@ -267,7 +266,7 @@ def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, 
         images, _, chunks = read_snapshot(directory, BlockCache(0))
         segments = sum(len(image.segments) for image in images)
     except (OSError, ValueError) as error:
-        faults.append(f"{directory.path / snapshot_name(file.number)} is damaged: {error}")
+        faults.append(f"{directory.path / file.name} is damaged: {error}")
     for chunk in chunks.values():
         try:
             chunk_files.check(chunk)
