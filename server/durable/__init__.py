@@ -13,10 +13,12 @@ from segstore.server.durable.data_directory import (
     UnknownFormat,
     check_containers,
     check_entries,
+    read_signed,
+    signed,
 )
 from segstore.server.durable.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
 from segstore.server.durable.fence import ContainerEpoch, Fenced, FencedDirectory, current, epochs_of, lost
-from segstore.server.durable.files import Files, read_regular
+from segstore.server.durable.files import Files
 from segstore.server.durable.journal import JournalFailed
 from segstore.server.durable.recovery import verify
 from segstore.server.durable.snapshot import Image, copy_of, restore
@@ -49,7 +51,8 @@ __all__ = [
     "current",
     "epochs_of",
     "lost",
-    "read_regular",
+    "read_signed",
     "restore",
+    "signed",
     "verify",
 ]

@@ -30,12 +30,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
 
 from segstore.server.durable.files import Files, file_name, read_regular
+
+T = TypeVar("T")
 
 FORMAT: Final = 2
 """The only format that is read and written."""
@@ -51,7 +53,7 @@ _NEW_COMMITTED: Final = "committed.new"
 _NEW_MANIFEST: Final = "MANIFEST.new"
 _NO_DATA: Final = frozenset({COMMITTED_FILE, _NEW_COMMITTED, _NEW_MANIFEST})
 """Files that may exist before there is a manifest."""
-_FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
+_FIRST_LINE: Final = re.compile(rb"segstore (data|cluster) ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
 _OURS: Final = re.compile(r"(?:snapshot|chunk|journal)-\d{10}")
@@ -173,6 +175,29 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _MANIFEST: Final = msgspec.json.Decoder(Manifest)
+
+
+def signed(kind: bytes, value: msgspec.Struct) -> bytes:
+    """Returns the content of a file of this kind: a line with the format and a checksum, and the value as JSON."""
+    version, body = b"%d" % FORMAT, json.dumps(msgspec.to_builtins(value), indent=1).encode() + b"\n"
+    return b"segstore %s %s %08x\n" % (kind, version, crc32(version + b"\n" + body)) + body
+
+
+def read_signed(kind: bytes, file: Path, decoder: msgspec.json.Decoder[T]) -> T:
+    """Returns the value in a file that `signed` made. Raises `DirectoryDamaged`, `UnknownFormat`, `OSError`."""
+    data = read_regular(file)
+    first = _FIRST_LINE.match(data)
+    if first is None or first[1] != kind:
+        raise DirectoryDamaged(file.parent, file, f"its first line does not begin with 'segstore {kind.decode()}'")
+    body, version = data[first.end() :], int(first[2])
+    if crc32(first[2] + b"\n" + body) != int(first[3], 16):
+        raise DirectoryDamaged(file.parent, file, "it does not have its checksum")
+    if version != FORMAT:
+        raise UnknownFormat(file.parent, version)
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise DirectoryDamaged(file.parent, file, str(error)) from error
 
 
 def check_entries(folder: Path) -> set[str]:
@@ -352,20 +377,7 @@ class DataDirectory:
                 raise DirectoryForeign(self.path, f"{self.path} {what} {here}, but this cluster has {there} there")
 
     def _read(self) -> None:
-        file = self.path / MANIFEST_FILE
-        data = read_regular(file)
-        first = _FIRST_LINE.match(data)
-        if first is None:
-            raise DirectoryDamaged(self.path, file, "its first line is not that of a manifest")
-        body, version = data[first.end() :], int(first[1])
-        if crc32(first[1] + b"\n" + body) != int(first[2], 16):
-            raise DirectoryDamaged(self.path, file, "it does not have its checksum")
-        if version != FORMAT:
-            raise UnknownFormat(self.path, version)
-        try:
-            self.manifest = _MANIFEST.decode(body)
-        except msgspec.DecodeError as error:
-            raise DirectoryDamaged(self.path, file, str(error)) from error
+        self.manifest = read_signed(b"data", self.path / MANIFEST_FILE, _MANIFEST)
         self.read_mark()
 
     def read_mark(self) -> int:
@@ -397,10 +409,8 @@ class DataDirectory:
         """Puts a manifest in force. Raises `OSError`."""
         files, new = self.files, self.path / _NEW_MANIFEST
         self.check_place()
-        body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
-        version = b"%d" % FORMAT
         files.remove(new)
-        files.write_new(new, b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
+        files.write_new(new, signed(b"data", manifest))
         files.replace(new, self.path / MANIFEST_FILE)
         self.manifest = manifest
 

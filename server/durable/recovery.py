@@ -11,13 +11,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
 from zlib import crc32
-
-import msgspec
 
 from segstore.server.durable import chunk_files, snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
@@ -43,7 +41,23 @@ CONTROLLER: Final = -1
 _REWRITTEN_BYTES: Final = 1024 * 1024
 """At start-up, at most this much of the journals' end is written again, but at least the last group. Journals that are
 copied completely are removed, so a store that crashes repeatedly at start does not fill the disk."""
-_OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
+
+
+@contextmanager
+def _refusing(directory: DataDirectory, file: Path) -> Iterator[None]:
+    """Raises the errors that a file causes as `DataError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
+    except OSError as error:
+        raise DirectoryUnusable(directory.path, error) from error
+    except JournalDamaged as error:
+        raise DirectoryDamaged(directory.path, error.path, error.what) from error
+    except (DataDamaged, ValueError) as error:
+        raise DirectoryDamaged(directory.path, file, str(error)) from error
+    except KeyError as error:
+        raise DirectoryDamaged(directory.path, file, f"it refers to {error}, which does not exist") from error
 
 
 def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snapshot:
@@ -107,7 +121,7 @@ class Recovery:
         self._tail_bytes = 0
         self._controller_batch = 0
         path = directory.path
-        try:
+        with _refusing(directory, self._snapshot_file):
             images, controller, self.chunks = read_snapshot(directory, cache)
             for chunk in self.chunks.values():
                 size = chunk.path.lstat().st_size
@@ -115,12 +129,6 @@ class Recovery:
                     raise DirectoryDamaged(
                         path, chunk.path, f"it has {size} bytes, {chunk.info.file_bytes} were written"
                     )
-        except FileNotFoundError as error:
-            raise DirectoryDamaged(path, error.filename, "it is missing") from error
-        except OSError as error:
-            raise DirectoryUnusable(path, error) from error
-        except _OPEN_ERRORS as error:
-            raise DirectoryDamaged(path, self._snapshot_file, str(error)) from error
         self._images = {image.header.container_id: image for image in images}
         if controller is not None:
             self._controller_batch, self.controller_image = controller
@@ -134,31 +142,21 @@ class Recovery:
         """Gives empty containers, of `count` in the cluster, their state. Raises `DataError`."""
         began, directory = perf_counter(), self._directory
         starts = dict.fromkeys(containers, self.last)
-        try:
+        with _refusing(directory, self._snapshot_file):
             for container_id, container in containers.items():
                 if (image := self._images.get(container_id)) is not None:
                     starts[container_id] = image.header.batch
                     snapshot.restore(container, image, self.chunks)
-        except _OPEN_ERRORS as error:
-            raise DirectoryDamaged(directory.path, self._snapshot_file, str(error)) from error
         self._images = {}
         appended: dict[int, dict[str, None]] = {container_id: {} for container_id in containers}
         end: JournalReader | None = None
         for entry in directory.manifest.journals:
             reader, before = JournalReader(directory.path / entry.name, entry.base_crc), self.last
-            try:
+            with _refusing(directory, reader.path):
                 for group in groups_of(reader, entry, before):
                     self._replay(group, containers, starts, appended)
                 if end is None or self.last > before or reader.stray is not None:
                     end = reader  # the next journal is created early, so the newest one may be empty
-            except FileNotFoundError as error:
-                raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
-            except OSError as error:
-                raise DirectoryUnusable(directory.path, error) from error
-            except JournalDamaged as error:
-                raise DirectoryDamaged(directory.path, error.path, error.what) from error
-            except _OPEN_ERRORS as error:
-                raise DirectoryDamaged(directory.path, reader.path, f"{type(error).__name__}: {error}") from error
             self.journals.append((entry, self.last))
         if (lacking := missing(directory, end, self.last)) is not None:
             raise DirectoryDamaged(directory.path, *lacking)

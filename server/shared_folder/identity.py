@@ -11,28 +11,25 @@ node that belongs to no session.
 
 from __future__ import annotations
 
-import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
 from segstore.server.coordination import CONTAINERS, SHOWN_BYTES, CoordinationError, CoordinationSession, NodeExists
 from segstore.server.durable import (
     CLUSTER_FILE,
-    FORMAT,
     DataDirectory,
     DirectoryDamaged,
     DirectoryForeign,
     DirectoryUnusable,
     Files,
-    UnknownFormat,
     check_containers,
     check_entries,
-    read_regular,
+    read_signed,
+    signed,
 )
 from segstore.server.shared_folder.presence import CONTROLLER
 from segstore.server.shared_folder.storage import SharedFolder
@@ -40,8 +37,6 @@ from segstore.server.shared_folder.storage import SharedFolder
 CLUSTER: Final = "/segstore/cluster"
 
 _FOLDERS: Final = ("containers", "controller")
-
-_FIRST_LINE: Final = re.compile(rb"segstore cluster ([0-9]{1,9}) ([0-9a-f]{8})\n")
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -131,7 +126,7 @@ def read_identity(path: Path) -> SharedFolder | None:
     file = path / CLUSTER_FILE
     try:
         check_entries(path)
-        data = read_regular(file)
+        identity = read_signed(b"cluster", file, _DECODER)
     except FileNotFoundError:
         if DataDirectory.is_one(path):
             raise DirectoryForeign(
@@ -147,15 +142,6 @@ def read_identity(path: Path) -> SharedFolder | None:
         raise DirectoryForeign(
             path, f"{path} is not a cluster's, it holds {others[0]!r}; choose an empty one or a new name"
         ) from None
-    first = _FIRST_LINE.match(data)
-    if first is None or crc32(first[1] + b"\n" + data[first.end() :]) != int(first[2], 16):
-        raise DirectoryDamaged(path, file, "it does not have its checksum")
-    if int(first[1]) != FORMAT:
-        raise UnknownFormat(path, int(first[1]))
-    try:
-        identity = _DECODER.decode(data[first.end() :])
-    except msgspec.DecodeError as error:
-        raise DirectoryDamaged(path, file, str(error)) from error
     return SharedFolder(path, identity.cluster, identity.containers)
 
 
@@ -169,11 +155,9 @@ def _is_remnant(path: Path) -> bool:
 def _make(folder: SharedFolder) -> SharedFolder:
     """Writes the folder's identity, or reads it if another process was first."""
     folder.make()
-    version = str(FORMAT).encode()
-    body = _ENCODER.encode(_Identity(folder.cluster, folder.containers)) + b"\n"
     new, file = folder.path / f"{CLUSTER_FILE}.{folder.cluster}", folder.path / CLUSTER_FILE
     try:
-        Files().write_new(new, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
+        Files().write_new(new, signed(b"cluster", _Identity(folder.cluster, folder.containers)))
         with suppress(FileExistsError):  # a concurrent process was first
             file.hardlink_to(new)
     finally:

@@ -244,7 +244,7 @@ def test_a_refusal_names_the_directory_the_file_and_what_is_wrong(tmp_path: Path
     whole = content(tmp_path)
     first, _, body = whole["MANIFEST"].partition(b"\n")
     for name, data, what in (
-        ("MANIFEST", b"nonsense", "its first line is not that of a manifest"),
+        ("MANIFEST", b"nonsense", "its first line does not begin with 'segstore data'"),
         ("MANIFEST", first + b"\n" + body + b" ", "it does not have its checksum"),
         ("MANIFEST", b"segstore data 2 %08x\n{}" % crc32(b"2\n{}"), "required field"),
         ("committed", whole["committed"][:-1], "it does not have its checksum"),
