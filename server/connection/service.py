@@ -76,18 +76,15 @@ class Counters(msgspec.Struct):
     internal_errors: int = 0
 
 
-class WaitingRead:
+class WaitingRead(msgspec.Struct, eq=False):
     """A read that waits at the tail, and its token in the store. Keeps the fields of the command that a reply needs."""
 
-    __slots__ = ("length", "offset", "request_id", "segment", "session", "timer")
-
-    def __init__(self, session: Session, segment: str, offset: int, length: int, request_id: int) -> None:
-        self.session = session
-        self.segment = segment
-        self.offset = offset
-        self.length = length
-        self.request_id = request_id
-        self.timer: TimerHandle | None = None
+    session: Session
+    segment: str
+    offset: int
+    length: int
+    request_id: int
+    timer: TimerHandle | None = None
 
 
 class StoreService:

@@ -202,7 +202,7 @@ class Session:
                     writer = self._writers.get((known.segment, known.writer_id.bytes))
                 if writer is None or rows[0][0] < writer.last_stored:
                     self._acknowledge(acks)
-                    self._all_without_writer(known, rows)
+                    self._without_writer(known, rows)
                     continue
                 stored, problem, previous = rows, None, writer.last_stored
                 try:
@@ -375,23 +375,21 @@ class Session:
         if key in self._writers:
             self.end(f"the token of a writer of {key[0]!r} expired", SessionEnding.FLUSHED)
 
-    def _without_writer(self, segment: str, writer_id: UUID, number: int, request_id: int) -> None:
-        """Handles an append without a ready writer: it fails like the failed append in flight with it, or ends the
+    def _without_writer(self, known: BlockWriter, rows: Sequence[Row]) -> None:
+        """Handles appends without a ready writer: they fail like the failed append in flight with them, or end the
         connection.
         """
+        segment, writer_id = known.segment, known.writer_id
         key = segment, writer_id.bytes
-        if (writer := self._writers.get(key)) is not None:
-            self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
-        elif (error := self._refused.get(key)) is not None:
-            self._refuse_writer(error, request_id, segment, writer_id, "appending data", number)
-        else:
-            self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
-
-    def _all_without_writer(self, writer: BlockWriter, rows: Sequence[Row]) -> None:
-        """`_without_writer` for each append of a run, until the session has ended."""
         for number, _, _, request_id in rows:
-            if not self.ended:
-                self._without_writer(writer.segment, writer.writer_id, number, request_id)
+            if self.ended:
+                return
+            if (writer := self._writers.get(key)) is not None:
+                self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
+            elif (error := self._refused.get(key)) is not None:
+                self._refuse_writer(error, request_id, segment, writer_id, "appending data", number)
+            else:
+                self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
     def _append_failed(self, writer: Writer, rows: Sequence[Row], error: StoreError) -> None:
         """Answers each append of a run that failed. Its writer is to be set up again if not only a condition failed."""
@@ -401,7 +399,7 @@ class Session:
         key = writer.segment, writer.id_bytes
         self._drop_writer(key)
         self._refused[key] = error
-        self._all_without_writer(writer, rows)
+        self._without_writer(writer, rows)
 
     def _refuse_writer(
         self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int = -1

@@ -40,15 +40,12 @@ class ChunkSource(Protocol):
         """Returns `size` bytes from `at`. Raises `DataDamaged` if they are corrupt."""
 
 
-class FileChunk:
+class FileChunk(NamedTuple):
     """A chunk in a file: `size` bytes from `at`."""
 
-    __slots__ = ("at", "size", "source")
-
-    def __init__(self, source: ChunkSource, at: int, size: int) -> None:
-        self.source = source
-        self.at = at
-        self.size = size
+    source: ChunkSource
+    at: int
+    size: int
 
 
 Chunk = Memory | FileChunk
@@ -156,12 +153,7 @@ class SegmentData:
 
     def __init__(self, pool: ChunkPool) -> None:
         self._pool = pool
-        # Shared and never changed: a segment without data costs no lists.
-        self._starts: list[int] = _NO_STARTS
-        self._chunks: list[Chunk] = _NO_CHUNKS
-        self._tail: memoryview = _NO_TAIL
-        self._tail_used = 0
-        self._tail_size = 0
+        self._forget()
         self.start_offset = 0
         self.length = 0
 
@@ -346,11 +338,9 @@ class SegmentData:
             self._pool.give(chunk)
 
     def _forget(self) -> None:
-        self._starts = _NO_STARTS
-        self._chunks = _NO_CHUNKS
-        self._tail = _NO_TAIL
-        self._tail_used = 0
-        self._tail_size = 0
+        # Shared and never changed: a segment without data costs no lists.
+        self._starts, self._chunks = _NO_STARTS, _NO_CHUNKS
+        self.cut_tail()
 
 
 def _next_size(previous: int, missing: int) -> int:

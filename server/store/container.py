@@ -54,7 +54,7 @@ from segstore.server.store.errors import (
 )
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
-from segstore.server.store.operations import AppendItem, OperationJournal
+from segstore.server.store.operations import OperationJournal
 from segstore.server.store.segment import AppendCheck, Kind, Segment, has_field
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
@@ -65,6 +65,7 @@ from segstore.server.store.tables import (
     table_attributes,
 )
 from segstore.server.store.waiting import Token, Waiters
+from segstore.wire.blocks import Row
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
 
 MAX_ATTRIBUTES: Final = 1_000_000
@@ -94,7 +95,7 @@ class ReadResult(NamedTuple):
     end_of_segment: bool
 
 
-def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
+def _written(rows: Iterable[Row], size: int) -> list[Row]:
     """Returns the first appends, which have `size` bytes together: all before the append that did not fit."""
     ends = accumulate(len(row[2]) for row in rows)
     return [row for row, end in zip(rows, ends, strict=True) if end <= size]
@@ -303,7 +304,7 @@ class Container(ContainerState):
         self,
         name: str,
         writer: bytes,
-        rows: Sequence[AppendItem],
+        rows: Sequence[Row],
         last_event_number: int,
         now_ms: int,
         expected_offset: int = -1,
