@@ -406,21 +406,17 @@ class Connection(asyncio.BufferedProtocol):
             size, large, out = lane.out_bytes, True, lane.take_out()
             if not out:
                 return
-        self._send(size, out, large=large)
+        held = self._held
+        self.bytes_out += size
+        self._counters.bytes_out += size
+        if held is None or not held.hold(self, out, size):
+            self._output.write(out, large=large)
 
     def _drop_out(self) -> None:
         """Drops queued replies."""
         self.session.take_out()
         if self._lane is not None:
             self._lane.drop_out()
-
-    def _send(self, size: int, out: list[Buffer], *, large: bool) -> None:
-        """Writes or holds replies of a size. large: as `Output.write`."""
-        held = self._held
-        self.bytes_out += size
-        self._counters.bytes_out += size
-        if held is None or not held.hold(self, out, size):
-            self._output.write(out, large=large)
 
     def _close(self, session: Session, transport: asyncio.Transport) -> None:
         """Ends the connection after its session: executes no more requests, and closes when no reply is held. Written

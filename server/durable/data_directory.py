@@ -283,9 +283,9 @@ class DataDirectory:
 
     def close(self) -> None:
         """Releases the directory. Can be called twice."""
-        for name in ("_mark", "_folder"):
-            descriptor = getattr(self, name)
-            setattr(self, name, -1)
+        descriptors = self._mark, self._folder
+        self._mark = self._folder = -1
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
 

@@ -153,7 +153,12 @@ class SegmentData:
 
     def __init__(self, pool: ChunkPool) -> None:
         self._pool = pool
-        self._forget()
+        # Shared and never changed: a segment without data costs no lists.
+        self._starts: list[int] = _NO_STARTS
+        self._chunks: list[Chunk] = _NO_CHUNKS
+        self._tail: memoryview = _NO_TAIL
+        self._tail_used = 0
+        self._tail_size = 0
         self.start_offset = 0
         self.length = 0
 
@@ -338,7 +343,6 @@ class SegmentData:
             self._pool.give(chunk)
 
     def _forget(self) -> None:
-        # Shared and never changed: a segment without data costs no lists.
         self._starts, self._chunks = _NO_STARTS, _NO_CHUNKS
         self.cut_tail()
 
