@@ -3,7 +3,6 @@
 from segstore.server.durable.committer import Committers, Gate, Gated
 from segstore.server.durable.data_directory import (
     CLUSTER_FILE,
-    FORMAT,
     DataDirectory,
     DataError,
     DirectoryDamaged,
@@ -25,7 +24,6 @@ from segstore.server.durable.snapshot import Image, copy_of, restore
 
 __all__ = [
     "CLUSTER_FILE",
-    "FORMAT",
     "MEMORY_BYTES",
     "MIN_MEMORY_BYTES",
     "Committers",

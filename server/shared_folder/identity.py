@@ -1,4 +1,4 @@
-"""The identity of a cluster's folder, checked against the identity in ZooKeeper.
+"""The identity of a cluster's folder, checked against the identity in ZooKeeper, and the folder's verification.
 
 The folder stores it in the file CLUSTER, the coordination service in the node /segstore/cluster. The first process
 writes the file, then the node; neither ever changes. A coordination service without the node gets the folder's
@@ -7,6 +7,10 @@ identity, because it stores only the ownership of the data.
 Refused, in one sentence and without any change: a folder of another cluster, or an empty folder if the cluster exists;
 another number of containers; a folder of a single process, or with other contents; a container's or the controller's
 node that belongs to no session.
+
+`verify_cluster` reads every epoch of every container and of the controller, and changes no file. A container's current
+epoch is the latest epoch that was ever in force; the next opening takes it over. Earlier epochs are leftovers of
+interrupted takeovers; problems in them are notes, not faults, because they are never read.
 """
 
 from __future__ import annotations
@@ -14,22 +18,28 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from segstore.server.coordination import CONTAINERS, SHOWN_BYTES, CoordinationError, CoordinationSession, NodeExists
 from segstore.server.durable import (
     CLUSTER_FILE,
+    ContainerEpoch,
     DataDirectory,
     DirectoryDamaged,
     DirectoryForeign,
+    DirectoryInUse,
     DirectoryUnusable,
     Files,
     check_containers,
     check_entries,
+    current,
+    epochs_of,
+    lost,
     read_signed,
     signed,
+    verify,
 )
 from segstore.server.shared_folder.presence import CONTROLLER
 from segstore.server.shared_folder.storage import SharedFolder
@@ -163,3 +173,68 @@ def _make(folder: SharedFolder) -> SharedFolder:
     finally:
         new.unlink(missing_ok=True)
     return read_identity(folder.path) or folder
+
+
+# --- verification -------------------------------------------------------------------------------------------------
+
+
+class VerifiedCluster(NamedTuple):
+    """Result of a verification. faults: a sentence per fault. notes: a sentence per other finding."""
+
+    faults: list[str]
+    notes: list[str]
+
+
+def verify_cluster(path: Path) -> VerifiedCluster:
+    """Reads and verifies a cluster's folder. Raises `DataError`, `OSError`."""
+    try:
+        folder = read_identity(path)
+    except DirectoryDamaged as error:
+        return VerifiedCluster([str(error)], [])
+    if folder is None:
+        raise DirectoryForeign(path, f"{path} is not a cluster's folder")
+    result = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
+    parts = {folder.container(number): (number,) for number in range(folder.containers)} | {folder.controller: ()}
+    for part, held in parts.items():
+        try:
+            folder.check(part)
+            _verify(part, folder, held, result)
+        except (DirectoryDamaged, OSError) as error:
+            result.faults.append(str(error))
+    return result
+
+
+def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], result: VerifiedCluster) -> None:
+    epochs = [ContainerEpoch(folder, epoch) for epoch in epochs_of(folder)]
+    present = current(epochs)
+    if present is None:
+        if (missing := lost(epochs)) is not None:
+            result.faults.append(str(DirectoryDamaged(folder, missing, "it is missing", within=cluster.path)))
+        else:
+            result.notes.append(f"{folder} was never opened")
+        return
+    for epoch in epochs:
+        if epoch.number > present.number:
+            result.notes.append(f"{folder}: epoch {epoch.number} was never in force")
+        elif epoch.number == present.number:
+            read = verify(epoch.path, (cluster.cluster, cluster.containers, held))
+            result.faults.extend(read.faults)
+            result.notes.extend(read.notes)
+            how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
+            result.notes.append(
+                f"{folder}: epoch {epoch.number} is current, {read.files} files, up to batch {read.batches}; {how}"
+            )
+        else:
+            result.notes.append(f"{folder}: epoch {epoch.number} is older and was not removed; {_of_older(epoch)}")
+
+
+def _of_older(epoch: ContainerEpoch) -> str:
+    try:
+        faults = verify(epoch.path).faults
+    except DirectoryInUse:
+        return "a process that has lost it still has it open"
+    except DirectoryForeign:
+        return "it has no manifest any more"
+    if faults:
+        return f"it is no longer read, and is incomplete: {faults[0]}"
+    return "all that it names is as it was written"
