@@ -19,7 +19,7 @@ from segstore.server.config import names_there
 from segstore.wire.trace import HEADER_BYTES, Columns, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from segstore.server.traffic import Traffic
     from segstore.wire.trace import Pending, Record
@@ -90,13 +90,16 @@ class KeptRecording:
             yield from Columns(block[HEADER_BYTES : HEADER_BYTES + header.stored], header.records)
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Recordings:
     """The recordings of a server's traffic, by name."""
 
-    def __init__(self, traffic: Traffic, max_bytes: int = MOST_BYTES, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, traffic: Traffic, max_bytes: int = MOST_BYTES) -> None:
         self.max_bytes = max_bytes
         self._traffic = traffic
-        self._clock = clock
         self._all: dict[str, KeptRecording] = {}
         self._deleted: WeakSet[KeptRecording] = WeakSet()
         self._started = 0
@@ -105,9 +108,6 @@ class Recordings:
         self._traffic.flush()
         return iter(tuple(self._all.values()))
 
-    def _now_ms(self) -> int:
-        return self._clock() // 1_000_000
-
     def _take(self, pending: Pending) -> None:
         running = [recording for recording in self._all.values() if recording.stopped_ms is None]
         if not running:
@@ -115,7 +115,7 @@ class Recordings:
         else:
             block = b"".join(pending.block(self._traffic.mark))
             for recording in running:
-                recording.take(block, pending.records, self._now_ms())
+                recording.take(block, pending.records, _now_ms())
 
     def get(self, name: str) -> KeptRecording:
         """Returns a recording, with all traffic so far. Raises NoSuchRecording."""
@@ -139,7 +139,7 @@ class Recordings:
             raise RecordingRefused(f"there is a recording {name!r}")
         self._traffic.flush()
         self._traffic.give_to(self._take)
-        started = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, self._now_ms())
+        started = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, _now_ms())
         return started
 
     def stop(self, name: str) -> KeptRecording:
@@ -151,7 +151,7 @@ class Recordings:
         if recording.problem:
             raise RecordingRefused(f"recording {name!r} is not complete: {recording.problem}")
         if recording.stopped_ms is None:
-            recording.stopped_ms = self._now_ms()
+            recording.stopped_ms = _now_ms()
         return recording
 
     def delete(self, name: str) -> None:

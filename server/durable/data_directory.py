@@ -236,23 +236,15 @@ class DataDirectory:
         self._mark = -1
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        *,
-        containers: int,
-        held: tuple[int, ...],
-        cluster: str | None = None,
-        files: Files | None = None,
-    ) -> DataDirectory:
+    def open(cls, path: Path, *, containers: int, held: tuple[int, ...], files: Files | None = None) -> DataDirectory:
         """Opens the directory, and creates it if it does not exist. Raises `DataError`.
 
-        containers: number of containers in the cluster. held: the containers that this process owns. cluster: the
-        cluster's id, which an existing directory must have; None accepts any id, and gives a new directory a random id.
+        containers: number of containers in the cluster. held: the containers that this process owns. A new directory
+        gets a random cluster id.
         """
         self = cls(path, files or Files())
         with self._usable():
-            self._open(containers, held, cluster)
+            self._open(containers, held)
         return self
 
     @classmethod
@@ -289,7 +281,7 @@ class DataDirectory:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _open(self, containers: int, held: tuple[int, ...], cluster: str | None) -> None:
+    def _open(self, containers: int, held: tuple[int, ...]) -> None:
         path = self.path
         if path.exists() and not path.is_dir():
             raise DirectoryForeign(path, f"{path} is not a directory")
@@ -308,16 +300,11 @@ class DataDirectory:
         if MANIFEST_FILE not in names:
             # If only the manifest survived a power loss, that would count as corruption.
             self._make_mark()
-            self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
+            self.put(Manifest(str(uuid.uuid4()), containers, held))
             return
         self._read()
         manifest = self.manifest
         check_containers(path, manifest.containers, containers)
-        if cluster is not None and manifest.cluster != cluster:
-            raise DirectoryForeign(
-                path,
-                f"{path} belongs to cluster {manifest.cluster}, and this one is {cluster}; choose another directory",
-            )
         if manifest.held != held:
             raise DirectoryForeign(
                 path,

@@ -92,7 +92,6 @@ class Durability:
         *,
         containers: int,
         held: Iterable[int],
-        cluster: str | None = None,
         memory_bytes: int | None = None,
         files: Files | None = None,
         make_journal: JournalMaker = JournalWriter,
@@ -100,7 +99,7 @@ class Durability:
         journal_bytes: int = _JOURNAL_BYTES,
         memory: MemoryAccount | None = None,
     ) -> None:
-        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
+        """containers, held: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
         everything but the segments' bytes.
 
         take_directory: replaces `DataDirectory.open`. journal_bytes: approximate size at which a journal is full.
@@ -111,7 +110,7 @@ class Durability:
         self.path = path
         self._container_count = containers
         self._take_directory = take_directory or partial(
-            DataDirectory.open, path, containers=containers, held=tuple(sorted(held)), cluster=cluster, files=files
+            DataDirectory.open, path, containers=containers, held=tuple(sorted(held)), files=files
         )
         self._journal_maker = make_journal
         self._journal_bytes = journal_bytes

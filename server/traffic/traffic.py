@@ -112,7 +112,6 @@ class Traffic(TraceRecorder):
         self,
         max_bytes: int = KEPT_BYTES,
         *,
-        recorder: str = "segstore",
         max_frame_bytes: int = MAX_FRAME_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -121,7 +120,7 @@ class Traffic(TraceRecorder):
         self._areas = Areas(self._block_bytes)
         writer = TraceWriter(
             make_mark(os.urandom(8)),
-            Metadata(WIRE_VERSION, recorder),
+            Metadata(WIRE_VERSION, "segstore"),
             redact=self._redacted,
             redact_codes=SECRET_CODES,
             block_bytes=self._block_bytes,

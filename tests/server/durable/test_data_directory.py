@@ -155,12 +155,11 @@ def test_another_format_is_refused_and_nothing_is_changed(tmp_path: Path, versio
     [
         ({"containers": 8, "held": tuple(range(8))}, "a cluster of 4 containers, and this one has 8; start it with"),
         ({"held": (0, 2)}, "holds containers 0, 1, 2, 3, and this store owns 0, 2; start it with --own 0,1,2,3"),
-        ({"cluster": "other"}, "belongs to cluster ours, and this one is other"),
     ],
-    ids=["containers", "own", "cluster"],
+    ids=["containers", "own"],
 )
 def test_another_clusters_directory_is_refused(tmp_path: Path, given: dict[str, object], said: str) -> None:
-    take(tmp_path, cluster="ours").close()
+    take(tmp_path).close()
     before = content(tmp_path)
     with pytest.raises(DirectoryForeign, match=said):
         take(tmp_path, **given)  # type: ignore[arg-type]
@@ -269,8 +268,8 @@ def test_a_refusal_names_the_directory_the_file_and_what_is_wrong(tmp_path: Path
 
 
 def test_what_is_noted_and_changed_is_there_when_the_directory_is_opened_again(tmp_path: Path) -> None:
-    first = take(tmp_path, cluster="ours")
-    assert (first.committed, first.manifest.cluster, first.is_over) == (0, "ours", False)
+    first = take(tmp_path)
+    assert (first.committed, first.is_over) == (0, False)
     first.note(7)
     first.note(1 << 40)
     assert first.read_mark() == 1 << 40
