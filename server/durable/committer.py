@@ -294,7 +294,7 @@ class Committer(Gate):
         self._drop(why, *stalled)
         self._on_failure(why)
 
-    # --- the end ------------------------------------------------------------------------------------------------
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Writes the queue, ends the thread, closes the journals."""

@@ -276,8 +276,8 @@ def save(
     """
     captured = list(captured)
     writer = _ChunkWriter(files, path.parent, cache, next_number)
-    for container in captured:
-        for taken in container.segments:
+    for copy in captured:
+        for taken in copy.segments:
             pending = [
                 (piece, views) for piece, views in zip(taken.pieces, taken.views, strict=True) if views is not None
             ]
@@ -286,10 +286,10 @@ def save(
     writer.flush()
     used: dict[int, ChunkFile] = {}
     records: list[bytes] = []
-    for container in captured:
-        records.append(_ENCODER.encode(container.header))
-        for at in range(0, len(container.segments), _TOGETHER):
-            some = tuple(_finished(taken, writer.stored, used) for taken in container.segments[at : at + _TOGETHER])
+    for copy in captured:
+        records.append(_ENCODER.encode(copy.header))
+        for at in range(0, len(copy.segments), _TOGETHER):
+            some = tuple(_finished(taken, writer.stored, used) for taken in copy.segments[at : at + _TOGETHER])
             records.append(_ENCODER.encode(_Segments(some)))
     if other is not None:
         records.append(_ENCODER.encode(_Other(*other)))
@@ -320,9 +320,9 @@ def _finished(
 
 def install(captured: Iterable[Captured], saved: Saved) -> None:
     """Replaces saved chunks with file chunks; skips segments that were deleted or merged meanwhile."""
-    for container in captured:
-        segments = container.container.segments
-        for taken in container.segments:
+    for copy in captured:
+        segments = copy.container.segments
+        for taken in copy.segments:
             segment = taken.segment
             if segments.get(segment.name) is segment and any(id(piece.chunk) in saved.stored for piece in taken.pieces):
                 segment.replace(saved.stored)
