@@ -76,5 +76,5 @@ class Areas:
     def trim(self) -> None:
         """Frees areas without views, but for two."""
         idle = [area for area in self._areas if not has_views(area)]
-        for each in idle[:-_IDLE]:
-            self._areas.remove(each)
+        for idle_area in idle[:-_IDLE]:
+            self._areas.remove(idle_area)

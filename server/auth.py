@@ -1,4 +1,4 @@
-"""Verification of delegation tokens, which grant access to segments.
+"""Verification of delegation tokens, which grant access to segments; and files that hold a secret.
 
 A token is a JWT signed with HS512, keyed with the key's bytes. Its claims map resources to `READ` or `READ_UPDATE`;
 without `exp` it never expires. PyJWT checks the signature; time is an argument.
@@ -8,17 +8,24 @@ Refused: any other algorithm, and tokens without a signature. Source: `TokenVeri
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
+from segstore.server.config import read_text
+
+log = logging.getLogger(__name__)
+
 _DECORATION = re.compile(r"prn::|/scope:|stream:")
 _NOT_RESOURCES = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
+_OTHERS_READ: Final = 0o044
 
 
 class TokenError(Exception):
@@ -124,3 +131,17 @@ def _token(payload: dict[str, Any], facts: dict[str, Any]) -> DelegationToken:
         if name not in _NOT_RESOURCES and isinstance(value, str) and value in AccessLevel.__members__
     }
     return DelegationToken(claims, expires)
+
+
+def read_secret(path: Path) -> str:
+    """Returns the file's contents without the final newline. Logs a warning if other users can read the file. No
+    message contains any part of the contents.
+
+    Raises OSError, or ValueError with a readable text if the file is empty, too long or not UTF-8.
+    """
+    if path.stat().st_mode & _OTHERS_READ:
+        log.warning("other users can read %s: chmod 600 %s", path, path)
+    text = read_text(path, ending=b"\r\n")
+    if not text:
+        raise ValueError(f"{path} is empty")
+    return text

@@ -112,7 +112,7 @@ class RecordedConnection:
 
 
 class TraceRecorder(ABC):
-    """Writes the traffic of a server's connections as blocks of a capture, for `take_block`.
+    """A `Recorder` that writes the traffic as blocks of a capture, for `take_block`.
 
     Connections are numbered from 1, connections with a `role`, such as the controller's, from `WITH_ROLE`; so
     connection numbers in fault rules do not depend on the controller.
@@ -144,7 +144,6 @@ class TraceRecorder(ABC):
         """Takes the pending records from the writer, as a block: it is full, or old enough."""
 
     def opened(self, **facts: str) -> int:
-        """Records that a connection was opened; returns its number."""
         self.connections += 1
         self._with_role += "role" in facts
         number = WITH_ROLE + self._with_role if "role" in facts else self.connections - self._with_role
@@ -152,31 +151,23 @@ class TraceRecorder(ABC):
         return number
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
-        """Records bytes sent by the client, in any pieces; copies all but long reads that last, if it holds reads."""
-        if not (lasting and self._holds_reads):
-            if self._writer.add(self._clock(), connection, 0, data):
-                self.take_block()
-            return False
-        before = self._writer.pieces
-        is_due = self._writer.add(self._clock(), connection, 0, data, True)  # C takes no keyword
-        is_held = self._writer.pieces > before
+        lasting, before = lasting and self._holds_reads, self._writer.pieces
+        is_due = self._writer.add(self._clock(), connection, 0, data, lasting)  # C takes no keyword
+        is_held = lasting and self._writer.pieces > before
         if is_due:
             self.take_block()
         return is_held
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
-        """Records bytes sent by the store, as consecutive buffers; they are copied."""
         for part in parts:
             if self._writer.add(self._clock(), connection, 1, part):
                 self.take_block()
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
-        """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
         if self._writer.closed(self._clock(), connection, by, **facts):
             self.take_block()
 
     def called(self, direction: Direction, call: Call) -> None:
-        """Records the request or the answer of a controller call."""
         self.calls = max(self.calls, call.number)
         if self._writer.called(self._clock(), direction, call):
             self.take_block()

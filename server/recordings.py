@@ -19,7 +19,7 @@ from segstore.server.config import names_there
 from segstore.wire.trace import HEADER_BYTES, Columns, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from segstore.server.traffic import Traffic
     from segstore.wire.trace import Pending, Record
@@ -90,13 +90,16 @@ class KeptRecording:
             yield from Columns(block[HEADER_BYTES : HEADER_BYTES + header.stored], header.records)
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Recordings:
     """The recordings of a server's traffic, by name."""
 
-    def __init__(self, traffic: Traffic, max_bytes: int = MOST_BYTES, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, traffic: Traffic, max_bytes: int = MOST_BYTES) -> None:
         self.max_bytes = max_bytes
         self._traffic = traffic
-        self._clock = clock
         self._all: dict[str, KeptRecording] = {}
         self._deleted: WeakSet[KeptRecording] = WeakSet()
         self._started = 0
@@ -105,54 +108,51 @@ class Recordings:
         self._traffic.flush()
         return iter(tuple(self._all.values()))
 
-    def _now_ms(self) -> int:
-        return self._clock() // 1_000_000
-
     def _take(self, pending: Pending) -> None:
-        running = [each for each in self._all.values() if each.stopped_ms is None]
+        running = [recording for recording in self._all.values() if recording.stopped_ms is None]
         if not running:
             self._traffic.give_to(None)
         else:
             block = b"".join(pending.block(self._traffic.mark))
-            for each in running:
-                each.take(block, pending.records, self._now_ms())
+            for recording in running:
+                recording.take(block, pending.records, _now_ms())
 
     def get(self, name: str) -> KeptRecording:
         """Returns a recording, with all traffic so far. Raises NoSuchRecording."""
         self._traffic.flush()
-        found = self._all.get(name)
-        if found is None:
+        recording = self._all.get(name)
+        if recording is None:
             raise NoSuchRecording(name, tuple(self._all))
-        return found
+        return recording
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
         """Starts a recording. name: a new name; "" for a generated name. Raises RecordingRefused."""
-        reserved = sum(each.reserved_bytes for each in (*self._all.values(), *self._deleted))
+        reserved = sum(recording.reserved_bytes for recording in (*self._all.values(), *self._deleted))
         if reserved + max_bytes > self.max_bytes:
             left = max(0, self.max_bytes - reserved)
             raise RecordingRefused(f"max_bytes: {left:,} bytes are left for recordings; stop or delete others first")
         while not name:
             self._started += 1
-            made = f"recording {self._started}"
-            name = "" if made in self._all else made
+            generated = f"recording {self._started}"
+            name = "" if generated in self._all else generated
         if name in self._all:
             raise RecordingRefused(f"there is a recording {name!r}")
         self._traffic.flush()
         self._traffic.give_to(self._take)
-        made_now = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, self._now_ms())
-        return made_now
+        started = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, _now_ms())
+        return started
 
     def stop(self, name: str) -> KeptRecording:
         """Stops a recording, unless it is stopped. Raises NoSuchRecording; RecordingRefused if it ended at its limit.
 
         It can be downloaded in both cases.
         """
-        found = self.get(name)
-        if found.problem:
-            raise RecordingRefused(f"recording {name!r} is not complete: {found.problem}")
-        if found.stopped_ms is None:
-            found.stopped_ms = self._now_ms()
-        return found
+        recording = self.get(name)
+        if recording.problem:
+            raise RecordingRefused(f"recording {name!r} is not complete: {recording.problem}")
+        if recording.stopped_ms is None:
+            recording.stopped_ms = _now_ms()
+        return recording
 
     def delete(self, name: str) -> None:
         """Removes a recording, running or not. Raises NoSuchRecording."""

@@ -20,9 +20,9 @@ from segstore.cli import serving
 from segstore.cli.api import read_token
 from segstore.cli.commands import main
 from segstore.cli.settings import ServeSettings, settings
+from segstore.server.auth import read_secret
 from segstore.server.config import read_toml
 from segstore.server.faults import read_faults
-from segstore.server.secret_file import read_secret
 from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, codec_backend, encode
 from segstore.wire.inspect import dissector, to_line

@@ -22,10 +22,10 @@ from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, 
 from pydantic.fields import FieldInfo
 
 from segstore.cli.terminal import argument_text, error_text
+from segstore.server.auth import read_secret
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.config import SETTINGS, read_toml, unknown_name
 from segstore.server.controller import read_config
-from segstore.server.secret_file import read_secret
 from segstore.wire.validation import first_error, message_of
 
 

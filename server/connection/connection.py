@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, cast
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
 from segstore.server.connection.receiving import LONG_BYTES
-from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, SessionEnding, after
 from segstore.server.faults import Lane, Send
@@ -59,6 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         transport: None before the connection is made and after it is cut or lost.
         waits: the pending waits, with their start times.
         held_bytes: memory held for the peer, as counted by the hub.
+        number: its number, over all stores that share a recorder or fault rules; None without either.
     """
 
     received: Received
@@ -81,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self.waits = Waits(self._loop.time())
         self.transport: asyncio.Transport | None = None
         self._recorded: RecordedConnection | None = None
-        self._number = 0
+        self.number: int | None = None
         self._problem = ""
         self.held_bytes = 0
 
@@ -99,12 +99,12 @@ class Connection(asyncio.BufferedProtocol):
         if hub.recorder is not None:
             store, port = _address(transport.get_extra_info("sockname")), {"port": "admin"} if self.admin else {}
             recorded = self._recorded = RecordedConnection(hub.recorder, peer=peer, store=store, **port)
-            self._number = recorded.number
+            self.number = recorded.number
         if faults is not None:
             lane = Lane(
                 faults, store=hub.number, encode=hub.service.encode, on_effects=self._lane_continues, recorded=recorded
             )
-            self._number = lane.number
+            self.number = lane.number
         self._execution = execution = Execution(
             hub,
             lane,
@@ -121,7 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         why = "" if hub.gate is None else hub.gate.failure
         why = why or ("the store shuts down" if hub.closing else hub.admit(self))
         if why:
-            hub.refused(peer, why)
+            self._counters.connections_refused += 1
+            log.log(logging.INFO if hub.closing else logging.WARNING, "connection from %s refused: %s", peer, why)
             self.session.end(why)
             self.abort()
             return
@@ -405,21 +406,17 @@ class Connection(asyncio.BufferedProtocol):
             size, large, out = lane.out_bytes, True, lane.take_out()
             if not out:
                 return
-        self._send(size, out, large=large)
+        held = self._held
+        self.bytes_out += size
+        self._counters.bytes_out += size
+        if held is None or not held.hold(self, out, size):
+            self._output.write(out, large=large)
 
     def _drop_out(self) -> None:
         """Drops queued replies."""
         self.session.take_out()
         if self._lane is not None:
             self._lane.drop_out()
-
-    def _send(self, size: int, out: list[Buffer], *, large: bool) -> None:
-        """Writes or holds replies of a size. large: as `Output.write`."""
-        held = self._held
-        self.bytes_out += size
-        self._counters.bytes_out += size
-        if held is None or not held.hold(self, out, size):
-            self._output.write(out, large=large)
 
     def _close(self, session: Session, transport: asyncio.Transport) -> None:
         """Ends the connection after its session: executes no more requests, and closes when no reply is held. Written
@@ -448,11 +445,6 @@ class Connection(asyncio.BufferedProtocol):
         self.look_up()
 
     # --- what the hub asks ------------------------------------------------------------------------------------------
-
-    @property
-    def number(self) -> int | None:
-        """Number of the connection, over all stores that share a recorder or fault rules; None without either."""
-        return self._number or None
 
     def look_up(self) -> None:
         """Reports the memory held for this peer to the hub."""
@@ -518,12 +510,21 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, problem: WireError) -> None:
         """Ends the connection of a peer that broke the protocol."""
         if not self.session.ended:
-            peer, said = self.session.peer, broken_protocol(problem)
-            self._problem = said
+            peer, self._problem = self.session.peer, _broken_protocol(problem)
             self.session.end("")
-            log.warning("connection from %s closed: %s", peer, said, extra={"peer": peer, **problem.facts()})
+            log.warning("connection from %s closed: %s", peer, self._problem, extra={"peer": peer, **problem.facts()})
         self.flush()
 
 
 def _address(name: Any) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+
+def _broken_protocol(problem: WireError) -> str:
+    """Returns why a connection ends whose peer broke the protocol."""
+    code = problem.code
+    first = b"" if code is None else code.to_bytes(4, "big", signed=True)
+    text = f"it broke the protocol: {problem}"
+    if first == b"PRI ":
+        return f"{text}; it seems to speak HTTP/2, as to a controller, which has a port of its own"
+    return f"{text}; it seems to speak HTTP" if first in (b"GET ", b"POST", b"PUT ") else text

@@ -109,11 +109,6 @@ class LaneHost:
         out, self._out, self._seen, self.out_bytes = self._out, [], [], 0
         return out
 
-    def nothing_in_flight(self, session: Session) -> None:
-        """Everything that was received is executed."""
-        session.nothing_in_flight()
-        self.lane.nothing_in_flight()
-
     def drop_waiting(self) -> bool:
         """Drops waiting requests after the loss of the connection. Returns whether a request was held, so that the
         requests behind it must be dropped.
@@ -222,7 +217,8 @@ class Execution:
         """Ends the refusals that hold for one read, if all that was received is executed."""
         lane = self.lane
         if lane is not None and not lane.is_paused and not self.received.is_pending():
-            lane.nothing_in_flight(self.session)
+            self.session.nothing_in_flight()
+            lane.lane.nothing_in_flight()
 
     def apply(self, effects: list[Effect]) -> None:
         """Applies the lane's effects at the end of a request's or a reply's wait."""

@@ -122,7 +122,7 @@ class ConnectionHub:
         self.outstanding_bytes += difference
         limit = self.limits.total_outstanding_bytes
         while difference > 0 and self.outstanding_bytes > limit:
-            largest = max(self.connections, key=lambda each: each.held_bytes)
+            largest = max(self.connections, key=lambda connection: connection.held_bytes)
             held = largest.held_bytes
             largest.look_up()
             if largest.held_bytes < held:
@@ -142,11 +142,6 @@ class ConnectionHub:
             return f"{self._max_connections} connections are open, the limit ({setting})"
         self.connections.add(connection)
         return ""
-
-    def refused(self, peer: str, why: str) -> None:
-        """Counts and logs a refused connection."""
-        self.service.counters.connections_refused += 1
-        log.log(logging.INFO if self.closing else logging.WARNING, "connection from %s refused: %s", peer, why)
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 

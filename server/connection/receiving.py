@@ -126,16 +126,12 @@ class Received:
         Returns False, with the bytes copied, if earlier bytes are pending.
         """
         if self.at < self.end or self.backlog or self.problem is not None:
-            self._read_more(size)
+            if self.problem is None:
+                more = b"".join((memoryview(self._data)[self.at : self.end], self._buffers.view[:size]))
+                self._data, self.at, self.end = more, 0, len(more)
             return False
         self._data, self.at, self.end = self._buffers.view, 0, size
         return True
-
-    def _read_more(self, size: int) -> None:
-        if self.problem is not None:
-            return
-        more = b"".join((memoryview(self._data)[self.at : self.end], self._buffers.view[:size]))
-        self._data, self.at, self.end = more, 0, len(more)
 
     def take_backlog(self) -> list[Item]:
         """The items that were put back; the caller executes them."""
@@ -178,8 +174,8 @@ class Received:
             self.backlog, self._backlog_bytes = list(items), len(items) * _ITEM_BYTES
             return
         for item in items:
-            kept, size = owned(item)
-            self.backlog.append(kept)
+            item, size = owned(item)
+            self.backlog.append(item)
             self._backlog_bytes += size + _ITEM_BYTES
 
     def hold(self) -> None:

@@ -1,4 +1,4 @@
-"""What a segment store does on a command: one table of handlers, by the command's type.
+"""What a segment store does on a command, and which reply it gives to an error: two tables.
 
 Here are the handlers that apply a command to the store and reply at once, with `@_request`: each has the reference's
 name of the operation, the segment that a refusal names, and the access that a token must grant. ReadSegment, which may
@@ -6,15 +6,18 @@ wait, is in `segstore.server.connection.service`; the handshake and what sets up
 connection is in `segstore.server.connection.session`, both with `@handles`. Appends are no commands here:
 `Session.receive_all` takes them in runs.
 
-Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
+Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`; for errors, `handleException` of
+`PravegaRequestProcessor` and `AppendProcessor` (seed 36.25).
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
 
-from segstore.server.auth import AccessLevel, TokenError
+from segstore.server.auth import AccessLevel, TokenError, TokenExpired, TokenRefused
 from segstore.server.config import LimitSettings
 from segstore.server.store import (
     IS_INDEX,
@@ -24,8 +27,9 @@ from segstore.server.store import (
     SegmentStore,
     StoreError,
     Unsupported,
+    errors,
 )
-from segstore.wire import Command
+from segstore.wire import AuthTokenErrorCode, Command, ErrorMessageCode
 from segstore.wire import commands as w
 from segstore.wire.names import is_index
 
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
 _PAGE_ITEMS: Final = 1024
 """Maximum number of items on a page of a table. A peer that asks for more continues with the page's token."""
+
+_MAX_TRACE_CHARACTERS: Final = 20_000
+"""A stack trace fits a reply."""
 
 C = TypeVar("C", bound=Command)
 Perform = Callable[[SegmentStore, C, int], Command]
@@ -241,9 +248,9 @@ def _merge_batch(store: SegmentStore, c: w.MergeSegmentsBatch, now_ms: int) -> C
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> w.TableEntries:
+def _entries(entries: Iterable[tuple[bytes, int, bytes]]) -> w.TableEntries:
     return w.TableEntries(
-        tuple(w.TableEntry(w.TableKey(key, version), w.TableValue(value)) for key, version, value in found)
+        tuple(w.TableEntry(w.TableKey(key, version), w.TableValue(value)) for key, version, value in entries)
     )
 
 
@@ -289,8 +296,8 @@ def _remove_keys(store: SegmentStore, c: w.RemoveTableKeys, now_ms: int) -> Comm
 
 @_request(w.ReadTable, "readTable", named=lambda c: c.keys)
 def _read_table(store: SegmentStore, c: w.ReadTable, _: int) -> Command:
-    found = store.table(c.segment).get([key.data for key in c.keys])
-    return w.TableRead(c.request_id, c.segment, _entries(found))
+    entries = store.table(c.segment).get([key.data for key in c.keys])
+    return w.TableRead(c.request_id, c.segment, _entries(entries))
 
 
 @_request(w.ReadTableKeys, "readTableKeys")
@@ -341,3 +348,57 @@ def _flush(store: SegmentStore, c: w.FlushToStorage, _: int) -> Command:
 def _list_chunks(store: SegmentStore, c: w.ListStorageChunks, _: int) -> Command:
     chunks = [w.ChunkInfo(size, 0, start, c.segment, False) for start, size in store.list_chunks(c.segment)]
     return w.StorageChunksListed(c.request_id, tuple(chunks))
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+def refusal(
+    error: Exception,
+    *,
+    request_id: int,
+    segment: str,
+    operation: str,
+    offset: int = -1,
+    writer_id: UUID | None = None,
+    with_trace: bool = False,
+) -> Command | None:
+    """Returns the reply for an error; None if the protocol has no reply for it, and the connection closes.
+
+    segment: the name in the reply, taken from the request and not from the error.
+    offset: the offset of a read, the event number of an append, else -1.
+    writer_id: set for appends and their set-up; a failed attribute update then means an invalid event number.
+    """
+    trace = "".join(traceback.format_exception(error))[-_MAX_TRACE_CHARACTERS:] if with_trace else ""
+    match error:
+        case errors.SegmentExists():
+            return w.SegmentAlreadyExists(request_id, segment, trace)
+        case errors.NoSuchSegment():
+            return w.NoSuchSegment(request_id, segment, trace, -1 if writer_id is not None else offset)
+        case errors.SegmentSealed():
+            return w.SegmentIsSealed(request_id, segment, trace, offset)
+        case errors.NotOwner():
+            return w.WrongHost(request_id, segment, "", trace)
+        case errors.SegmentTruncated():
+            return w.SegmentIsTruncated(request_id, segment, error.start_offset, trace, offset)
+        case errors.BadOffset():
+            return w.SegmentIsTruncated(request_id, segment, error.actual, trace, offset)
+        case errors.IndexTruncated():
+            return w.SegmentTruncated(request_id, segment)
+        case errors.BadAttribute() if writer_id is not None:
+            return w.InvalidEventNumber(writer_id, request_id, trace, offset)
+        case TokenExpired():
+            return w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_EXPIRED)
+        case TokenRefused():
+            return w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_CHECK_FAILED)
+        case errors.Unsupported():
+            return w.OperationUnsupported(request_id, operation, trace)
+        case errors.TableNotEmpty():
+            return w.TableSegmentNotEmpty(request_id, segment, trace)
+        case errors.KeyMissing():
+            return w.TableKeyDoesNotExist(request_id, segment, trace)
+        case errors.KeyBadVersion():
+            return w.TableKeyBadVersion(request_id, segment, trace)
+        case errors.IllegalArgument():
+            return w.ErrorMessage(request_id, segment, error.message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
+    return None

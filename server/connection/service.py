@@ -18,8 +18,7 @@ import msgspec
 from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenExpired, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
-from segstore.server.connection.refusals import refusal
-from segstore.server.connection.requests import HANDLERS, handles
+from segstore.server.connection.requests import HANDLERS, handles, refusal
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.store import (
@@ -77,18 +76,15 @@ class Counters(msgspec.Struct):
     internal_errors: int = 0
 
 
-class WaitingRead:
+class WaitingRead(msgspec.Struct, eq=False):
     """A read that waits at the tail, and its token in the store. Keeps the fields of the command that a reply needs."""
 
-    __slots__ = ("length", "offset", "request_id", "segment", "session", "timer")
-
-    def __init__(self, session: Session, segment: str, offset: int, length: int, request_id: int) -> None:
-        self.session = session
-        self.segment = segment
-        self.offset = offset
-        self.length = length
-        self.request_id = request_id
-        self.timer: TimerHandle | None = None
+    session: Session
+    segment: str
+    offset: int
+    length: int
+    request_id: int
+    timer: TimerHandle | None = None
 
 
 class StoreService:

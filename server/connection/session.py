@@ -155,8 +155,9 @@ class Session:
                 if type(item) is list:
                     self._append(item, now_ms)
                 elif type(item) is Append:
-                    offset = item.expected_offset
-                    self._append((_run_of(item),), now_ms, -1 if offset is None else offset)
+                    writer, offset = BlockWriter(item.segment, item.writer_id), item.expected_offset
+                    rows = [(item.event_number, item.event_count, item.data, item.request_id)]
+                    self._append(((writer, rows),), now_ms, -1 if offset is None else offset)
                 else:
                     service.handle(self, item)  # type: ignore[arg-type]  # nothing else is left
                 if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
@@ -195,10 +196,13 @@ class Session:
             for known, rows in runs:
                 if self.ending is not _NOT_YET:
                     break
-                writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
+                if type(known) is Writer and known.is_set_up:
+                    writer: Writer | None = known
+                else:  # the block decoder may have the record of a later set-up
+                    writer = self._writers.get((known.segment, known.writer_id.bytes))
                 if writer is None or rows[0][0] < writer.last_stored:
                     self._acknowledge(acks)
-                    self._all_without_writer(known, rows)
+                    self._without_writer(known, rows)
                     continue
                 stored, problem, previous = rows, None, writer.last_stored
                 try:
@@ -357,10 +361,6 @@ class Session:
         lent = None if self._blocks is None else self._blocks.writers.get(writer_id.bytes)
         return lent if isinstance(lent, Writer) and lent.segment == segment else Writer(segment, writer_id)
 
-    def _set_up_writer(self, known: BlockWriter) -> Writer | None:
-        """Returns the record with which a writer is set up, if the block decoder has the record of a later set-up."""
-        return self._writers.get((known.segment, known.writer_id.bytes))
-
     def _expire_at(self, at_s: float, key: tuple[str, bytes]) -> None:
         """Ends the connection then, if the writer is set up for the segment. A newer token does not prolong it."""
         pending = self._expiries.get(key)
@@ -375,23 +375,21 @@ class Session:
         if key in self._writers:
             self.end(f"the token of a writer of {key[0]!r} expired", SessionEnding.FLUSHED)
 
-    def _without_writer(self, segment: str, writer_id: UUID, number: int, request_id: int) -> None:
-        """Handles an append without a ready writer: it fails like the failed append in flight with it, or ends the
+    def _without_writer(self, known: BlockWriter, rows: Sequence[Row]) -> None:
+        """Handles appends without a ready writer: they fail like the failed append in flight with them, or end the
         connection.
         """
+        segment, writer_id = known.segment, known.writer_id
         key = segment, writer_id.bytes
-        if (writer := self._writers.get(key)) is not None:
-            self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
-        elif (error := self._refused.get(key)) is not None:
-            self._refuse_writer(error, request_id, segment, writer_id, "appending data", number)
-        else:
-            self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
-
-    def _all_without_writer(self, writer: BlockWriter, rows: Sequence[Row]) -> None:
-        """`_without_writer` for each append of a run, until the session has ended."""
         for number, _, _, request_id in rows:
-            if not self.ended:
-                self._without_writer(writer.segment, writer.writer_id, number, request_id)
+            if self.ended:
+                return
+            if (writer := self._writers.get(key)) is not None:
+                self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
+            elif (error := self._refused.get(key)) is not None:
+                self._refuse_writer(error, request_id, segment, writer_id, "appending data", number)
+            else:
+                self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
     def _append_failed(self, writer: Writer, rows: Sequence[Row], error: StoreError) -> None:
         """Answers each append of a run that failed. Its writer is to be set up again if not only a condition failed."""
@@ -401,7 +399,7 @@ class Session:
         key = writer.segment, writer.id_bytes
         self._drop_writer(key)
         self._refused[key] = error
-        self._all_without_writer(writer, rows)
+        self._without_writer(writer, rows)
 
     def _refuse_writer(
         self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int = -1
@@ -435,8 +433,3 @@ class Session:
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))
-
-
-def _run_of(append: Append) -> Run:
-    row = append.event_number, append.event_count, append.data, append.request_id
-    return BlockWriter(append.segment, append.writer_id), [row]

@@ -65,16 +65,16 @@ TRANSITIONS: Final = {
     (_State.NEW, _Event.MADE): _State.OPEN,
     (_State.OPEN, _Event.PEER_ENDED): _State.HALF_CLOSED,
     (_State.DRAINING, _Event.PEER_ENDED): _State.DRAINING,
-    **{(each, _Event.ENDED): _State.DRAINING for each in _SERVED},
-    **{(each, _Event.FLUSHED): _State.CLOSING for each in _SERVED},
-    **{(each, _Event.CUT): _State.CUT for each in (*_SERVED, _State.CLOSING)},
-    **{(each, _Event.LOST): _State.LOST for each in (*_SERVED, _State.CLOSING, _State.CUT)},
+    **{(state, _Event.ENDED): _State.DRAINING for state in _SERVED},
+    **{(state, _Event.FLUSHED): _State.CLOSING for state in _SERVED},
+    **{(state, _Event.CUT): _State.CUT for state in (*_SERVED, _State.CLOSING)},
+    **{(state, _Event.LOST): _State.LOST for state in (*_SERVED, _State.CLOSING, _State.CUT)},
     (_State.LOST, _Event.FINISHED): _State.CLOSED,
 }
 
 
 def after(state: ConnectionState, event: ConnectionEvent) -> ConnectionState:
     """Returns the next state. Raises ValueError if the event is impossible in this state."""
-    if (found := TRANSITIONS.get((state, event))) is None:
+    if (following := TRANSITIONS.get((state, event))) is None:
         raise ValueError(f"a connection in state {state.name} cannot take {event.name}")
-    return found
+    return following

@@ -102,7 +102,7 @@ class WriterCounts:
         self._size = self.uncounted = 0
 
     def _forget(self) -> None:
-        for segment in [each for each in self._segments if not self._exists(each)]:
+        for segment in [name for name in self._segments if not self._exists(name)]:
             self._size -= len(self._segments.pop(segment))
         self._look_at = min(max(_LOOK_AT, 2 * self._size), self._max)
 

@@ -26,14 +26,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from segstore.server.accepting import stop_accepting
+from segstore.server.auth import read_secret
 from segstore.server.control_api.app import serving
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
 from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
-from segstore.server.net import CannotListen, TlsFiles, listening_on
-from segstore.server.secret_file import read_secret
+from segstore.server.net import CannotListen, TlsFiles, listening_on, stop_accepting
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)

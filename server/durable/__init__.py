@@ -1,10 +1,8 @@
 """The durable store: journals, snapshots, chunk files, fences, and their verification."""
 
-from segstore.server.durable.committer import Gate, Gated
-from segstore.server.durable.committers import Committers
+from segstore.server.durable.committer import Committers, Gate, Gated
 from segstore.server.durable.data_directory import (
     CLUSTER_FILE,
-    FORMAT,
     DataDirectory,
     DataError,
     DirectoryDamaged,
@@ -14,17 +12,18 @@ from segstore.server.durable.data_directory import (
     UnknownFormat,
     check_containers,
     check_entries,
+    read_signed,
+    signed,
 )
 from segstore.server.durable.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
 from segstore.server.durable.fence import ContainerEpoch, Fenced, FencedDirectory, current, epochs_of, lost
-from segstore.server.durable.files import Files, read_regular
+from segstore.server.durable.files import Files
 from segstore.server.durable.journal import JournalFailed
 from segstore.server.durable.recovery import verify
 from segstore.server.durable.snapshot import Image, copy_of, restore
 
 __all__ = [
     "CLUSTER_FILE",
-    "FORMAT",
     "MEMORY_BYTES",
     "MIN_MEMORY_BYTES",
     "Committers",
@@ -50,7 +49,8 @@ __all__ = [
     "current",
     "epochs_of",
     "lost",
-    "read_regular",
+    "read_signed",
     "restore",
+    "signed",
     "verify",
 ]

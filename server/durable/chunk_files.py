@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from segstore.server.durable.files import Files, open_regular
+from segstore.server.durable.files import Files, file_name, open_regular
 from segstore.server.store import Buffer, DataDamaged
 
 BLOCK_BYTES: Final = 32 * 1024
@@ -44,18 +44,13 @@ class ChunkFileInfo(NamedTuple):
         return self.length + _blocks(self.length) * _CRC.size + _FOOTER.size
 
 
-def file_name(number: int) -> str:
-    """Returns the name of the file with a number."""
-    return f"chunk-{number:010d}"
-
-
 def _blocks(length: int) -> int:
     return -(-length // BLOCK_BYTES)
 
 
 def write(files: Files, folder: Path, number: int, parts: Iterable[Buffer]) -> ChunkFileInfo:
     """Writes a file of these parts, in order, and waits until it is on disk. Raises `OSError`."""
-    descriptor = files.create(folder / file_name(number))
+    descriptor = files.create(folder / file_name("chunk", number))
     try:
         table = bytearray()
         length, in_block, crc = 0, 0, 0
@@ -82,8 +77,8 @@ def write(files: Files, folder: Path, number: int, parts: Iterable[Buffer]) -> C
 
 
 def _footer(info: ChunkFileInfo) -> bytes:
-    whole = _FOOTER.pack(_MAGIC, _VERSION, info.number, info.length, BLOCK_BYTES, info.table_crc, 0)[: -_CRC.size]
-    return whole + _CRC.pack(crc32(whole))
+    fields = _FOOTER.pack(_MAGIC, _VERSION, info.number, info.length, BLOCK_BYTES, info.table_crc, 0)[: -_CRC.size]
+    return fields + _CRC.pack(crc32(fields))
 
 
 class BlockCache:
@@ -126,7 +121,7 @@ class ChunkFile:
     __slots__ = ("_cache", "_table", "info", "path")
 
     def __init__(self, folder: Path, info: ChunkFileInfo, cache: BlockCache) -> None:
-        self.path = folder / file_name(info.number)
+        self.path = folder / file_name("chunk", info.number)
         self.info = info
         self._cache = cache
         self._table: bytes | None = None
@@ -137,16 +132,16 @@ class ChunkFile:
             return []
         first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
         number, cache = self.info.number, self._cache
-        found = [cache.get(number, index) for index in range(first, last + 1)]
-        missing = [index for index, block in enumerate(found) if block is None]
+        blocks = [cache.get(number, index) for index in range(first, last + 1)]
+        missing = [index for index, block in enumerate(blocks) if block is None]
         if missing:
             begin = missing[0]
             for index, read in enumerate(self.read_blocks(first + begin, first + missing[-1]), begin):
-                found[index] = read
+                blocks[index] = read
                 cache.put(number, first + index, read)
         views: list[memoryview] = []
         at -= first * BLOCK_BYTES
-        for block in found:
+        for block in blocks:
             assert block is not None
             part = memoryview(block)[at : at + size]
             views.append(part)

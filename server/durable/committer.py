@@ -27,15 +27,12 @@ from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from segstore.server.durable.data_directory import DataDirectory, DirectoryGone
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group, JournalFailed, JournalWriter
-
-if TYPE_CHECKING:
-    from segstore.server.durable.committers import Committers
-    from segstore.wire import Buffer
+from segstore.wire import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -108,15 +105,15 @@ class Gate(ABC):
 
     def _resume(self) -> None:
         stalled, self.stalled = self.stalled, {}
-        for each in stalled:
-            each.go_on()
+        for gated in stalled:
+            gated.go_on()
 
     def _drop(self, why: str, *others: Gated) -> None:
         """Tells all senders with held replies, and `others`, that these will never be sent."""
         ended = dict.fromkeys(chain((gated for _, gated, _ in self.held), others))
         self.held.clear()
-        for each in ended:
-            each.failed(why)
+        for gated in ended:
+            gated.failed(why)
 
 
 class _Batch(NamedTuple):
@@ -127,7 +124,7 @@ class _Batch(NamedTuple):
 
 def records(payload: bytes) -> list[tuple[int, memoryview]]:
     """Returns a group's records: container number or `BATCH`, and bytes. Raises `ValueError` for malformed bytes."""
-    view, at, found = memoryview(payload), 0, []
+    view, at, entries = memoryview(payload), 0, []
     while at < len(payload):
         if at + _RECORD.size > len(payload):
             raise ValueError(f"a record is cut off at byte {at}")
@@ -135,9 +132,9 @@ def records(payload: bytes) -> list[tuple[int, memoryview]]:
         at += _RECORD.size
         if at + size > len(payload):
             raise ValueError(f"a record of {size} bytes is cut off at byte {at}")
-        found.append((log_id, view[at : at + size]))
+        entries.append((log_id, view[at : at + size]))
         at += size
-    return found
+    return entries
 
 
 def failure_of(directory: DataDirectory, where: str | Path, error: Exception) -> str:
@@ -162,6 +159,7 @@ class Committer(Gate):
         room_until_bytes: `full` is set when `batch_bytes` exceeds this, because the data stays in memory until a
             snapshot has it.
         look_at_bytes: `on_look` is called when `batch_bytes` exceeds this.
+        next: the journal to use when the current journal is full; None if it is not ready.
         watcher: is notified of new batches and of progress; None for a single committer.
         written: numbers and sizes of batches that are on disk and were not reported; the thread appends, the loop pops.
     """
@@ -201,7 +199,7 @@ class Committer(Gate):
         self.written: deque[tuple[int, int]] = deque()
         self._futures: dict[asyncio.Future[None], int] = {}
         self._journal = journal
-        self._next: JournalWriter | None = None
+        self.next: JournalWriter | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="segstore journal", daemon=True)
         self._thread.start()
@@ -296,16 +294,7 @@ class Committer(Gate):
         self._drop(why, *stalled)
         self._on_failure(why)
 
-    # --- the journal ------------------------------------------------------------------------------------------------
-
-    @property
-    def has_next(self) -> bool:
-        """Whether the next journal is ready."""
-        return self._next is not None
-
-    def set_next(self, journal: JournalWriter) -> None:
-        """Sets the journal to use when the current journal is full."""
-        self._next = journal
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Writes the queue, ends the thread, closes the journals."""
@@ -313,7 +302,7 @@ class Committer(Gate):
         self._queue.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()
-        for journal in (self._journal, self._next):
+        for journal in (self._journal, self.next):
             if journal is not None:
                 journal.close()
 
@@ -368,9 +357,9 @@ class Committer(Gate):
         """Reports a written group, which ends with batch `last`, and switches journals if this journal is full."""
         self.written.append((last, size))
         self._tell(self.catch_up)
-        following = self._next
+        following = self.next
         if following is not None and self._journal.is_full:
-            before, self._journal, self._next = self._journal, following, None
+            before, self._journal, self.next = self._journal, following, None
             before.close()
             self._tell(self._on_switch, last)
 
@@ -379,3 +368,80 @@ class Committer(Gate):
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop was closed meanwhile
             log.warning("the loop ended before the journal")
+
+
+class Committers(Gate):
+    """The gate of a store with a journal per container.
+
+    The operations executed in one loop iteration form a round, over all journals. A round is durable when all its
+    batches and all earlier rounds are. So replies are sent in order, as with one journal, and no peer sees changes that
+    a crash could undo.
+
+    Invariant: `mark` is the number of the last round, and no executed operation belongs to a later round. When a
+    journal is lost, replies that may depend on its undurable batches are dropped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._committers: dict[Committer, None] = {}
+        self._forming: dict[Committer, None] = {}
+        self._rounds: deque[tuple[int, dict[Committer, int]]] = deque()
+
+    @property
+    def full(self) -> bool:
+        return any(committer.full for committer in self._committers)
+
+    def catch_up(self) -> None:
+        for committer in tuple(self._committers):
+            if committer.written:
+                committer.catch_up()
+
+    def add(self, committer: Committer) -> None:
+        """Adds the committer of a new journal, to which nothing was written."""
+        self._committers[committer] = None
+        committer.watcher = self
+
+    def remove(self, committer: Committer, why: str) -> None:
+        """Removes a committer. If it has undurable batches, held replies are dropped, with `why` as the reason."""
+        if committer not in self._committers:
+            return
+        del self._committers[committer]
+        committer.watcher = None
+        pending = self._forming.pop(committer, committer) is None
+        for _, numbers in self._rounds:
+            pending = numbers.pop(committer, 0) > committer.committed or pending
+        if pending:
+            self._drop(why)
+        self.moved()
+
+    def fail(self, why: str) -> None:
+        """Stops all acknowledgements; `why` is one sentence. Only the first call has an effect."""
+        if not self.failure:
+            self.failure = why
+            self._drop(why)
+
+    # --- notifications of committers --------------------------------------------------------------------------------
+
+    def forming(self, committer: Committer) -> None:
+        """Called when a batch of a committer starts."""
+        if not self._forming:
+            self.mark += 1
+            asyncio.get_running_loop().call_soon(self._end_round)
+        self._forming[committer] = None
+
+    def _end_round(self) -> None:
+        forming, self._forming = self._forming, {}
+        self._rounds.append((self.mark, {committer: committer.hand_over() for committer in forming}))
+        self.moved()
+
+    def moved(self) -> None:
+        """Called when more is durable, or there is room again."""
+        if self.failure:
+            return
+        rounds, before = self._rounds, self.committed
+        while rounds and all(committer.committed >= number for committer, number in rounds[0][1].items()):
+            self.committed = rounds.popleft()[0]
+        if self.committed > before:
+            self._release()
+        if self.stalled and not self.full:
+            self._resume()

@@ -30,14 +30,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
 
-from segstore.server.durable import chunk_files
-from segstore.server.durable.files import Files, read_regular
-from segstore.server.durable.journal import file_name
+from segstore.server.durable.files import Files, file_name, read_regular
+
+T = TypeVar("T")
 
 FORMAT: Final = 2
 """The only format that is read and written."""
@@ -53,10 +53,11 @@ _NEW_COMMITTED: Final = "committed.new"
 _NEW_MANIFEST: Final = "MANIFEST.new"
 _NO_DATA: Final = frozenset({COMMITTED_FILE, _NEW_COMMITTED, _NEW_MANIFEST})
 """Files that may exist before there is a manifest."""
-_FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
+_FIRST_LINE: Final = re.compile(rb"segstore (data|cluster) ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
 _OURS: Final = re.compile(r"(?:snapshot|chunk|journal)-\d{10}")
+"""Names of numbered files."""
 
 
 class DataError(Exception):
@@ -130,6 +131,11 @@ class SnapshotFile(msgspec.Struct, frozen=True):
     size: int
     crc: int
 
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return file_name("snapshot", self.number)
+
 
 class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """number: the number in its name. base_crc: checksum of its header. last: its last valid batch, also if more
@@ -142,8 +148,8 @@ class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
-        return file_name(self.number)
+        """The name of the file."""
+        return file_name("journal", self.number)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,38 +168,56 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journals: tuple[JournalFile, ...] = ()
     numbers: int = 0
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the snapshot and the journals."""
+        return [file.name for file in (self.snapshot, *self.journals) if file is not None]
+
 
 _MANIFEST: Final = msgspec.json.Decoder(Manifest)
 
 
-def snapshot_name(number: int) -> str:
-    """Returns the name of the snapshot with a number."""
-    return f"snapshot-{number:010d}"
+def signed(kind: bytes, value: msgspec.Struct) -> bytes:
+    """Returns the content of a file of this kind: a line with the format and a checksum, and the value as JSON."""
+    version, body = b"%d" % FORMAT, json.dumps(msgspec.to_builtins(value), indent=1).encode() + b"\n"
+    return b"segstore %s %s %08x\n" % (kind, version, crc32(version + b"\n" + body)) + body
 
 
-def numbered(name: str) -> int | None:
-    """Returns the number in the name of a snapshot, chunk file or journal; None for other names."""
-    return int(re.search(r"\d{10}", name)[0]) if _OURS.fullmatch(name) else None  # type: ignore[index]
+def read_signed(kind: bytes, file: Path, decoder: msgspec.json.Decoder[T]) -> T:
+    """Returns the value in a file that `signed` made. Raises `DirectoryDamaged`, `UnknownFormat`, `OSError`."""
+    data = read_regular(file)
+    first = _FIRST_LINE.match(data)
+    if first is None or first[1] != kind:
+        raise DirectoryDamaged(file.parent, file, f"its first line does not begin with 'segstore {kind.decode()}'")
+    body, version = data[first.end() :], int(first[2])
+    if crc32(first[2] + b"\n" + body) != int(first[3], 16):
+        raise DirectoryDamaged(file.parent, file, "it does not have its checksum")
+    if version != FORMAT:
+        raise UnknownFormat(file.parent, version)
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise DirectoryDamaged(file.parent, file, str(error)) from error
 
 
 def check_entries(folder: Path) -> set[str]:
     """Returns a folder's names. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
     with os.scandir(folder) as entries:
-        found = {entry.name: entry for entry in entries}
-    for each in found.values():
-        kind_is_right = each.is_file(follow_symlinks=False) or each.is_dir(follow_symlinks=False)
-        if not kind_is_right and os.path.lexists(each):
-            raise DirectoryDamaged(folder, each.path, "it is neither a regular file nor a folder")
-    return set(found)
+        by_name = {entry.name: entry for entry in entries}
+    for entry in by_name.values():
+        kind_is_right = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+        if not kind_is_right and os.path.lexists(entry):
+            raise DirectoryDamaged(folder, entry.path, "it is neither a regular file nor a folder")
+    return set(by_name)
 
 
-def check_containers(path: Path, found: int, wanted: int) -> None:
+def check_containers(path: Path, present: int, wanted: int) -> None:
     """Raises `DirectoryForeign` for a directory of a cluster with another number of containers."""
-    if found != wanted:
+    if present != wanted:
         raise DirectoryForeign(
             path,
-            f"{path} belongs to a cluster of {found} containers, and this one has {wanted}; "
-            f"start it with --containers {found}, or choose another directory",
+            f"{path} belongs to a cluster of {present} containers, and this one has {wanted}; "
+            f"start it with --containers {present}, or choose another directory",
         )
 
 
@@ -212,23 +236,15 @@ class DataDirectory:
         self._mark = -1
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        *,
-        containers: int,
-        held: tuple[int, ...],
-        cluster: str | None = None,
-        files: Files | None = None,
-    ) -> DataDirectory:
+    def open(cls, path: Path, *, containers: int, held: tuple[int, ...], files: Files | None = None) -> DataDirectory:
         """Opens the directory, and creates it if it does not exist. Raises `DataError`.
 
-        containers: number of containers in the cluster. held: the containers that this process owns. cluster: the
-        cluster's id, which an existing directory must have; None accepts any id, and gives a new directory a random id.
+        containers: number of containers in the cluster. held: the containers that this process owns. A new directory
+        gets a random cluster id.
         """
         self = cls(path, files or Files())
         with self._usable():
-            self._open(containers, held, cluster)
+            self._open(containers, held)
         return self
 
     @classmethod
@@ -259,20 +275,20 @@ class DataDirectory:
 
     def close(self) -> None:
         """Releases the directory. Can be called twice."""
-        for name in ("_mark", "_folder"):
-            descriptor = getattr(self, name)
-            setattr(self, name, -1)
+        descriptors = self._mark, self._folder
+        self._mark = self._folder = -1
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _open(self, containers: int, held: tuple[int, ...], cluster: str | None) -> None:
+    def _open(self, containers: int, held: tuple[int, ...]) -> None:
         path = self.path
         if path.exists() and not path.is_dir():
             raise DirectoryForeign(path, f"{path} is not a directory")
         self.files.make_folder(path)
         names = self._take()
         if MANIFEST_FILE not in names and (others := sorted(names - _NO_DATA)):
-            if any(numbered(each) is not None for each in others):
+            if any(map(_OURS.fullmatch, others)):
                 raise DirectoryDamaged(path, path / MANIFEST_FILE, f"it is missing, and {others[0]} is there")
             if CLUSTER_FILE in names:
                 raise DirectoryForeign(
@@ -284,24 +300,20 @@ class DataDirectory:
         if MANIFEST_FILE not in names:
             # If only the manifest survived a power loss, that would count as corruption.
             self._make_mark()
-            self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
+            self.put(Manifest(str(uuid.uuid4()), containers, held))
             return
         self._read()
-        found = self.manifest
-        check_containers(path, found.containers, containers)
-        if cluster is not None and found.cluster != cluster:
-            raise DirectoryForeign(
-                path, f"{path} belongs to cluster {found.cluster}, and this one is {cluster}; choose another directory"
-            )
-        if found.held != held:
+        manifest = self.manifest
+        check_containers(path, manifest.containers, containers)
+        if manifest.held != held:
             raise DirectoryForeign(
                 path,
-                f"{path} holds containers {_list(found.held)}, and this store owns {_list(held)}; "
-                f"start it with --own {_list(found.held, ',')}, or choose another directory",
+                f"{path} holds containers {_list(manifest.held)}, and this store owns {_list(held)}; "
+                f"start it with --own {_list(manifest.held, ',')}, or choose another directory",
             )
         # Detect a directory that cannot be written to before anything depends on it.
         self._make_mark()
-        self._put(found)
+        self.put(manifest)
 
     def look_at(self) -> None:
         """Reads the manifest of a directory that another process may own. Raises `DataError`, `OSError`."""
@@ -342,30 +354,17 @@ class DataDirectory:
 
     def check_owner(self, cluster: str, containers: int, held: tuple[int, ...]) -> None:
         """Raises `DirectoryForeign` for a directory of another cluster or of other containers."""
-        found = self.manifest
+        manifest = self.manifest
         for what, here, there in (
-            ("belongs to cluster", found.cluster, cluster),
-            ("counts containers", found.containers, containers),
-            ("holds containers", found.held, held),
+            ("belongs to cluster", manifest.cluster, cluster),
+            ("counts containers", manifest.containers, containers),
+            ("holds containers", manifest.held, held),
         ):
             if here != there:
                 raise DirectoryForeign(self.path, f"{self.path} {what} {here}, but this cluster has {there} there")
 
     def _read(self) -> None:
-        file = self.path / MANIFEST_FILE
-        data = read_regular(file)
-        first = _FIRST_LINE.match(data)
-        if first is None:
-            raise DirectoryDamaged(self.path, file, "its first line is not that of a manifest")
-        body, version = data[first.end() :], int(first[1])
-        if crc32(first[1] + b"\n" + body) != int(first[2], 16):
-            raise DirectoryDamaged(self.path, file, "it does not have its checksum")
-        if version != FORMAT:
-            raise UnknownFormat(self.path, version)
-        try:
-            self.manifest = _MANIFEST.decode(body)
-        except msgspec.DecodeError as error:
-            raise DirectoryDamaged(self.path, file, str(error)) from error
+        self.manifest = read_signed(b"data", self.path / MANIFEST_FILE, _MANIFEST)
         self.read_mark()
 
     def read_mark(self) -> int:
@@ -395,36 +394,24 @@ class DataDirectory:
 
     def put(self, manifest: Manifest) -> None:
         """Puts a manifest in force. Raises `OSError`."""
-        self._put(manifest)
+        files, new = self.files, self.path / _NEW_MANIFEST
+        self.check_place()
+        files.remove(new)
+        files.write_new(new, signed(b"data", manifest))
+        files.replace(new, self.path / MANIFEST_FILE)
         self.manifest = manifest
 
     def change(self, **fields: Any) -> None:
         """Calls `put` with the current manifest and changed fields."""
         self.put(msgspec.structs.replace(self.manifest, **fields))
 
-    def _put(self, manifest: Manifest) -> None:
-        files, new = self.files, self.path / _NEW_MANIFEST
-        self.check_place()
-        body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
-        version = b"%d" % FORMAT
-        files.remove(new)
-        files.write_new(new, b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
-        files.replace(new, self.path / MANIFEST_FILE)
-
     def remove_leftovers(self, chunks: set[int]) -> list[str]:
         """Removes the leftovers of a crash: all numbered files that are neither in the manifest nor in `chunks`.
 
         Returns their names.
         """
-        found = self.manifest
-        keep = {chunk_files.file_name(chunk) for chunk in chunks}
-        if found.snapshot is not None:
-            keep.add(snapshot_name(found.snapshot.number))
-        for journal in found.journals:
-            keep.add(journal.name)
-        gone = sorted(
-            each.name for each in self.path.iterdir() if numbered(each.name) is not None and each.name not in keep
-        )
+        keep = {file_name("chunk", number) for number in chunks}.union(self.manifest.names)
+        gone = sorted(name for name in check_entries(self.path) if _OURS.fullmatch(name) and name not in keep)
         for name in gone:
             self.files.remove(self.path / name)
         return gone

@@ -2,7 +2,7 @@
 
 `Durability` opens a process's directory, recovers its state (`recovery`), gives each container a journal, commits
 operations (`committer`), takes a snapshot (`snapshot`) when the journals have grown, and removes unneeded files
-(`journals`). All journals of a process share one file, like the logs of a BookKeeper server: one disk sync serves all
+(`journal`). All journals of a process share one file, like the logs of a BookKeeper server: one disk sync serves all
 containers, and a request that changes two containers, such as a merge, is written atomically.
 
     durability = Durability(path, containers=4, held=(0, 1, 2, 3))
@@ -37,14 +37,13 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Final, ParamSpec, TypeVar
 
-from segstore.server.durable import chunk_files, snapshot
+from segstore.server.durable import snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.committer import Committer, failure_of
-from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile, snapshot_name
+from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile
 from segstore.server.durable.fence import Fenced
-from segstore.server.durable.files import Files
-from segstore.server.durable.journal import JournalFailed, JournalWriter
-from segstore.server.durable.journals import JournalMaker, Journals
+from segstore.server.durable.files import Files, file_name
+from segstore.server.durable.journal import JournalFailed, JournalMaker, Journals, JournalWriter
 from segstore.server.durable.recovery import CONTROLLER, Recovery
 from segstore.server.store import (
     ChunkPool,
@@ -93,7 +92,6 @@ class Durability:
         *,
         containers: int,
         held: Iterable[int],
-        cluster: str | None = None,
         memory_bytes: int | None = None,
         files: Files | None = None,
         make_journal: JournalMaker = JournalWriter,
@@ -101,7 +99,7 @@ class Durability:
         journal_bytes: int = _JOURNAL_BYTES,
         memory: MemoryAccount | None = None,
     ) -> None:
-        """containers, held, cluster: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
+        """containers, held: as for `DataDirectory.open`. memory_bytes: None is 512 MiB. memory: is charged for
         everything but the segments' bytes.
 
         take_directory: replaces `DataDirectory.open`. journal_bytes: approximate size at which a journal is full.
@@ -112,7 +110,7 @@ class Durability:
         self.path = path
         self._container_count = containers
         self._take_directory = take_directory or partial(
-            DataDirectory.open, path, containers=containers, held=tuple(sorted(held)), cluster=cluster, files=files
+            DataDirectory.open, path, containers=containers, held=tuple(sorted(held)), files=files
         )
         self._journal_maker = make_journal
         self._journal_bytes = journal_bytes
@@ -192,13 +190,13 @@ class Durability:
 
     async def start(self, on_failure: Callable[[str], None] | None = None) -> None:
         """Begins to commit. Raises `DataError`. on_failure: called with one sentence when the journal fails."""
-        directory, found = self.directory, self._recovery
-        assert found is not None, "recover comes first"
+        directory, recovery = self.directory, self._recovery
+        assert recovery is not None, "recover comes first"
         self._recovery = None
         self._on_failure = on_failure
         journals = self._journals = Journals(directory, self._journal_maker)
         try:
-            journal = journals.make_first(found, min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
+            journal = journals.make_first(recovery, min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
         except OSError as error:
             raise DirectoryUnusable(directory.path, error) from error
 
@@ -210,14 +208,14 @@ class Durability:
         self._committer = committer = Committer(
             journal,
             directory,
-            found.last,
+            recovery.last,
             max_bytes=self.memory_bytes // 12,
             on_failure=self._failed,
             on_look=self._look.set,
             on_switch=switched,
             where=str(directory.path),
         )
-        committer.batch_bytes = found.replayed_bytes
+        committer.batch_bytes = recovery.replayed_bytes
         self._saved(0)
         if len(journals.ended) > _JOURNALS_READ:
             self._tidy_at_s = 0
@@ -257,10 +255,10 @@ class Durability:
             retry_s: float | None = None
             tidy_at_s = inf
             try:
-                if not committer.has_next:
+                if committer.next is None:
                     journal, entry = await self._in_thread(journals.make, self._journal_bytes)
                     journals.present.append(entry)
-                    committer.set_next(journal)
+                    committer.next = journal
                 tidy_at_s = self._tidy_at_s
                 if committer.batch_bytes > self._due_bytes or monotonic() >= tidy_at_s:
                     await self._take_snapshot()
@@ -327,11 +325,11 @@ class Durability:
             self.tidy_soon()
             return
         await committer.settled()
-        batches = [each.header.batch for each in captured] + ([] if controller is None else [controller[0]])
+        batches = [container.header.batch for container in captured] + ([] if controller is None else [controller[0]])
         first = min(batches, default=committer.committed)
         done = [(entry, last) for entry, last in journals.ended if last <= first]
         manifest = directory.manifest
-        gone = {entry.number for entry, _ in done} | ({each.number for each in journals.present} if ending else set())
+        gone = {entry.number for entry in ([entry for entry, _ in done] + (journals.present if ending else []))}
         await self._in_thread(
             directory.change,
             snapshot=file,
@@ -339,19 +337,19 @@ class Durability:
             batch=committer.committed if ending else (done[-1][1] if done else manifest.batch),
             numbers=journals.number,
         )
-        journals.ended = [each for each in journals.ended if each not in done]
+        journals.ended = [journal for journal in journals.ended if journal not in done]
         snapshot.install(captured, saved)
         unreferenced = self._forget_unreferenced(containers, saved)
         self._saved(up_to_bytes)
         self.snapshots += 1
-        names = [each.name for each in manifest.journals if each.number in gone]
-        names += [chunk_files.file_name(number) for number in unreferenced]
+        names = [journal.name for journal in manifest.journals if journal.number in gone]
+        names += [file_name("chunk", number) for number in unreferenced]
         if manifest.snapshot is not None:
-            names.append(snapshot_name(manifest.snapshot.number))
+            names.append(manifest.snapshot.name)
         await self._in_thread(journals.remove, names)
         spent = perf_counter() - began
         self._tidy_after_s = max(_TIDY_AFTER_S, 20 * spent)
-        self._asked = [each for each in self._asked if each not in asked]
+        self._asked = [future for future in self._asked if future not in asked]
         for future in asked:
             if not future.done():
                 future.set_result(None)
@@ -376,7 +374,7 @@ class Durability:
         dead = {number for number in self._chunks if number not in saved.files and number not in live}
         for number in dead:
             self.cache.forget(number, self._chunks[number].info.length)
-        self._chunks = {number: each for number, each in {**self._chunks, **saved.files}.items() if number not in dead}
+        self._chunks = {number: file for number, file in {**self._chunks, **saved.files}.items() if number not in dead}
         return dead
 
     def _save(
@@ -384,7 +382,7 @@ class Durability:
     ) -> tuple[SnapshotFile, snapshot.Saved]:
         files, before = self.directory.files, journals.number
         number = journals.next_number()
-        path = self.directory.path / snapshot_name(number)
+        path = self.directory.path / file_name("snapshot", number)
         try:
             saved = snapshot.save(files, path, captured, controller, self.cache, journals.next_number)
         except BaseException:

@@ -44,7 +44,6 @@ from segstore.server.durable.data_directory import (
     DirectoryDamaged,
     DirectoryUnusable,
     Manifest,
-    snapshot_name,
 )
 from segstore.server.durable.files import Files
 
@@ -71,10 +70,10 @@ class Fenced(OSError):
 def epochs_of(folder: Path) -> list[int]:
     """Returns the epochs that have folders, in order; an empty list if there is no folder."""
     try:
-        names = [each.name for each in folder.iterdir()]
+        names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
 class ContainerEpoch:
@@ -83,22 +82,22 @@ class ContainerEpoch:
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
         self.number = number
-        self.path, self._next = (folder / f"epoch-{each:010d}" for each in (number, number + 1))
+        self.path, self._next = (folder / f"epoch-{epoch:010d}" for epoch in (number, number + 1))
 
     @classmethod
     def claim(cls, folder: Path) -> ContainerEpoch:
         """Claims the next epoch of a container, durably, and so fences all older epochs. Raises `OSError`."""
         while True:
             present = epochs_of(folder)
-            made = cls(folder, (present[-1] if present else 0) + 1)
+            claimed = cls(folder, (present[-1] if present else 0) + 1)
             try:
-                made.path.mkdir(0o700)
+                claimed.path.mkdir(0o700)
             except FileExistsError:
                 continue
             break
-        for each in (folder, folder.parent):
-            Files().sync_folder(each)
-        return made
+        for path in (folder, folder.parent):
+            Files().sync_folder(path)
+        return claimed
 
     @property
     def is_over(self) -> bool:
@@ -121,12 +120,12 @@ class ContainerEpoch:
 
     def older(self) -> list[ContainerEpoch]:
         """Returns earlier openings that have folders, the latest first."""
-        return [ContainerEpoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
+        return [ContainerEpoch(self.folder, epoch) for epoch in reversed(epochs_of(self.folder)) if epoch < self.number]
 
     def remove_older(self) -> None:
         """Removes the folders of earlier openings, the earliest first. Raises `OSError`."""
-        for each in reversed(self.older()):
-            shutil.rmtree(each.path)
+        for epoch in reversed(self.older()):
+            shutil.rmtree(epoch.path)
 
 
 def current(epochs: Sequence[ContainerEpoch]) -> ContainerEpoch | None:
@@ -198,30 +197,27 @@ class FencedDirectory(DataDirectory):
                 if not left:
                     raise
         old.check_owner(new.cluster, new.containers, new.held)
-        found = old.manifest
-        names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
-        names += (journal.name for journal in found.journals)
-        for name in names:
+        for name in old.manifest.names:
             try:
                 os.link(before / name, self.path / name)
             except FileNotFoundError as error:
                 self.epoch.check()  # a later owner may have removed it
                 raise DirectoryDamaged(before, before / name, "it is missing") from error
-        for each in before.iterdir():
-            if each.name.startswith(_CHUNK):
+        for file in before.iterdir():
+            if file.name.startswith(_CHUNK):
                 try:
-                    os.link(each, self.path / each.name)
+                    os.link(file, self.path / file.name)
                 except FileNotFoundError:  # no longer in force; otherwise reading it reports that it is missing
                     continue
-        self.manifest = found
+        self.manifest = old.manifest
         self.committed = old.committed
 
     def abandon(self) -> None:
         """Closes the directory and removes its contents. It must not have a manifest."""
         self.close()
         with suppress(OSError):  # the next opening that succeeds removes it as a whole
-            for each in tuple(self.path.iterdir()):
-                each.unlink()
+            for file in tuple(self.path.iterdir()):
+                file.unlink()
 
     @property
     def is_over(self) -> bool:

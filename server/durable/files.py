@@ -21,6 +21,11 @@ _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 """Linux's flag for direct I/O; 0 elsewhere."""
 
 
+def file_name(kind: str, number: int) -> str:
+    """Returns the name of a numbered file. kind: "chunk", "journal" or "snapshot"."""
+    return f"{kind}-{number:010d}"
+
+
 def open_regular(path: Path) -> FileIO:
     """Opens a regular file for reading. Raises `OSError` for anything else."""
     try:
@@ -38,13 +43,6 @@ def read_regular(path: Path) -> bytes:
     """Returns the content of a regular file. Raises `OSError` for anything else."""
     with open_regular(path) as file:
         return file.readall()
-
-
-def _write_at(descriptor: int, data: Buffer, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(descriptor, view, at)
-        view, at = view[done:], at + done
 
 
 def _set_direct(descriptor: int, *, on: bool) -> bool:
@@ -98,16 +96,19 @@ class Files:
 
     def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
         """Writes all of `data` at an offset."""
-        _write_at(descriptor, data, at)
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(descriptor, view, at)
+            view, at = view[done:], at + done
 
     def sync(self, descriptor: int) -> None:
         """Waits until the file is on disk."""
         os.fsync(descriptor)
 
     def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
-        """Writes all of ``data`` at an offset, and waits until it is on disk: the file's bytes, and its size if it has
-        grown, but not its times."""
-        _write_at(descriptor, data, at)
+        """As `write_at`, and waits until it is on disk: the file's bytes, and its size if it has grown, but not its
+        times."""
+        Files.write_at(self, descriptor, data, at)
         os.fdatasync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:

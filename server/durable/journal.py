@@ -25,15 +25,22 @@ Refused with `JournalDamaged`: a corrupt journal. Sizes are checked before anyth
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from io import BufferedReader
 from mmap import mmap
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 from zlib import crc32
 
-from segstore.server.durable.files import Files, open_regular
+import msgspec
+
+from segstore.server.durable.data_directory import DataDirectory, JournalFile
+from segstore.server.durable.files import Files, file_name, open_regular
+
+if TYPE_CHECKING:
+    from segstore.server.durable.recovery import Recovery
 
 PAGE_BYTES: Final = 4096
 _MAGIC: Final = b"SEGJRNL1"
@@ -65,11 +72,6 @@ class Group(NamedTuple):
     first: int
     last: int
     payload: bytes
-
-
-def file_name(number: int) -> str:
-    """Returns the name of a journal."""
-    return f"journal-{number:010d}"
 
 
 class JournalWriter:
@@ -212,3 +214,86 @@ def _read_group(file: BinaryIO, salt: bytes, most_bytes: int) -> Group | None:
 def _pages(size: int) -> int:
     """Rounds a size or an offset up to whole pages."""
     return -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
+JournalMaker = Callable[[Path, Files, int], JournalWriter]
+
+
+class Journals:
+    """Gives numbers to the files of an open data directory, and makes journals.
+
+    Journals, chunk files and snapshots have numbers from one sequence. Invariant: a number is given again only if the
+    files with it, which no manifest names, are gone.
+
+    Attributes:
+        number: the last number given to a file.
+        ended: the finished journals, with the last batch of each journal.
+        present: the journal in use and, once it exists, the next journal.
+    """
+
+    def __init__(self, directory: DataDirectory, make: JournalMaker) -> None:
+        self.number = directory.manifest.numbers
+        self.ended: list[tuple[JournalFile, int]] = []
+        self.present: list[JournalFile] = []
+        self._directory = directory
+        self._make = make
+
+    def make_first(self, recovery: Recovery, filled_bytes: int) -> JournalWriter:
+        """Returns a journal that starts with the last groups of the old journals, which are cut off there."""
+        directory, tail, before = self._directory, recovery.tail, self._directory.manifest.batch
+        first = tail[0].first if tail else recovery.last + 1
+        for entry, last in recovery.journals:
+            end = min(last, first - 1)
+            if end > before:
+                self.ended.append((msgspec.structs.replace(entry, last=end), end))
+            before = last
+        entries = [entry for entry, _ in self.ended]
+        directory.manifest = msgspec.structs.replace(directory.manifest, journals=tuple(entries))
+        again = Group(first, recovery.last, b"".join(group.payload for group in tail)) if tail else None
+        journal, entry = self.make(filled_bytes, again)
+        self.present = [entry]
+        numbers = {entry.number for entry in entries}
+        with suppress(OSError):  # the next start removes them
+            self.remove(entry.name for entry, _ in recovery.journals if entry.number not in numbers)
+        return journal
+
+    def make(self, filled_bytes: int, begin: Group | None = None) -> tuple[JournalWriter, JournalFile]:
+        """Returns a new journal, and its record in the manifest. begin: its first group."""
+        directory, before = self._directory, self.number
+        number = self.next_number()
+        try:
+            journal = self._make(directory.path / file_name("journal", number), directory.files, filled_bytes)
+        except BaseException:
+            self.undo(before)
+            raise
+        entry = JournalFile(number, journal.base_crc)
+        try:
+            if begin is not None:
+                journal.append(begin)
+            directory.change(journals=(*directory.manifest.journals, entry), numbers=number)
+        except BaseException:
+            journal.close()
+            raise
+        return journal, entry
+
+    def switched(self, last: int) -> None:
+        """Records that the present journal has ended with batch `last`."""
+        self.ended.append((self.present.pop(0), last))
+
+    def next_number(self) -> int:
+        """Returns the next number. Raises `OSError` if the directory is no longer at its path."""
+        self._directory.check_place()
+        self.number += 1
+        return self.number
+
+    def undo(self, before: int) -> None:
+        """Removes the files numbered after `before`, which no manifest names, and reuses the numbers."""
+        with suppress(OSError):  # the next start removes them
+            for number in range(before + 1, self.number + 1):
+                self.remove(file_name(kind, number) for kind in ("journal", "chunk", "snapshot"))
+            self.number = before
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes files, as far as they exist."""
+        for name in names:
+            self._directory.files.remove(self._directory.path / name)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
 from zlib import crc32
-
-import msgspec
 
 from segstore.server.durable import chunk_files, snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
@@ -28,7 +27,6 @@ from segstore.server.durable.data_directory import (
     DirectoryForeign,
     DirectoryUnusable,
     JournalFile,
-    snapshot_name,
 )
 from segstore.server.durable.files import read_regular
 from segstore.server.durable.journal import Group, JournalDamaged, JournalReader
@@ -43,23 +41,34 @@ CONTROLLER: Final = -1
 _REWRITTEN_BYTES: Final = 1024 * 1024
 """At start-up, at most this much of the journals' end is written again, but at least the last group. Journals that are
 copied completely are removed, so a store that crashes repeatedly at start does not fill the disk."""
-_OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
+
+
+@contextmanager
+def _refusing(directory: DataDirectory, file: Path) -> Iterator[None]:
+    """Raises the errors that a file causes as `DataError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
+    except OSError as error:
+        raise DirectoryUnusable(directory.path, error) from error
+    except JournalDamaged as error:
+        raise DirectoryDamaged(directory.path, error.path, error.what) from error
+    except (DataDamaged, ValueError) as error:
+        raise DirectoryDamaged(directory.path, file, str(error)) from error
+    except KeyError as error:
+        raise DirectoryDamaged(directory.path, file, f"it refers to {error}, which does not exist") from error
 
 
 def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snapshot:
     """Returns the snapshot in force, or an empty snapshot. Raises `ValueError`, `OSError`."""
-    found = directory.manifest.snapshot
-    if found is None:
+    file = directory.manifest.snapshot
+    if file is None:
         return snapshot.Snapshot([], None, {})
-    data = read_regular(directory.path / snapshot_name(found.number))
-    if len(data) != found.size or crc32(data) != found.crc:
+    data = read_regular(directory.path / file.name)
+    if len(data) != file.size or crc32(data) != file.crc:
         raise ValueError("it does not have its checksum")
     return snapshot.read(data, directory.path, cache)
-
-
-def reader_of(directory: DataDirectory, entry: JournalFile) -> JournalReader:
-    """Returns a reader of a journal in the manifest."""
-    return JournalReader(directory.path / entry.name, entry.base_crc)
 
 
 def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
@@ -112,7 +121,7 @@ class Recovery:
         self._tail_bytes = 0
         self._controller_batch = 0
         path = directory.path
-        try:
+        with _refusing(directory, self._snapshot_file):
             images, controller, self.chunks = read_snapshot(directory, cache)
             for chunk in self.chunks.values():
                 size = chunk.path.lstat().st_size
@@ -120,50 +129,34 @@ class Recovery:
                     raise DirectoryDamaged(
                         path, chunk.path, f"it has {size} bytes, {chunk.info.file_bytes} were written"
                     )
-        except FileNotFoundError as error:
-            raise DirectoryDamaged(path, error.filename, "it is missing") from error
-        except OSError as error:
-            raise DirectoryUnusable(path, error) from error
-        except _OPEN_ERRORS as error:
-            raise DirectoryDamaged(path, self._snapshot_file, str(error)) from error
         self._images = {image.header.container_id: image for image in images}
         if controller is not None:
             self._controller_batch, self.controller_image = controller
 
     @property
     def _snapshot_file(self) -> Path:
-        found = self._directory.manifest.snapshot
-        return self._directory.path / ("MANIFEST" if found is None else snapshot_name(found.number))
+        file = self._directory.manifest.snapshot
+        return self._directory.path / ("MANIFEST" if file is None else file.name)
 
     def fill(self, containers: Mapping[int, Container], count: int) -> None:
         """Gives empty containers, of `count` in the cluster, their state. Raises `DataError`."""
         began, directory = perf_counter(), self._directory
         starts = dict.fromkeys(containers, self.last)
-        try:
+        with _refusing(directory, self._snapshot_file):
             for container_id, container in containers.items():
                 if (image := self._images.get(container_id)) is not None:
                     starts[container_id] = image.header.batch
                     snapshot.restore(container, image, self.chunks)
-        except _OPEN_ERRORS as error:
-            raise DirectoryDamaged(directory.path, self._snapshot_file, str(error)) from error
         self._images = {}
-        appended: dict[int, dict[str, None]] = {each: {} for each in containers}
+        appended: dict[int, dict[str, None]] = {container_id: {} for container_id in containers}
         end: JournalReader | None = None
         for entry in directory.manifest.journals:
-            reader, before = reader_of(directory, entry), self.last
-            try:
+            reader, before = JournalReader(directory.path / entry.name, entry.base_crc), self.last
+            with _refusing(directory, reader.path):
                 for group in groups_of(reader, entry, before):
                     self._replay(group, containers, starts, appended)
                 if end is None or self.last > before or reader.stray is not None:
                     end = reader  # the next journal is created early, so the newest one may be empty
-            except FileNotFoundError as error:
-                raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
-            except OSError as error:
-                raise DirectoryUnusable(directory.path, error) from error
-            except JournalDamaged as error:
-                raise DirectoryDamaged(directory.path, error.path, error.what) from error
-            except _OPEN_ERRORS as error:
-                raise DirectoryDamaged(directory.path, reader.path, f"{type(error).__name__}: {error}") from error
             self.journals.append((entry, self.last))
         if (lacking := missing(directory, end, self.last)) is not None:
             raise DirectoryDamaged(directory.path, *lacking)
@@ -176,7 +169,7 @@ class Recovery:
             "%s opened in %.2f s, %d segments%s",
             directory.path,
             perf_counter() - began,
-            sum(len(each.segments) for each in containers.values()),
+            sum(len(container.segments) for container in containers.values()),
             f"; {len(gone)} files that a crash left behind are removed" if gone else "",
         )
 
@@ -211,8 +204,8 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
     they are dropped at each start until the next snapshot.
     """
     for container in containers.values():
-        for index, found in list(container.segments.items()):
-            if not is_index(index) or found.index_entry_size is None:
+        for index, segment in list(container.segments.items()):
+            if not is_index(index) or segment.index_entry_size is None:
                 continue
             name = index.removesuffix("#index")
             if (
@@ -247,29 +240,23 @@ def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) ->
         directory = DataDirectory.look(path)
     except DirectoryDamaged as error:
         return Verification([str(error)])
-    try:
-        return _verify(directory, owner)
-    finally:
-        directory.close()
-
-
-def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verification:
     faults: list[str] = []
     notes: list[str] = []
-    if owner is not None:
-        try:
-            directory.check_owner(*owner)
-        except DirectoryForeign as error:
-            faults.append(str(error))
-    files, segments = _verify_snapshot(directory, faults)
-    batch = _verify_journals(directory, faults, notes)
-    return Verification(faults, notes, files + len(directory.manifest.journals), segments, batch)
+    with closing(directory):
+        if owner is not None:
+            try:
+                directory.check_owner(*owner)
+            except DirectoryForeign as error:
+                faults.append(str(error))
+        files, segments = _verify_snapshot(directory, faults)
+        batch = _verify_journals(directory, faults, notes)
+        return Verification(faults, notes, files + len(directory.manifest.journals), segments, batch)
 
 
 def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:
     """Adds the faults of the snapshot and its chunk files; returns the numbers of files and segments."""
-    found = directory.manifest.snapshot
-    if found is None:
+    file = directory.manifest.snapshot
+    if file is None:
         return 0, 0
     segments = 0
     chunks: dict[int, ChunkFile] = {}
@@ -277,7 +264,7 @@ def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, 
         images, _, chunks = read_snapshot(directory, BlockCache(0))
         segments = sum(len(image.segments) for image in images)
     except (OSError, ValueError) as error:
-        faults.append(f"{directory.path / snapshot_name(found.number)} is damaged: {error}")
+        faults.append(f"{directory.path / file.name} is damaged: {error}")
     for chunk in chunks.values():
         try:
             chunk_files.check(chunk)
@@ -292,7 +279,7 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
     stray: list[JournalReader] = []
     for entry in directory.manifest.journals:
         fault = ""
-        reader, before = reader_of(directory, entry), batch
+        reader, before = JournalReader(directory.path / entry.name, entry.base_crc), batch
         try:
             for group in groups_of(reader, entry, before):
                 batch = group.last
@@ -307,17 +294,17 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
         elif reader.stray is not None:
             stray.append(reader)
     lacking = missing(directory, end, batch)
-    for each in stray:
-        if lacking is not None and each is end:
+    for reader in stray:
+        if lacking is not None and reader is end:
             continue
-        if each.is_cut_short:
+        if reader.is_cut_short:
             notes.append(
-                f"{each.path} ends with a write that was not finished when its process ended, from byte {each.stray} "
-                "on; nothing that was acknowledged is in it"
+                f"{reader.path} ends with a write that was not finished when its process ended, from byte "
+                f"{reader.stray} on; nothing that was acknowledged is in it"
             )
         else:
             faults.append(
-                f"{each.path} has bytes in no group, from byte {each.stray} on: unused space is damaged, or the "
+                f"{reader.path} has bytes in no group, from byte {reader.stray} on: unused space is damaged, or the "
                 "machine stopped during a write; nothing that was acknowledged is in them"
             )
     if lacking is not None:

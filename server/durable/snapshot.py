@@ -16,7 +16,7 @@ segments. The manifest has the CRC of the whole file; the caller of `read` has c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -138,27 +138,25 @@ class Snapshot(NamedTuple):
 
 def sparse(containers: Iterable[Container]) -> set[int]:
     """Returns the numbers of chunk files less than half in use."""
-    used: dict[int, tuple[int, int]] = {}
-    for chunk, size in _file_chunks(containers):
-        assert isinstance(chunk.source, ChunkFile)
-        info = chunk.source.info
-        used[info.number] = info.length, used.get(info.number, (0, 0))[1] + size
-    return {number for number, (length, size) in used.items() if 2 * size < length}
+    return {number for number, (length, used) in _usage(containers).items() if 2 * used < length}
 
 
 def live_files(containers: Iterable[Container]) -> set[int]:
     """Returns the numbers of chunk files that segments refer to."""
-    return {chunk.source.info.number for chunk, _ in _file_chunks(containers)}  # type: ignore[attr-defined]
+    return set(_usage(containers))
 
 
-def _file_chunks(containers: Iterable[Container]) -> Iterator[tuple[FileChunk, int]]:
+def _usage(containers: Iterable[Container]) -> dict[int, tuple[int, int]]:
+    """Returns the lengths of the chunk files in use, and how many of these bytes are in segments."""
+    usage: dict[int, tuple[int, int]] = {}
     for container in containers:
         for segment in container.segments.values():
-            if not segment.in_files:
-                continue
-            for start, size, chunk in segment.pieces():
+            for start, size, chunk in segment.pieces() if segment.in_files else ():
                 if isinstance(chunk, FileChunk):
-                    yield chunk, min(size, start + size - segment.start_offset)
+                    assert isinstance(chunk.source, ChunkFile)
+                    info, used = chunk.source.info, min(size, start + size - segment.start_offset)
+                    usage[info.number] = info.length, usage.get(info.number, (0, 0))[1] + used
+    return usage
 
 
 # --- taking -------------------------------------------------------------------------------------------------------
@@ -184,10 +182,8 @@ def _take(segment: Segment, rewritten: set[int]) -> _Taken:
         pieces[0] = ChunkExtent(first, size - first + start, chunk)
     views: list[list[memoryview] | None] = []
     for start, size, chunk in pieces:
-        if isinstance(chunk, FileChunk) and chunk.source.info.number not in rewritten:  # type: ignore[attr-defined]
-            views.append(None)
-        elif isinstance(chunk, FileChunk):
-            views.append([])
+        if isinstance(chunk, FileChunk):
+            views.append([] if chunk.source.info.number in rewritten else None)  # type: ignore[attr-defined]
         else:
             views.append(segment.read(start, size))
     if any(views):
@@ -237,7 +233,6 @@ class _ChunkWriter:
         self._parts: list[Buffer] = []
         self._waiting: list[tuple[ChunkExtent, int]] = []
         self._bytes = 0
-        self.made: dict[int, ChunkFile] = {}
         self.stored: dict[int, tuple[ChunkExtent, FileChunk]] = {}
 
     def add(self, pieces: list[tuple[ChunkExtent, list[memoryview]]]) -> None:
@@ -261,7 +256,7 @@ class _ChunkWriter:
         if not self._bytes:
             return
         info = chunk_files.write(self._files, self._folder, self._next_number(), self._parts)
-        file = self.made[info.number] = ChunkFile(self._folder, info, self._cache)
+        file = ChunkFile(self._folder, info, self._cache)
         for piece, at in self._waiting:
             self.stored[id(piece.chunk)] = piece, FileChunk(file, at, piece.size)
         self._parts, self._waiting, self._bytes = [], [], 0
@@ -281,8 +276,8 @@ def save(
     """
     captured = list(captured)
     writer = _ChunkWriter(files, path.parent, cache, next_number)
-    for each in captured:
-        for taken in each.segments:
+    for copy in captured:
+        for taken in copy.segments:
             pending = [
                 (piece, views) for piece, views in zip(taken.pieces, taken.views, strict=True) if views is not None
             ]
@@ -291,10 +286,10 @@ def save(
     writer.flush()
     used: dict[int, ChunkFile] = {}
     records: list[bytes] = []
-    for each in captured:
-        records.append(_ENCODER.encode(each.header))
-        for at in range(0, len(each.segments), _TOGETHER):
-            some = tuple(_finished(taken, writer.stored, used) for taken in each.segments[at : at + _TOGETHER])
+    for copy in captured:
+        records.append(_ENCODER.encode(copy.header))
+        for at in range(0, len(copy.segments), _TOGETHER):
+            some = tuple(_finished(taken, writer.stored, used) for taken in copy.segments[at : at + _TOGETHER])
             records.append(_ENCODER.encode(_Segments(some)))
     if other is not None:
         records.append(_ENCODER.encode(_Other(*other)))
@@ -310,8 +305,8 @@ def _finished(
 ) -> _Segment:
     extents: list[_Extent] = []
     for piece, views in zip(taken.pieces, taken.views, strict=True):
-        found = stored.get(id(piece.chunk))
-        chunk = piece.chunk if found is None else found[1]
+        saved = stored.get(id(piece.chunk))
+        chunk = piece.chunk if saved is None else saved[1]
         if not isinstance(chunk, FileChunk):
             extents.append(_Extent(piece.start, piece.size, data=b"".join(views or ())))
             continue
@@ -325,9 +320,9 @@ def _finished(
 
 def install(captured: Iterable[Captured], saved: Saved) -> None:
     """Replaces saved chunks with file chunks; skips segments that were deleted or merged meanwhile."""
-    for each in captured:
-        segments = each.container.segments
-        for taken in each.segments:
+    for copy in captured:
+        segments = copy.container.segments
+        for taken in copy.segments:
             segment = taken.segment
             if segments.get(segment.name) is segment and any(id(piece.chunk) in saved.stored for piece in taken.pieces):
                 segment.replace(saved.stored)

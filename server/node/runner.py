@@ -13,13 +13,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from segstore.server.accepting import Listening
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, WithFaults
-from segstore.server.net import listening_on
+from segstore.server.net import Listening, listening_on
 from segstore.server.node.snapshots import Snapshots, WithSnapshots
 from segstore.server.store import ChunkPool, MemoryAccount, Segment, SegmentStore
 from segstore.server.traffic import Traffic

@@ -34,9 +34,8 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.accepting import stop_accepting
 from segstore.server.config import check_choice
-from segstore.server.net import listening_on
+from segstore.server.net import listening_on, stop_accepting
 from segstore.server.replay.matching import Mode, Replay
 from segstore.server.replay.problem import Problem, broken, call_problem, problem
 from segstore.server.replay.script import ScriptedReply, Step, read_script, type_of

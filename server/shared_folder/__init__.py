@@ -1,10 +1,8 @@
 """Coordination and storage in a folder shared by several processes."""
 
-from segstore.server.shared_folder.identity import confirm, identify
-from segstore.server.shared_folder.leader import Candidate, Present
-from segstore.server.shared_folder.owners import Owners
+from segstore.server.shared_folder.identity import confirm, identify, verify_cluster
+from segstore.server.shared_folder.presence import Candidate, Owners, Present
 from segstore.server.shared_folder.storage import FolderStorage, SharedFolder, drop, result_of
-from segstore.server.shared_folder.verify import verify_cluster
 
 __all__ = [
     "Candidate",

@@ -1,4 +1,4 @@
-"""The identity of a cluster's folder, checked against the identity in ZooKeeper.
+"""The identity of a cluster's folder, checked against the identity in ZooKeeper, and the folder's verification.
 
 The folder stores it in the file CLUSTER, the coordination service in the node /segstore/cluster. The first process
 writes the file, then the node; neither ever changes. A coordination service without the node gets the folder's
@@ -7,41 +7,46 @@ identity, because it stores only the ownership of the data.
 Refused, in one sentence and without any change: a folder of another cluster, or an empty folder if the cluster exists;
 another number of containers; a folder of a single process, or with other contents; a container's or the controller's
 node that belongs to no session.
+
+`verify_cluster` reads every epoch of every container and of the controller, and changes no file. A container's current
+epoch is the latest epoch that was ever in force; the next opening takes it over. Earlier epochs are leftovers of
+interrupted takeovers; problems in them are notes, not faults, because they are never read.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
-from zlib import crc32
+from typing import Final, NamedTuple
 
 import msgspec
 
 from segstore.server.coordination import CONTAINERS, SHOWN_BYTES, CoordinationError, CoordinationSession, NodeExists
 from segstore.server.durable import (
     CLUSTER_FILE,
-    FORMAT,
+    ContainerEpoch,
     DataDirectory,
     DirectoryDamaged,
     DirectoryForeign,
+    DirectoryInUse,
     DirectoryUnusable,
     Files,
-    UnknownFormat,
     check_containers,
     check_entries,
-    read_regular,
+    current,
+    epochs_of,
+    lost,
+    read_signed,
+    signed,
+    verify,
 )
-from segstore.server.shared_folder.leader import CONTROLLER
+from segstore.server.shared_folder.presence import CONTROLLER
 from segstore.server.shared_folder.storage import SharedFolder
 
 CLUSTER: Final = "/segstore/cluster"
 
 _FOLDERS: Final = ("containers", "controller")
-
-_FIRST_LINE: Final = re.compile(rb"segstore cluster ([0-9]{1,9}) ([0-9a-f]{8})\n")
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -131,13 +136,13 @@ def read_identity(path: Path) -> SharedFolder | None:
     file = path / CLUSTER_FILE
     try:
         check_entries(path)
-        data = read_regular(file)
+        identity = read_signed(b"cluster", file, _DECODER)
     except FileNotFoundError:
         if DataDirectory.is_one(path):
             raise DirectoryForeign(
                 path, f"{path} is that of one process; start it without --zookeeper, or choose another one"
             ) from None
-        others = sorted(each.name for each in path.iterdir() if not _is_remnant(each))
+        others = sorted(child.name for child in path.iterdir() if not _is_remnant(child))
         if not others:
             return None
         if file.exists():  # created meanwhile
@@ -147,35 +152,89 @@ def read_identity(path: Path) -> SharedFolder | None:
         raise DirectoryForeign(
             path, f"{path} is not a cluster's, it holds {others[0]!r}; choose an empty one or a new name"
         ) from None
-    first = _FIRST_LINE.match(data)
-    if first is None or crc32(first[1] + b"\n" + data[first.end() :]) != int(first[2], 16):
-        raise DirectoryDamaged(path, file, "it does not have its checksum")
-    if int(first[1]) != FORMAT:
-        raise UnknownFormat(path, int(first[1]))
-    try:
-        identity = _DECODER.decode(data[first.end() :])
-    except msgspec.DecodeError as error:
-        raise DirectoryDamaged(path, file, str(error)) from error
     return SharedFolder(path, identity.cluster, identity.containers)
 
 
 def _is_remnant(path: Path) -> bool:
     """Whether a path is a remnant of an interrupted `_make`."""
     if path.name in _FOLDERS:
-        return path.is_dir() and all(each.is_dir() for each in path.rglob("*"))
+        return path.is_dir() and all(child.is_dir() for child in path.rglob("*"))
     return path.name.startswith(f"{CLUSTER_FILE}.")
 
 
 def _make(folder: SharedFolder) -> SharedFolder:
     """Writes the folder's identity, or reads it if another process was first."""
     folder.make()
-    version = str(FORMAT).encode()
-    body = _ENCODER.encode(_Identity(folder.cluster, folder.containers)) + b"\n"
     new, file = folder.path / f"{CLUSTER_FILE}.{folder.cluster}", folder.path / CLUSTER_FILE
     try:
-        Files().write_new(new, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
+        Files().write_new(new, signed(b"cluster", _Identity(folder.cluster, folder.containers)))
         with suppress(FileExistsError):  # a concurrent process was first
             file.hardlink_to(new)
     finally:
         new.unlink(missing_ok=True)
     return read_identity(folder.path) or folder
+
+
+# --- verification -------------------------------------------------------------------------------------------------
+
+
+class VerifiedCluster(NamedTuple):
+    """Result of a verification. faults: a sentence per fault. notes: a sentence per other finding."""
+
+    faults: list[str]
+    notes: list[str]
+
+
+def verify_cluster(path: Path) -> VerifiedCluster:
+    """Reads and verifies a cluster's folder. Raises `DataError`, `OSError`."""
+    try:
+        folder = read_identity(path)
+    except DirectoryDamaged as error:
+        return VerifiedCluster([str(error)], [])
+    if folder is None:
+        raise DirectoryForeign(path, f"{path} is not a cluster's folder")
+    result = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
+    parts = {folder.container(number): (number,) for number in range(folder.containers)} | {folder.controller: ()}
+    for part, held in parts.items():
+        try:
+            folder.check(part)
+            _verify(part, folder, held, result)
+        except (DirectoryDamaged, OSError) as error:
+            result.faults.append(str(error))
+    return result
+
+
+def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], result: VerifiedCluster) -> None:
+    epochs = [ContainerEpoch(folder, epoch) for epoch in epochs_of(folder)]
+    present = current(epochs)
+    if present is None:
+        if (missing := lost(epochs)) is not None:
+            result.faults.append(str(DirectoryDamaged(folder, missing, "it is missing", within=cluster.path)))
+        else:
+            result.notes.append(f"{folder} was never opened")
+        return
+    for epoch in epochs:
+        if epoch.number > present.number:
+            result.notes.append(f"{folder}: epoch {epoch.number} was never in force")
+        elif epoch.number == present.number:
+            read = verify(epoch.path, (cluster.cluster, cluster.containers, held))
+            result.faults.extend(read.faults)
+            result.notes.extend(read.notes)
+            how = f"{len(read.faults)} faults are in it" if read.faults else "all are as they were written"
+            result.notes.append(
+                f"{folder}: epoch {epoch.number} is current, {read.files} files, up to batch {read.batches}; {how}"
+            )
+        else:
+            result.notes.append(f"{folder}: epoch {epoch.number} is older and was not removed; {_of_older(epoch)}")
+
+
+def _of_older(epoch: ContainerEpoch) -> str:
+    try:
+        faults = verify(epoch.path).faults
+    except DirectoryInUse:
+        return "a process that has lost it still has it open"
+    except DirectoryForeign:
+        return "it has no manifest any more"
+    if faults:
+        return f"it is no longer read, and is incomplete: {faults[0]}"
+    return "all that it names is as it was written"

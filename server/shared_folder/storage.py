@@ -81,8 +81,8 @@ class SharedFolder(NamedTuple):
 
     def make(self) -> None:
         """Creates the folders. A folder missing later was lost. Raises `OSError`."""
-        for each in (self.controller, *map(self.container, range(self.containers))):
-            Files().make_folder(each)
+        for folder in (self.controller, *map(self.container, range(self.containers))):
+            Files().make_folder(folder)
 
     @property
     def controller(self) -> Path:
@@ -96,8 +96,8 @@ class SharedFolder(NamedTuple):
         """
         if not folder.is_dir():
             raise DirectoryDamaged(folder, folder, "it is missing", within=self.path)
-        for each in (self.path, folder.parent, folder):
-            check_entries(each)
+        for path in (self.path, folder.parent, folder):
+            check_entries(path)
 
     def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[ContainerEpoch, Durability]:
         """Claims the next epoch of a folder and opens its directory; the caller recovers and starts it.
@@ -297,7 +297,7 @@ class FolderStorage:
             before = current([ContainerEpoch(folder, epoch) for epoch in epochs])
             if before is None:  # only what claims do not change, or two stores would retry endlessly
                 return ((str(folder), folder.stat().st_ino, bool(epochs), 0),)
-            stats = [(str(each), each.stat()) for each in (before.path, *sorted(before.path.iterdir()))]
+            stats = [(str(path), path.stat()) for path in (before.path, *sorted(before.path.iterdir()))]
             return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
         except OSError as error:
             return ((str(error), 0, 0, 0),)
@@ -321,24 +321,24 @@ class FolderStorage:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
-        for container_id, made in tuple(self._open.items()):
+        for container_id, opening in tuple(self._open.items()):
             try:
-                if made.epoch.is_over:
-                    self._lost(container_id, made)
+                if opening.epoch.is_over:
+                    self._lost(container_id, opening)
             except OSError as error:
-                why = f"{made.epoch.folder} cannot be read, so it may belong to another store now: {error}"
+                why = f"{opening.epoch.folder} cannot be read, so it may belong to another store now: {error}"
                 self._fail(why)
                 return
 
     # --- the end of an opening --------------------------------------------------------------------------------------
 
-    def _failed(self, container_id: int, made: _Open, why: str) -> None:
-        if self._open.get(container_id) is not made:  # it was closed before it had written everything
+    def _failed(self, container_id: int, opening: _Open, why: str) -> None:
+        if self._open.get(container_id) is not opening:  # it was closed before it had written everything
             self._before_loss()
-            self.gate.remove(made.durability.committer, why)
+            self.gate.remove(opening.durability.committer, why)
             return
-        if made.epoch.is_known_over:
-            self._lost(container_id, made)
+        if opening.epoch.is_known_over:
+            self._lost(container_id, opening)
         else:
             self._fail(why)
 
@@ -346,10 +346,10 @@ class FolderStorage:
         self.gate.fail(why)
         self._on_failure(why)
 
-    def _lost(self, container_id: int, made: _Open) -> None:
-        log.warning("container %d now belongs to another store: epoch %d has ended", container_id, made.epoch.number)
+    def _lost(self, container_id: int, opening: _Open) -> None:
+        log.warning("container %d now belongs to another store: epoch %d has ended", container_id, opening.epoch.number)
         self._before_loss()
-        made.fenced()
+        opening.fenced()
         self._end(container_id)
 
     def _end(self, container_id: int) -> None:

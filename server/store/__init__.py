@@ -21,7 +21,6 @@ from segstore.server.store.errors import (
 from segstore.server.store.memory import MemoryAccount, name_bytes
 from segstore.server.store.operations import (
     Appended,
-    AppendItem,
     Operation,
     SegmentDeleted,
     SegmentMerged,
@@ -42,7 +41,6 @@ __all__ = [
     "MAX_ATTRIBUTES",
     "MAX_FIXED_KEY_BYTES",
     "NULL_VALUE",
-    "AppendItem",
     "Appended",
     "AttributeUpdate",
     "BadAttribute",

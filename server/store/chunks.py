@@ -40,15 +40,12 @@ class ChunkSource(Protocol):
         """Returns `size` bytes from `at`. Raises `DataDamaged` if they are corrupt."""
 
 
-class FileChunk:
+class FileChunk(NamedTuple):
     """A chunk in a file: `size` bytes from `at`."""
 
-    __slots__ = ("at", "size", "source")
-
-    def __init__(self, source: ChunkSource, at: int, size: int) -> None:
-        self.source = source
-        self.at = at
-        self.size = size
+    source: ChunkSource
+    at: int
+    size: int
 
 
 Chunk = Memory | FileChunk
@@ -279,11 +276,11 @@ class SegmentData:
         """
         pieces: list[ChunkExtent] = []
         for piece in self.pieces():
-            found = stored.get(id(piece.chunk))
-            if found is None or found[0].chunk is not piece.chunk:
+            saved_as = stored.get(id(piece.chunk))
+            if saved_as is None or saved_as[0].chunk is not piece.chunk:
                 pieces.append(piece)
                 continue
-            saved, chunk = found
+            saved, chunk = saved_as
             # The saved piece may lack a truncated part at the beginning.
             pieces.append(ChunkExtent(piece.start + piece.size - saved.size, saved.size, chunk))
             self._pool.give(piece.chunk)
@@ -346,11 +343,8 @@ class SegmentData:
             self._pool.give(chunk)
 
     def _forget(self) -> None:
-        self._starts = _NO_STARTS
-        self._chunks = _NO_CHUNKS
-        self._tail = _NO_TAIL
-        self._tail_used = 0
-        self._tail_size = 0
+        self._starts, self._chunks = _NO_STARTS, _NO_CHUNKS
+        self.cut_tail()
 
 
 def _next_size(previous: int, missing: int) -> int:

@@ -54,7 +54,7 @@ from segstore.server.store.errors import (
 )
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
-from segstore.server.store.operations import AppendItem, OperationJournal
+from segstore.server.store.operations import OperationJournal
 from segstore.server.store.segment import AppendCheck, Kind, Segment, has_field
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
@@ -65,6 +65,7 @@ from segstore.server.store.tables import (
     table_attributes,
 )
 from segstore.server.store.waiting import Token, Waiters
+from segstore.wire.blocks import Row
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
 
 MAX_ATTRIBUTES: Final = 1_000_000
@@ -94,7 +95,7 @@ class ReadResult(NamedTuple):
     end_of_segment: bool
 
 
-def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
+def _written(rows: Iterable[Row], size: int) -> list[Row]:
     """Returns the first appends, which have `size` bytes together: all before the append that did not fit."""
     ends = accumulate(len(row[2]) for row in rows)
     return [row for row, end in zip(rows, ends, strict=True) if end <= size]
@@ -209,9 +210,7 @@ class Container(ContainerState):
         `IllegalArgument` if this is the first request that works on it; `Unmapped` beyond the end of a sealed
         segment.
         """
-        segment = self.segments.get(name)
-        if segment is None:
-            raise NoSuchSegment(name)
+        segment = self.segment(name)
         if not segment.mapped:
             self._map(segment, offset, "startOffset: startOffset must be a non-negative number.")
         length = segment.length
@@ -305,7 +304,7 @@ class Container(ContainerState):
         self,
         name: str,
         writer: bytes,
-        rows: Sequence[AppendItem],
+        rows: Sequence[Row],
         last_event_number: int,
         now_ms: int,
         expected_offset: int = -1,
@@ -510,8 +509,8 @@ class Container(ContainerState):
         try:
             return tuple(evaluate(segment.name, segment.attribute, updates))
         except MissingValue:
-            unknown = {each.attribute_id.bytes: each.attribute_id for each in updates if not is_core(each.attribute_id)}
-            absent = tuple((each, NULL_VALUE) for key, each in unknown.items() if key not in segment.attributes)
+            extended = {attribute_id.bytes: attribute_id for attribute_id in attribute_ids if not is_core(attribute_id)}
+            absent = tuple((extended[key], NULL_VALUE) for key in extended if key not in segment.attributes)
             if not absent:
                 raise
             self._commit(op.AttributesUpdated(segment.name, absent, segment.last_modified_ms))
@@ -524,7 +523,8 @@ class Container(ContainerState):
         """
         self._check_transient(segment, *attribute_ids)
         held = segment.attributes
-        fresh = len({each.bytes for each in attribute_ids if not has_field(each)}.difference(held))
+        extended = {attribute_id.bytes for attribute_id in attribute_ids if not has_field(attribute_id)}
+        fresh = len(extended.difference(held))
         if fresh:
             if len(held) + fresh > self._max_attributes:
                 raise AttributeLimit(segment.name, limit=self._max_attributes)
@@ -575,12 +575,12 @@ class Container(ContainerState):
         home, index = self, segment.index
         if index is None or self.segments.get(index.name) is not index:
             name = index_name(segment.name)
-            found = self if name in self.segments or self._peer_of is None else self._peer_of(name)
-            index = None if found is None else found.segments.get(name)
-            segment.index = index if found is self else None
-            if found is None or index is None:
+            owner = self if name in self.segments or self._peer_of is None else self._peer_of(name)
+            index = None if owner is None else owner.segments.get(name)
+            segment.index = index if owner is self else None
+            if owner is None or index is None:
                 return
-            home = found
+            home = owner
         if index.sealed or index.index_entry_size != ENTRY_BYTES:
             return
         known, events = index.event_count, segment.event_count or 0

@@ -1,29 +1,7 @@
 """The error tree of the segment store.
 
-The errors are sorted by the reply to the peer:
-
-    StoreError
-    ├── SegmentExists        the name is taken or retired
-    ├── NoSuchSegment        no such segment here
-    ├── SegmentSealed        the segment is sealed: no changes, no more data
-    ├── SegmentTruncated     the offset lies before the segment's start, or beyond its end for a truncation
-    ├── IndexTruncated       a required index entry was truncated away
-    ├── BadOffset            a conditional append or table update expected another length
-    ├── BadAttribute         an attribute has another value than the update expected
-    ├── NotOwner             another store owns the container
-    ├── IllegalArgument      answered with the text, the connection stays
-    ├── Unsupported          the operation does not exist for this kind of segment
-    ├── TableNotEmpty        the table still has entries
-    ├── KeyMissing           a conditional table update named a key that is absent
-    ├── KeyBadVersion        a conditional table update named another version
-    ├── Unanswered           has no reply; the connection stays
-    └── Unmapped             has no reply; the connection closes
-        ├── AttributeLimit   a segment has the maximum number of attributes
-        ├── StoreFull        the store has used up its memory
-        └── DataDamaged      a file of the data directory is corrupt
-
-The facts are attributes, so that the table that maps errors to replies never parses text. Follows the mapping in
-`PravegaRequestProcessor` and `AppendProcessor`.
+The classes are sorted by the reply to the peer (`refusal` in `server/connection/requests.py`). The facts are
+attributes, so that it never parses text. Follows the mapping in `PravegaRequestProcessor` and `AppendProcessor`.
 """
 
 from __future__ import annotations
@@ -69,6 +47,8 @@ class NoSuchSegment(_OfSegment):
 
 
 class SegmentSealed(_OfSegment):
+    """The segment is sealed: it takes no changes and no more data."""
+
     text = "segment {!r} is sealed"
 
 

@@ -29,10 +29,8 @@ pack_entry: Final = _ENTRY.pack
 """Returns the bytes of an entry: (length, event count, time)."""
 
 
-def unpack_entry(data: bytes) -> tuple[int, int, int]:
-    """Returns (length, event count, time) of one entry of exactly 24 bytes."""
-    length, event_count, now_ms = _ENTRY.unpack(data)
-    return length, event_count, now_ms
+unpack_entry: Final = _ENTRY.unpack
+"""Returns (length, event count, time) of one entry of exactly 24 bytes."""
 
 
 def _entries(segment: str, index: Segment) -> tuple[range, Callable[[int], int]]:

@@ -31,35 +31,35 @@ def name_bytes(name: str) -> int:
 class MemoryAccount:
     """An account of memory, of which `used` bytes are charged now; `limit` None for unlimited."""
 
-    __slots__ = ("_whole", "limit", "used")
+    __slots__ = ("_joined", "limit", "used")
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
         self.used = 0
-        self._whole: MemoryAccount | None = None
+        self._joined: MemoryAccount | None = None
 
     def charge(self, size: int) -> None:
         """Charges `size` bytes; a negative size releases them."""
         self.used += size
-        if self._whole is not None:
-            self._whole.used += size
+        if self._joined is not None:
+            self._joined.used += size
 
     def check(self, size: int = 0, *, frees: bool = False) -> None:
         """Raises `StoreFull` if `size` more bytes would exceed the limit.
 
         `frees`: the bytes are needed for a removal, which may use a reserve of an eighth of the limit.
         """
-        whole = self if self._whole is None else self._whole
-        if whole.limit is not None and whole.used + size > whole.limit + (whole.limit // 8 if frees else 0):
-            raise StoreFull(used=whole.used, limit=whole.limit)
+        account = self if self._joined is None else self._joined
+        if account.limit is not None and account.used + size > account.limit + (account.limit // 8 if frees else 0):
+            raise StoreFull(used=account.used, limit=account.limit)
 
-    def join(self, whole: MemoryAccount) -> None:
+    def join(self, account: MemoryAccount) -> None:
         """Joins another account, whose limit applies from then on."""
-        self._whole = whole
-        whole.used += self.used
+        self._joined = account
+        account.used += self.used
 
     def leave(self) -> None:
         """Leaves the joined account; no-op without an account."""
-        whole, self._whole = self._whole, None
-        if whole is not None:
-            whole.used -= self.used
+        account, self._joined = self._joined, None
+        if account is not None:
+            account.used -= self.used

@@ -21,12 +21,9 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.store.chunks import Buffer
+from segstore.wire.blocks import Row
 
 Values = tuple[tuple[UUID, int], ...]
-
-AppendItem = tuple[int, int, Buffer, int]
-"""An append: the number of its last event, how many events, their bytes, the request id."""
 
 
 class _Operation(msgspec.Struct, frozen=True, array_like=True):
@@ -162,7 +159,7 @@ def begin_of_appended(segment: str) -> bytes:
     return _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))
 
 
-def record_of_rows(number: int, begin: bytes, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
+def record_of_rows(number: int, begin: bytes, rows: Sequence[Row], now_ms: int, writer: bytes) -> bytes:
     """Encodes appends as one `Appended` with a writer, in a record: a number, the size of the rest, bytes for
     `decode`.
 

@@ -29,9 +29,9 @@ from segstore.server.store.attributes import (
 from segstore.server.store.chunks import ChunkPool, SegmentData
 from segstore.server.store.errors import StoreFull
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_bytes
-from segstore.server.store.operations import AppendItem
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import TailReaders
+from segstore.wire.blocks import Row
 
 _events_of = itemgetter(1)
 _data_of = itemgetter(2)
@@ -165,7 +165,7 @@ class Segment(SegmentData):
         """Whether appends are recorded in an index segment."""
         return self.index_due_ms != NEVER
 
-    def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
+    def append(self, writer: bytes, rows: Sequence[Row], now_ms: int, decided: bool = False) -> None:
         """Makes all changes of a writer's appends. If an append fails, the earlier appends stay written.
 
         writer: the bytes of its id; empty for entries of a table or an index. decided: as in `write`. Live appends,

@@ -14,6 +14,7 @@ index of a merged segment is deleted after a while, where the reference keeps it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from uuid import UUID
 
@@ -75,9 +76,14 @@ class SegmentStore:
         self.separate_journals = False
         self._journal = journal
         self._merged: dict[str, int] = {}  # index of a merged segment → time of the merge (ms), oldest first
-        self._reuse_names = reuse_names
-        self._strict_transient_attributes = strict_transient_attributes
-        self._max_attributes = max_attributes
+        self._make = partial(
+            Container,
+            waiters=self.waiters,
+            peer_of=self._peer,
+            reuse_names=reuse_names,
+            strict_transient_attributes=strict_transient_attributes,
+            max_attributes=max_attributes,
+        )
         for container_id in range(containers) if owned is None else owned:
             self.own(container_id)
 
@@ -101,16 +107,7 @@ class SegmentStore:
 
     def new_container(self, container_id: int, pool: ChunkPool, journal: OperationJournal | None) -> Container:
         """An empty container with the store's settings, which it does not own yet."""
-        return Container(
-            container_id,
-            pool=pool,
-            waiters=self.waiters,
-            journal=journal,
-            peer_of=self._peer,
-            reuse_names=self._reuse_names,
-            strict_transient_attributes=self._strict_transient_attributes,
-            max_attributes=self._max_attributes,
-        )
+        return self._make(container_id, pool=pool, journal=journal)
 
     def release(self, container_id: int) -> Container:
         """Releases a container and wakes its readers. The container keeps its state: `own` it again or `clear` it.
@@ -171,7 +168,7 @@ class SegmentStore:
 
     def drop_merged_indexes(self, now_ms: int, idle_ms: int, most: int | None = None) -> int:
         """Deletes the indexes of segments that were merged `idle_ms` ago or earlier, the first `most`; how many."""
-        due = [each for each, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
+        due = [index for index, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
         for index in due:
             del self._merged[index]
             name = index.removesuffix("#index")
@@ -348,7 +345,7 @@ class SegmentStore:
 
     @staticmethod
     def _ensure_index(container: Container, index: str, now_ms: int) -> None:
-        if (found := container.segments.get(index)) is None:
+        if (segment := container.segments.get(index)) is None:
             container.create_index_segment(index, now_ms=now_ms)
         else:
-            found.mapped = True
+            segment.mapped = True

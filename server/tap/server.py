@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.server.accepting import stop_accepting
 from segstore.server.faults import Faults, WithFaults
-from segstore.server.net import TlsFiles, listening_on, public_host, trusting
+from segstore.server.net import TlsFiles, listening_on, public_host, stop_accepting, trusting
 from segstore.server.recording import together
 from segstore.server.tap.link import Door, Link
 from segstore.server.tap.probe import Probed, probe_store

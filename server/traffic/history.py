@@ -137,8 +137,8 @@ class _Pairs:
     def see(self, number: int, record: Record) -> Exchange:
         """number: of the request; 0 for other records."""
         seen = self._exchanges.see(record)
-        for each in seen.given_up:
-            if (request := self._waiting.pop(id(each), None)) is not None:
+        for read in seen.given_up:
+            if (request := self._waiting.pop(id(read), None)) is not None:
                 request.given_up = True
         for answer in seen.answers if record.direction is Direction.REPLY else ():
             if (request := self._waiting.pop(id(answer), None)) is not None:
@@ -188,7 +188,7 @@ class History:
                 return [], False
             requests = await self._paired(self.traffic.place_of(number + 1) - _AROUND, last)
             later = [request for request in reversed(requests) if request.number > number and request.is_of_client]
-        return [each.observed for each in later], any(each.known is None and each.reply is None for each in later)
+        return [request.observed for request in later], any(each.known is None and each.reply is None for each in later)
 
     async def find(self, match: str, *, limit: int, after: int = 0) -> list[RecordedRequest]:
         """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
@@ -202,13 +202,13 @@ class History:
             while True:
                 first = max(lowest, last + 1 - size)
                 requests = await self._paired(first, last)
-                found = await _matching(requests, holds, limit, after)
-                if len(found) == limit or first == lowest or (requests and requests[0].number <= after):
+                matches = await _matching(requests, holds, limit, after)
+                if len(matches) == limit or first == lowest or (requests and requests[0].number <= after):
                     break
                 size *= 4
-        if holds is not None and not found:  # clients may send what is no request
+        if holds is not None and not matches:  # clients may send what is no request
             check_possible(holds, "log")
-        return found
+        return matches
 
     async def about(self, number: int, around: int) -> tuple[RecordedRequest | None, list[tuple[int, Exchange]]]:
         """Returns a request with its reply, and the records around it on its connection, at most `around` on each side,
@@ -219,8 +219,8 @@ class History:
         async with self._looking:
             last = self.traffic.flush()
             place = self.traffic.place_of(number)
-            connection = next((each.connection for _, _, each in self.traffic.records(place, place) if place), None)
-            pairs, found = self._pairs(), None
+            connection = next((record.connection for _, _, record in self.traffic.records(place, place) if place), None)
+            pairs, named = self._pairs(), None
             before, behind = deque[tuple[int, Exchange]](maxlen=around), list[tuple[int, Exchange]]()
             records = self.traffic.records(max(1, place - _AROUND), min(last, place + _AROUND))
             for done, (at, request, record) in enumerate(records if place else (), 1):
@@ -230,24 +230,24 @@ class History:
                     continue
                 seen = pairs.see(request, record)
                 if at == place:
-                    found = pairs.requests[-1]
+                    named = pairs.requests[-1]
                 elif at < place:
                     before.append((request, seen))
                 elif len(behind) < around:
                     behind.append((request, seen))
-        return (None, []) if found is None else (found, [*before, (number, found.request), *behind])
+        return (None, []) if named is None else (named, [*before, (number, named.request), *behind])
 
 
 async def _matching(
     requests: Sequence[RecordedRequest], holds: Filter | None, limit: int, after: int
 ) -> list[RecordedRequest]:
     """Returns the last requests that match, newest first. Examines `_AT_ONCE` requests per loop iteration."""
-    found: list[RecordedRequest] = []
-    for looked_at, each in enumerate(reversed(requests), 1):
-        if each.number <= after or len(found) == limit:
+    matches: list[RecordedRequest] = []
+    for looked_at, request in enumerate(reversed(requests), 1):
+        if request.number <= after or len(matches) == limit:
             break
-        if holds is None or holds(each.seen):
-            found.append(each)
+        if holds is None or holds(request.seen):
+            matches.append(request)
         if looked_at % _AT_ONCE == 0:
             await asyncio.sleep(0)
-    return found
+    return matches

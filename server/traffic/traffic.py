@@ -71,11 +71,11 @@ class _Block:
         self.pending: Pending | None = pending
         self.areas: dict[int, int] = {}
         self.own_bytes = _PART_BYTES * (len(pending.rows) + len(pending.data)) + sum(row.size for row in pending.rows)
-        for each in pending.data:
-            if isinstance(each, memoryview):
-                self.areas[id(each.obj)] = len(each.obj)  # type: ignore[arg-type]  # bytes, whatever their kind
+        for data in pending.data:
+            if isinstance(data, memoryview):
+                self.areas[id(data.obj)] = len(data.obj)  # type: ignore[arg-type]  # bytes, whatever their kind
             else:
-                self.own_bytes += len(each)
+                self.own_bytes += len(data)
 
 
 _REQUEST, _FRAME, _CALL = int(Direction.REQUEST), int(RecordKind.FRAME), int(RecordKind.CALL)
@@ -99,6 +99,7 @@ class Traffic(TraceRecorder):
     """Keeps the newest traffic.
 
     Attributes:
+        start, mark, metadata: the first block of a capture of this traffic, the mark of its blocks, and its metadata.
         max_bytes: maximum size of all records.
         started_ns: time of its start, in ns since 1970.
         last, last_request: numbers of the last record and request that `flush` has made readable; 0 if there is none.
@@ -111,7 +112,6 @@ class Traffic(TraceRecorder):
         self,
         max_bytes: int = KEPT_BYTES,
         *,
-        recorder: str = "segstore",
         max_frame_bytes: int = MAX_FRAME_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -120,7 +120,7 @@ class Traffic(TraceRecorder):
         self._areas = Areas(self._block_bytes)
         writer = TraceWriter(
             make_mark(os.urandom(8)),
-            Metadata(WIRE_VERSION, recorder),
+            Metadata(WIRE_VERSION, "segstore"),
             redact=self._redacted,
             redact_codes=SECRET_CODES,
             block_bytes=self._block_bytes,
@@ -131,6 +131,7 @@ class Traffic(TraceRecorder):
             most_held_bytes=max_bytes,
         )
         super().__init__(writer, clock, holds_reads=holds_reads)
+        self.start, self.mark, self.metadata = writer.start(), writer.mark, writer.metadata
         self.max_bytes = max_bytes
         self.started_ns = clock()
         self.last = self.last_request = 0
@@ -277,21 +278,6 @@ class Traffic(TraceRecorder):
         blocks = tuple(self._blocks)
         built = (b"".join(block.pending.block(self.mark)) for block in blocks if block.pending is not None)
         return chain((self.start,), built)
-
-    @property
-    def start(self) -> bytes:
-        """The block with which a capture of this traffic starts."""
-        return self._writer.start()
-
-    @property
-    def mark(self) -> bytes:
-        """The mark of its blocks."""
-        return self._writer.mark
-
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata of the trace."""
-        return self._writer.metadata
 
 
 def make_traffic(max_bytes: int, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> Traffic | None:

@@ -13,7 +13,7 @@ from segstore.client.connection import Endpoint
 from segstore.client.errors import ClientError
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
-from segstore.server.accepting import stop_accepting
+from segstore.server.net import stop_accepting
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, encode
 from tests.server.support import FakeClock, until
 

@@ -17,7 +17,6 @@ _ON_BOTH = frozenset(
     _HERE / name
     for name in (
         "connection/test_connection.py",
-        "connection/test_endings.py",
         "connection/test_hostile_peers.py",
         "faults/test_faults.py",
         "node/test_runner.py",

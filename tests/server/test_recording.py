@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from segstore.server import MockSegmentStore
 from segstore.wire import Buffer, Hello, KeepAlive, encode
 from segstore.wire.trace import Direction
-from tests.server.support import PATIENCE_S, until
-
-HELLO = encode(Hello(17, 5))
+from tests.server.support import Peer, until
 
 
 class Notes:
@@ -46,25 +42,15 @@ class Notes:
         self.ended[connection] = by, facts
 
 
-async def talk(mock: MockSegmentStore, data: bytes, answer: int, **connect: Any) -> tuple[bytes, str]:
-    """Sends bytes, reads that many back and then, unless the store closes, leaves; the answer and one's address."""
-    port = connect.get("port", mock.port)
-    async with asyncio.timeout(PATIENCE_S):
-        reader, writer = await asyncio.open_connection(mock.host, port)
-        host, number = writer.get_extra_info("sockname")[:2]
-        writer.write(data)
-        found = await (reader.readexactly(answer) if answer else reader.read())
-        writer.close()
-        await writer.wait_closed()
-    return found, f"{host}:{number}"
-
-
 async def test_a_recorder_gets_all_bytes_of_both_directions() -> None:
-    notes = Notes()
+    notes, sent = Notes(), encode(Hello(17, 5)) + encode(KeepAlive()) + b"\0\0"
     async with MockSegmentStore(watched=False) as mock:
         mock.server.hub.recorder = notes
-        found, here = await talk(mock, HELLO + encode(KeepAlive()) + b"\0\0", 24)
+        async with await Peer.connect(mock) as peer:
+            host, port = peer.writer.get_extra_info("sockname")
+            peer.send_bytes(sent)
+            replies = await peer.reader.readexactly(24)
         await until(lambda: len(notes.ended) == 1)
-        assert notes.begun == [{"peer": here, "store": f"{mock.host}:{mock.port}"}]
-    assert notes.bytes == {(1, "in"): HELLO + encode(KeepAlive()) + b"\0\0", (1, "out"): found}
+        assert notes.begun == [{"peer": f"{host}:{port}", "store": f"{mock.host}:{mock.port}"}]
+    assert notes.bytes == {(1, "in"): sent, (1, "out"): replies}
     assert notes.ended == {1: (Direction.REQUEST, {})}

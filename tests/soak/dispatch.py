@@ -22,7 +22,7 @@ import uvloop
 from segstore.client import Backoff, ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, Flow
 from segstore.client.errors import ClientError, Retriable
-from segstore.server.accepting import stop_accepting
+from segstore.server.net import stop_accepting
 from segstore.wire import Command, FrameDecoder, GetStreamSegmentInfo, Hello, SegmentSealed, encode
 from segstore.wire.request_id import pack
 

@@ -133,7 +133,7 @@ async def _authorization() -> str:
 
 async def _access(tls: bool, options: dict[str, Any]) -> Access:
     """Returns the access to store and controller of --to. Raises UsageError, ValueError, and OSError for a file."""
-    from segstore.server.secret_file import read_secret
+    from segstore.server.auth import read_secret
     from segstore.traces import Access
 
     if options["to_controller"] is not None and options["to_controller"][1] != tls:

@@ -1,6 +1,6 @@
 """Tests of `server/connection`. Modules whose tests have another name:
 
-refusals, requests: test_session, test_service
+requests: test_session, test_service
 states: test_connection_life, test_connection_lost
 
 Most tests of connections use real sockets. `test_connection_life`, `test_connection_lost`, `test_connection_flow` and

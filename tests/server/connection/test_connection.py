@@ -18,7 +18,6 @@ from segstore.wire import (
     AppendBlockEnd,
     CreateTransientSegment,
     DataAppended,
-    GetStreamSegmentInfo,
     Hello,
     KeepAlive,
     SegmentCreated,
@@ -26,15 +25,10 @@ from segstore.wire import (
     encode,
 )
 from tests.server.connection.conftest import Started
+from tests.server.faults.traffic import writer_of
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MALFORMED = Path(__file__).parents[3] / "fixtures" / "vectors" / "malformed.jsonl"
-
-
-async def writer_of(store: MockSegmentStore) -> Peer:
-    peer = await Peer.connect(store)
-    assert len(await peer.ask(HELLO, create(), set_up())) == 3
-    return peer
 
 
 # --- requests and replies ---------------------------------------------------------------------------------------
@@ -121,21 +115,6 @@ async def test_a_peer_that_ends_its_direction_gets_the_replies_to_what_it_sent(s
         peer.writer.write_eof()
         assert len(await peer.receive(4)) == 3
         await until(lambda: not store.server.hub.connections)
-
-
-async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection_goes(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as owner, await Peer.connect(store) as reader:
-        (created,) = await owner.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
-        assert isinstance(created, SegmentCreated)
-        reader.send(type(read())(created.segment, 0, 8, "", 6))
-        await until(lambda: len(store.store.waiters) == 1)
-        owner.abort()
-        (answer,) = await reader.receive()
-        assert isinstance(answer, SegmentRead)
-        assert answer.request_id == 6
-
-
-INFO = GetStreamSegmentInfo(1, "a/b/0", "")
 
 
 async def test_replies_do_not_wait_for_acknowledgements_of_those_before(started: Started) -> None:
@@ -241,24 +220,22 @@ async def test_hundreds_of_connections_that_come_and_go_leave_nothing(started: S
 # --- what the log says ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sent", "spoken"),
-    [
+async def test_what_a_peer_broke_is_logged_with_its_address_and_with_what_it_seems_to_speak(
+    started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    for sent, spoken in (
         (b"GET / HTTP/1.1\r\n\r\n", "; it seems to speak HTTP"),
         (b"POST / HTTP/1.1\r\n\r\n", "; it seems to speak HTTP"),
         (b"PUT / HTTP/1.1\r\n\r\n", "; it seems to speak HTTP"),
         (b"PRI * HTTP/2.0\r\n\r\n", "; it seems to speak HTTP/2, as to a controller, which has a port of its own"),
         (b"\x00\x00\x13\x37\x00\x00\x00\x00", ""),
-    ],
-)
-async def test_what_a_peer_broke_is_logged_with_its_address_and_with_what_it_seems_to_speak(
-    started: Started, caplog: pytest.LogCaptureFixture, sent: bytes, spoken: str
-) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        host, port = peer.writer.get_extra_info("sockname")
-        peer.send_bytes(sent)
-        assert await peer.closed() == b""
-    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert line.startswith(f"connection from {host}:{port} closed: it broke the protocol: ")
-    assert line.endswith(spoken)
-    assert ("seems to speak" in line) == bool(spoken)
+    ):
+        caplog.clear()
+        async with started() as store, await Peer.connect(store) as peer:
+            host, port = peer.writer.get_extra_info("sockname")
+            peer.send_bytes(sent)
+            assert await peer.closed() == b""
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert line.startswith(f"connection from {host}:{port} closed: it broke the protocol: ")
+        assert line.endswith(spoken)
+        assert ("seems to speak" in line) == bool(spoken)

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.connection import WriterCounts
-from segstore.server.store.memory import ATTRIBUTE_BYTES
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -142,21 +141,6 @@ def test_the_timer_of_a_token_goes_with_its_writer() -> None:
         desk.service.store.delete_segment(name)
     assert len(clock.pending) <= 3 * 256
     assert not desk.session.ended
-
-
-def test_what_a_session_is_charged_for_it_gives_back() -> None:
-    desk = Desk(make_service())
-    memory = desk.service.store.pool.memory
-    desk.ask(create())
-    desk.ask(set_up())
-    before = memory.used
-    for _ in range(3):
-        desk.ask(*(set_up(SEGMENT, UUID(int=100 + each)) for each in range(100)))
-    with_writers = memory.used
-    desk.session.close()
-    attributes = 100 * ATTRIBUTE_BYTES
-    assert with_writers > before + attributes
-    assert memory.used < before + attributes
 
 
 def test_counts_of_segments_that_are_gone_are_dropped_before_they_have_doubled() -> None:

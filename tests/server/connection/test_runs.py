@@ -99,7 +99,7 @@ class World:
             case "delete":
                 self.answers += self.desks[1].ask(DeleteSegment(3, name, ""))
             case "create":
-                self.store._reuse_names = container._reuse_names = True
+                self.store._make.keywords["reuse_names"] = container._reuse_names = True
                 self.answers += self.desks[1].ask(create(name))
             case "truncate" if name in container.segments:
                 container.truncate_segment(name, container.segments[name].length)

@@ -216,29 +216,17 @@ def test_a_reader_that_cannot_be_answered_hurts_no_other_connection(
     def fail(_: object) -> None:
         raise ZeroDivisionError("nobody foresaw this")
 
-    monkeypatch.setattr(type(broken.session), "reply_with_payload", _failing_for(broken, fail))
+    monkeypatch.setattr(broken.session, "reply_with_payload", fail)
     with caplog.at_level(logging.ERROR):
         if appended:
             assert len(writer.ask(append(0))) == 1
         else:
             clock.advance(20)
-    monkeypatch.undo()
     assert broken.session.ending is SessionEnding.DROPPED
     answer = segment_read(0, b"data" if appended else b"", tail=True)
     assert [each.take() for each in (healthy, last)] == [[answer], [answer]]
     assert writer.service.counters.internal_errors == 1
     assert "unexpected error" in caplog.text
-
-
-def _failing_for(desk: Desk, fail: object) -> object:
-    original = type(desk.session).reply_with_payload
-
-    def reply(session: object, command: object) -> None:
-        if session is desk.session:
-            fail(command)  # type: ignore[operator]
-        original(session, command)  # type: ignore[arg-type]
-
-    return reply
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
@@ -284,11 +272,6 @@ def test_what_has_no_reply_ends_the_connection(writer: Desk) -> None:
     assert writer.ask(read(-1)) == []
     assert writer.session.ending is SessionEnding.FLUSHED
     assert "-1" in writer.session.why
-
-
-def test_a_store_that_does_not_own_the_container_says_wrong_host() -> None:
-    service = make_service(containers=2, own=frozenset())
-    assert Desk(service).ask(create()) == [WrongHost(1, SEGMENT, "", "")]
 
 
 def test_requests_are_counted_and_answered(writer: Desk) -> None:

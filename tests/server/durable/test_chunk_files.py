@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segstore.server.durable import Files
-from segstore.server.durable.chunk_files import BLOCK_BYTES, BlockCache, ChunkFile, check, file_name, write
+from segstore.server.durable.chunk_files import BLOCK_BYTES, BlockCache, ChunkFile, check, write
 from segstore.server.store import DataDamaged
 from tests.server.durable.support import RANDOM
 
@@ -25,7 +25,7 @@ def read(file: ChunkFile, at: int, size: int) -> bytes:
 
 def test_any_range_is_read_with_the_cache_and_without(tmp_path: Path) -> None:
     file = made(tmp_path, BlockCache(1 << 20))
-    assert file.path == tmp_path / file_name(7)
+    assert file.path == tmp_path / "chunk-0000000007"
     assert file.path.stat().st_size == file.info.file_bytes == len(DATA) + 4 * 4 + 40
     for at in (0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 5, len(DATA) - 1):
         for size in (1, 2, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES):

@@ -166,7 +166,7 @@ async def test_journals_that_lack_descriptors_leave_no_files_and_use_no_numbers(
     async with running(tmp_path, make_journal=maker) as (durability, _):
         maker.failures = 5
         async with asyncio.timeout(PATIENCE_S):
-            while not durability.committer.has_next:  # noqa: ASYNC110 — the keeper notifies of nothing
+            while durability.committer.next is None:  # noqa: ASYNC110 — the keeper notifies of nothing
                 await asyncio.sleep(0.001)
         assert maker.failed == 5
         assert [journal.number for journal in durability.directory.manifest.journals] == [1, 2]

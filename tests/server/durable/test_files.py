@@ -45,18 +45,6 @@ def test_all_is_written_though_the_system_takes_a_part_at_a_time(
     assert read_regular(path) == b"01abcdefg9"
 
 
-def test_a_file_is_replaced_and_removed_also_twice(tmp_path: Path) -> None:
-    files, new, old = Files(), tmp_path / "new", tmp_path / "old"
-    new.write_bytes(b"new")
-    old.write_bytes(b"old")
-    files.replace(new, old)
-    assert [each.name for each in tmp_path.iterdir()] == ["old"]
-    assert old.read_bytes() == b"new"
-    files.remove(old)
-    files.remove(old)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_replacing_a_file_and_making_a_folder_wait_until_the_name_is_on_disk(tmp_path: Path) -> None:
     class Noted(Files):
         def __init__(self) -> None:
@@ -117,22 +105,6 @@ def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pyte
     Files().write_durably(descriptor, b"more", 4)
     os.close(descriptor)
     assert synced == [b"data", b"datamore"]
-
-
-def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path) -> None:
-    path, write = tmp_path / "file", Files().write_durably
-    path.write_bytes(b"x")
-    with path.open("rb") as file, pytest.raises(OSError, match="Bad file descriptor"):
-        write(file.fileno(), b"data", 0)
-    reading, writing = os.pipe()
-    try:
-        with pytest.raises(OSError, match="Illegal seek"):
-            write(writing, b"data", 0)
-        with pytest.raises(OSError, match="Invalid argument"):
-            write(writing, b"", 0)
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 def is_direct(descriptor: int) -> bool:

@@ -83,7 +83,7 @@ async def test_what_is_deleted_or_truncated_is_removed_from_the_disk_unasked(
         elif how == "truncated":
             store.truncate_segment(NAME, 2)
         else:
-            await until(lambda: durability.committer.has_next)
+            await until(lambda: durability.committer.next is not None)
             assert durability.snapshots == 0
             return
         await until(lambda: durability.snapshots)

@@ -101,7 +101,7 @@ def test_every_image_of_a_loss_of_power_holds_what_was_promised(tmp_path: Path) 
 
 TRUSTING = """
 import sys
-from segstore.server.durable.journals import Journals
+from segstore.server.durable.journal import Journals
 from tests.soak.power_loss import main
 
 

@@ -1,5 +1,4 @@
 """Tests of `server/shared_folder`. Modules whose tests have another name:
 
-owners, leader: server/cluster/test_between_processes
-verify: test_storage
+presence: server/cluster/test_between_processes
 """

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from segstore.server.durable import MIN_MEMORY_BYTES
-from segstore.server.durable.committer import Committer
 from segstore.server.shared_folder import FolderStorage, SharedFolder
 from segstore.server.store import Container, SegmentStore
 from segstore.wire.names import container_of
@@ -59,11 +58,8 @@ class Member:
         check is over, it may report the fence before the test's own write does.
         """
         gate, mark = self.storage.gate, self.storage.gate.mark
-        await until(lambda: gate.committed >= mark and all(committer.has_next for committer in self.committers()))
-
-    def committers(self) -> list[Committer]:
-        """Of all that is open."""
-        return [each.durability.committer for each in self.storage._open.values()]
+        opened = self.storage._open.values()
+        await until(lambda: gate.committed >= mark and all(each.durability.committer.next for each in opened))
 
     def hold(self) -> Sender:
         """An answer that is made now, behind a change that is not durable yet."""

@@ -13,7 +13,7 @@ from segstore.server.coordination import CoordinationError, InProcessCoordinator
 from segstore.server.durable import DirectoryDamaged, DirectoryForeign
 from segstore.server.shared_folder import identify
 from segstore.server.shared_folder.identity import CLUSTER
-from segstore.server.shared_folder.leader import CONTROLLER
+from segstore.server.shared_folder.presence import CONTROLLER
 from tests.looped import looped
 
 

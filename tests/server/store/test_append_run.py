@@ -6,7 +6,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.store import AppendItem, Container, Operation
+from segstore.server.store import Container, Operation
+from segstore.wire.blocks import Row
 from tests.server.store.journal import Journal
 
 NAME = "scope/stream/0.#epoch.0"
@@ -15,7 +16,7 @@ WRITER = UUID(int=7)
 appends = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.binary(max_size=40)), min_size=1, max_size=12)
 
 
-def run_of(steps: list[tuple[int, int, bytes]]) -> list[AppendItem]:
+def run_of(steps: list[tuple[int, int, bytes]]) -> list[Row]:
     numbers = accumulate(step for step, _, _ in steps)
     return [(number, events, data, 0) for number, (_, events, data) in zip(numbers, steps, strict=True)]
 

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server.store import EVENT_COUNT, NULL_VALUE, AttributeUpdate, BadAttribute
-from segstore.server.store.attributes import MissingValue, UpdateType, core_id, evaluate, is_core, wrap_int64
+from segstore.server.store.attributes import MissingValue, UpdateType, core_id, evaluate, is_core
 from segstore.server.store.errors import Unmapped
 from tests.looped import looped
 
@@ -80,9 +80,3 @@ def test_an_unknown_update_type_has_no_reply() -> None:
     for number in (-1, 5, 127):
         with pytest.raises(Unmapped):
             AttributeUpdate.from_wire(A, number, 5, 0)
-
-
-def test_sums_wrap_as_in_java() -> None:
-    assert wrap_int64(1 << 63) == -(1 << 63)
-    assert wrap_int64(-(1 << 63) - 1) == (1 << 63) - 1
-    assert wrap_int64(42) == 42

@@ -1,8 +1,5 @@
 """Chunks: bytes come back as written, views stay what they are, memory is given back and used again."""
 
-import errno
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,16 +43,6 @@ def test_chunks_grow_up_to_four_mebibytes() -> None:
     assert sizes[0] == FIRST_CHUNK_BYTES
     assert sizes[:8] == [256, 1024, 4096, 16384, 65536, 262144, 1048576, CHUNK_BYTES]
     assert set(sizes[8:]) == {CHUNK_BYTES}
-
-
-def test_a_chunk_that_cannot_be_mapped_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOMEM, "too many maps")
-
-    monkeypatch.setattr("segstore.server.areas.mmap.mmap", refused)
-    (chunk,) = ChunkPool().take([256 * 1024])
-    assert isinstance(chunk, bytearray)
-    assert len(chunk) == 256 * 1024
 
 
 def test_parts_are_written_one_after_the_other() -> None:

@@ -195,22 +195,6 @@ async def test_appends_up_to_the_limit_are_acknowledged_and_none_beyond_is_store
                 assert last.last_event_number == stored - 1
 
 
-async def test_writers_that_are_set_up_take_memory_and_give_it_back() -> None:
-    async with MockSegmentStore(limits=LIMITS, watched=False) as store:
-        peers: list[Peer] = []
-        while len(peers) < 100:
-            peers.append(peer := await Peer.connect(store))
-            await peer.ask(HELLO, create())
-            replies = await peer.ask(*(set_up(SEGMENT, UUID(int=1 << 64 | each)) for each in range(1000)))
-            if len(replies) < 1000:
-                break
-        assert 5 < len(peers) < 30
-        for each in peers:
-            await each.close()
-        async with await Peer.connect(store) as peer:
-            assert isinstance((await peer.ask(HELLO, set_up()))[1], AppendSetup)
-
-
 async def test_the_stores_of_a_process_share_the_limit(grpc_runs: None) -> None:
     async with MockCluster(stores=3, limits=LIMITS) as mock:
         first, *others = mock.stores

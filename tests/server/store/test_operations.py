@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from segstore.server.durable.committer import records
+from segstore.server.store import Buffer
 from segstore.server.store import operations as ops
 from tests.looped import looped
 
@@ -43,7 +44,7 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 @looped("segment", ["s", "scope/stream/0.#epoch.0", "\0odd", "Grüße", "\ud800", "n" * 300])
 @looped("parts", [[b"data"], [b""], [b"da", memoryview(b"ta"), bytearray(b"!")], [bytes(70_000)]])
-def test_an_append_without_an_object_is_the_same_operation(segment: str, parts: list[ops.Buffer]) -> None:
+def test_an_append_without_an_object_is_the_same_operation(segment: str, parts: list[Buffer]) -> None:
     for writer, number in ((W, 7), (UUID(int=0), -(1 << 63)), (UUID(int=(1 << 128) - 1), (1 << 63) - 1)):
         rows = [(number - at, 3, part, 0) for at, part in reversed(list(enumerate(parts)))]
         record = ops.record_of_rows(-1, ops.begin_of_appended(segment), rows, 1_700_000_000_000, writer.bytes)

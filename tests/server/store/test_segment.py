@@ -4,13 +4,13 @@ from uuid import UUID
 
 from segstore.server.store import EVENT_COUNT, NULL_VALUE, ChunkPool, Kind, Segment
 from segstore.server.store.attributes import SCALE_POLICY_TYPE, SEGMENT_TYPE, core_id
-from segstore.server.store.segment import NEVER, AppendCheck, has_field
+from segstore.server.store.segment import AppendCheck, has_field
 
 A = UUID(int=1)
 
 
-def segment(kind: Kind = Kind.STREAM, *, indexed: bool = False) -> Segment:
-    return Segment("s", kind, ChunkPool(), 7, indexed=indexed)
+def segment(kind: Kind = Kind.STREAM) -> Segment:
+    return Segment("s", kind, ChunkPool(), 7, indexed=False)
 
 
 def test_core_and_extended_attributes_are_set_and_read_alike() -> None:
@@ -60,9 +60,3 @@ def test_a_segment_that_is_discarded_holds_nothing() -> None:
     s.index = segment()
     s.discard()
     assert (s.attributes, s.table, s.index, s.charged) == ({}, None, None, 0)
-
-
-def test_only_an_indexed_segment_is_ever_due() -> None:
-    assert segment(indexed=True).indexed
-    assert not segment().indexed
-    assert segment().index_due_ms == NEVER

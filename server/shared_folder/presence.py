@@ -1,9 +1,7 @@
-"""Leader election: one process at a time holds a node and acts for all processes.
+"""The processes of a cluster as the coordination service knows them: the leader, all processes, owners of containers.
 
-The node's data is the leader's address. A process is notified when it becomes the leader, and when it loses the lead:
-its session ends, or another process takes over with a later epoch (as for containers).
-
-Invariant: `lead` and `resign` are called alternately and never overlap.
+The nodes are watched, so lookups cost nothing: answers reflect the last read from the service, every change is read at
+once, and after the end of a session nothing is known until the next session has read the nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +13,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from segstore.server.coordination import BadVersion, CoordinationSession, NodeExists, NoNode, follow
+from segstore.server.coordination import (
+    CONTAINERS,
+    BadVersion,
+    CoordinationSession,
+    NodeExists,
+    NoNode,
+    container_path,
+    follow,
+)
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -25,7 +31,14 @@ _PRESENT: Final = "/segstore/controllers"
 
 
 class Candidate:
-    """One process in the election. leads: whether it is the leader. leader: the address of another leader, if known."""
+    """One process in the election: one process at a time holds a node, with its address, and acts for all processes.
+
+    A process is notified when it becomes the leader, and when it loses the lead: its session ends, or another process
+    takes over with a later epoch (as for containers). Invariant: `lead` and `resign` are called alternately and never
+    overlap.
+
+    Attributes: leads, whether it is the leader; leader, the address of another leader, if known.
+    """
 
     def __init__(
         self,
@@ -136,4 +149,36 @@ class Present:
             with suppress(ValueError):  # another program may have created the node
                 endpoints.append(Endpoint.parse(name))
         self.all = endpoints
+        return True
+
+
+class Owners:
+    """Addresses of the stores that own containers: a container's node holds its owner's address. A client sent to a
+    former owner gets WrongHost.
+    """
+
+    def __init__(self, containers: int) -> None:
+        self._count = containers
+        self._owners: dict[int, Endpoint] = {}
+
+    def of(self, container_id: int) -> Endpoint | None:
+        """Returns the address of a container's owner; None while it is not known."""
+        return self._owners.get(container_id)
+
+    async def run(self, session: CoordinationSession) -> None:
+        """Watches the nodes until the session ends."""
+        try:
+            await follow(partial(self._look, session), "the owners of containers are unknown")
+        finally:
+            self._owners = {}
+
+    async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
+        owners: dict[int, Endpoint] = {}
+        for child in await session.children(CONTAINERS, changed.set):
+            if child.isdecimal() and int(child) < self._count:
+                node = await session.get(container_path(int(child)))
+                if node is not None:
+                    with suppress(ValueError):  # another program may have written the node
+                        owners[int(child)] = Endpoint.parse(node.data.decode())
+        self._owners = owners
         return True
