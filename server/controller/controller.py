@@ -164,11 +164,11 @@ class Controller:
             case Due.WATERMARK:
                 await self.watermarks.run(timer.scope, timer.stream)
 
-    def _watch_all(self, scope: str, stream: str) -> None:
-        found = self.state.stream(scope, stream)
-        if found.scale is not None:
-            self._core.schedule(found.scale.due_ms, Due.SCALE, scope, stream)
-        self.transactions.watch_all(found)
-        self.upkeep.watch(scope, stream)
-        if found.writers:
-            self._core.schedule_once(self.config.watermark_every_ms, Due.WATERMARK, scope, stream)
+    def _watch_all(self, scope: str, name: str) -> None:
+        stream = self.state.stream(scope, name)
+        if stream.scale is not None:
+            self._core.schedule(stream.scale.due_ms, Due.SCALE, scope, name)
+        self.transactions.watch_all(stream)
+        self.upkeep.watch(scope, name)
+        if stream.writers:
+            self._core.schedule_once(self.config.watermark_every_ms, Due.WATERMARK, scope, name)

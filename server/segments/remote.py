@@ -70,9 +70,9 @@ class StoreConnection:
         try:
             while data := await self._reader.read(_READ_BYTES):
                 for reply, asked in self._protocol.receive(data):
-                    for each in asked:
-                        if not each.done():
-                            each.set_result(reply)
+                    for answered in asked:
+                        if not answered.done():
+                            answered.set_result(reply)
         except (OSError, WireError) as error:
             why = f"the connection to the store failed: {error}"
         finally:
@@ -124,9 +124,9 @@ class RemoteSegments(SegmentAdmin):
         opened, self._connections = self._connections, {}
         for task in opened.values():
             task.cancel()
-        for each in await asyncio.gather(*opened.values(), return_exceptions=True):
-            if isinstance(each, StoreConnection):
-                await each.aclose()
+        for connection in await asyncio.gather(*opened.values(), return_exceptions=True):
+            if isinstance(connection, StoreConnection):
+                await connection.aclose()
 
     # --- one request ------------------------------------------------------------------------------------------------
 

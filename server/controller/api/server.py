@@ -19,10 +19,11 @@ from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
+from segstore.server.controller.api.caller import Caller
 from segstore.server.controller.api.calls import Calls
 from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.in_flight import CallsInFlight, end_call, end_interrupted
-from segstore.server.controller.api.service import Caller, serve
+from segstore.server.controller.api.service import serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError, Interrupted
@@ -116,7 +117,10 @@ class ControllerServer:
         )
         self.handlers = grpc.method_handlers_generic_handler(
             SERVICE,
-            {name: grpc.unary_unary_rpc_method_handler(self._handler(name, each)) for name, each in METHODS.items()},
+            {
+                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method))
+                for name, method in METHODS.items()
+            },
         )
         self._in_flight: CallsInFlight | None = None
         self._keeper: asyncio.Task[None] | None = None

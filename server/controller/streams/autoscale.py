@@ -151,4 +151,4 @@ def _merge(
     together = together[: max(spare, 0) + 1]
     if len(together) < 2:
         return None
-    return ScaleDecision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))
+    return ScaleDecision(tuple(segment.id for segment in together), ((together[0].start, together[-1].end),))

@@ -21,47 +21,47 @@ from segstore.server.controller.state import Comparison, Epoch, RetentionCut, St
 
 def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, now_ms: int) -> Cut | None:
     """Returns where to truncate, or None. subscribers: position of the slowest subscribers; {} without subscribers."""
-    kept = stream.retention_cuts
-    if not kept:
+    cuts = stream.retention_cuts
+    if not cuts:
         return None
     if policy.kind is RetentionType.SIZE:
-        return _by_size(stream, policy, kept, subscribers)
-    return _by_time(stream, policy, kept, subscribers, now_ms)
+        return _by_size(stream, policy, cuts, subscribers)
+    return _by_time(stream, policy, cuts, subscribers, now_ms)
 
 
-def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) -> int:
+def obsolete(epochs: Sequence[Epoch], cuts: Sequence[RetentionCut], cut: Cut) -> int:
     """Returns how many of the recorded cuts, from the first, are at or before a truncation and can be dropped."""
     return bisect_left(
-        kept, True, key=lambda each: each.cut != cut and history.compare(epochs, each.cut, cut) is not Comparison.BEFORE
+        cuts, True, key=lambda old: old.cut != cut and history.compare(epochs, old.cut, cut) is not Comparison.BEFORE
     )
 
 
 def _bounds(
-    policy: RetentionPolicy, kept: Sequence[RetentionCut], left: Callable[[RetentionCut], int]
+    policy: RetentionPolicy, cuts: Sequence[RetentionCut], left: Callable[[RetentionCut], int]
 ) -> tuple[RetentionCut | None, RetentionCut | None]:
     """Returns the recorded cuts that leave the least above the limit, and the most within the maximum (else the same).
 
     `left` returns how much, in the policy's unit, a truncation at a cut would leave.
     """
-    enough = [each for each in kept if left(each) >= policy.limit]
+    enough = [cut for cut in cuts if left(cut) >= policy.limit]
     if not enough:
         return None, None
     least = min(enough, key=left)
-    within = [each for each in enough if not policy.maximum or left(each) <= policy.maximum]
+    within = [cut for cut in enough if not policy.maximum or left(cut) <= policy.maximum]
     return least, max(within, key=left) if within else least
 
 
-def _before(stream: Stream, kept: Sequence[RetentionCut], bound: Cut) -> Cut | None:
+def _before(stream: Stream, cuts: Sequence[RetentionCut], bound: Cut) -> Cut | None:
     """Returns the latest recorded cut before a position."""
     count = bisect_left(
-        kept, True, key=lambda each: history.compare(stream.epochs, each.cut, bound) is not Comparison.BEFORE
+        cuts, True, key=lambda old: history.compare(stream.epochs, old.cut, bound) is not Comparison.BEFORE
     )
-    return kept[count - 1].cut if count else None
+    return cuts[count - 1].cut if count else None
 
 
-def _by_size(stream: Stream, policy: RetentionPolicy, kept: Sequence[RetentionCut], subscribers: Cut) -> Cut | None:
-    size = kept[-1].size
-    least, most = _bounds(policy, kept, lambda each: size - each.size)
+def _by_size(stream: Stream, policy: RetentionPolicy, cuts: Sequence[RetentionCut], subscribers: Cut) -> Cut | None:
+    size = cuts[-1].size
+    least, most = _bounds(policy, cuts, lambda cut: size - cut.size)
     if not subscribers:
         return None if least is None else least.cut
     left = size - stream.size_till(subscribers)
@@ -71,16 +71,16 @@ def _by_size(stream: Stream, policy: RetentionPolicy, kept: Sequence[RetentionCu
             return None
         if history.compare(stream.epochs, least.cut, subscribers) is Comparison.BEFORE:
             return least.cut
-        return _before(stream, kept, subscribers)
+        return _before(stream, cuts, subscribers)
     if not policy.maximum or left < policy.maximum or most is None:
         return subscribers
     return most.cut if size - most.size < left else subscribers
 
 
 def _by_time(
-    stream: Stream, policy: RetentionPolicy, kept: Sequence[RetentionCut], subscribers: Cut, now_ms: int
+    stream: Stream, policy: RetentionPolicy, cuts: Sequence[RetentionCut], subscribers: Cut, now_ms: int
 ) -> Cut | None:
-    least, most = _bounds(policy, kept, lambda each: now_ms - each.recorded_ms)
+    least, most = _bounds(policy, cuts, lambda cut: now_ms - cut.recorded_ms)
     if least is None or most is None:
         return None
     if not subscribers:
@@ -89,8 +89,8 @@ def _by_time(
     if order is Comparison.BEFORE:
         return least.cut
     if order is Comparison.OVERLAPS:
-        return _before(stream, kept, subscribers)
-    overdue = [each for each in kept if policy.maximum and now_ms - each.recorded_ms >= policy.maximum]
+        return _before(stream, cuts, subscribers)
+    overdue = [cut for cut in cuts if policy.maximum and now_ms - cut.recorded_ms >= policy.maximum]
     if not overdue:
         return subscribers
     latest = overdue[-1].cut

@@ -31,26 +31,26 @@ class Upkeep:
         """Forgets the measured rates of all streams."""
         self._watches.clear()
 
-    def watch(self, scope: str, stream: str) -> None:
+    def watch(self, scope: str, name: str) -> None:
         """Sets the timers that a stream's configuration requires. Call it when the configuration may have changed."""
-        found = self._find(scope, stream)
-        if found is None:
+        stream = self._find(scope, name)
+        if stream is None:
             return
-        if found.config.retention is not None:
-            self._core.schedule_once(self._core.config.retention_every_ms, Due.RETENTION, scope, stream)
-        if self._scales(found):
-            self._core.schedule_once(self._core.config.scaling.tick_ms, Due.LOAD, scope, stream)
+        if stream.config.retention is not None:
+            self._core.schedule_once(self._core.config.retention_every_ms, Due.RETENTION, scope, name)
+        if self._scales(stream):
+            self._core.schedule_once(self._core.config.scaling.tick_ms, Due.LOAD, scope, name)
 
-    async def run_retention(self, scope: str, stream: str) -> None:
+    async def run_retention(self, scope: str, name: str) -> None:
         """Records a stream cut and truncates data that the policy does not require."""
-        found = self._find(scope, stream)
-        if found is None or found.config.retention is None:
+        stream = self._find(scope, name)
+        if stream is None or stream.config.retention is None:
             return
         try:
-            await self.retain(found)
+            await self.retain(stream)
         except ControllerError as error:
-            _log.warning("retention of stream %s is retried next time: %s", found.full_name, error)
-        self.watch(scope, stream)
+            _log.warning("retention of stream %s is retried next time: %s", stream.full_name, error)
+        self.watch(scope, name)
 
     async def retain(self, stream: Stream) -> None:
         """Applies retention once. Raises ControllerError."""
@@ -63,8 +63,8 @@ class Upkeep:
         if self._find(stream.scope, stream.name) is not stream:  # it was deleted meanwhile
             return
         now_ms = core.now_ms()
-        kept = RetentionCut(now_ms, stream.size_till(cut), cut)
-        core.record(op.RetentionCutRecorded(stream.scope, stream.name, kept))
+        recorded = RetentionCut(now_ms, stream.size_till(cut), cut)
+        core.record(op.RetentionCutRecorded(stream.scope, stream.name, recorded))
         subscribers = history.lower_bound(
             stream.epochs, [subscriber.cut for subscriber in stream.subscribers.values() if subscriber.cut]
         )
@@ -75,18 +75,18 @@ class Upkeep:
         count = obsolete(stream.epochs, stream.retention_cuts, point)
         core.record(op.RetentionCutsForgotten(stream.scope, stream.name, count))
 
-    async def run_load(self, scope: str, stream: str) -> None:
+    async def run_load(self, scope: str, name: str) -> None:
         """Measures the rates of a stream's segments, and scales the stream if necessary."""
-        name = f"{scope}/{stream}"
-        found = self._find(scope, stream)
-        if found is None or not self._scales(found):
-            self._watches.pop(name, None)
+        full_name = f"{scope}/{name}"
+        stream = self._find(scope, name)
+        if stream is None or not self._scales(stream):
+            self._watches.pop(full_name, None)
             return
         try:
-            await self._take_load(found, self._watches.setdefault(name, {}))
+            await self._take_load(stream, self._watches.setdefault(full_name, {}))
         except ControllerError as error:
-            _log.warning("scaling of stream %s by load is retried next time: %s", name, error)
-        self.watch(scope, stream)
+            _log.warning("scaling of stream %s by load is retried next time: %s", full_name, error)
+        self.watch(scope, name)
 
     async def _take_load(self, stream: Stream, watches: dict[int, Watch]) -> None:
         core = self._core
@@ -112,6 +112,6 @@ class Upkeep:
     def _scales(self, stream: Stream) -> bool:
         return self._core.config.scaling.enabled and stream.config.scaling.kind is not ScalingType.FIXED
 
-    def _find(self, scope: str, stream: str) -> Stream | None:
-        found = self._core.state.find_stream(scope, stream)
-        return None if found is None or found.sealed else found
+    def _find(self, scope: str, name: str) -> Stream | None:
+        stream = self._core.state.find_stream(scope, name)
+        return None if stream is None or stream.sealed else stream

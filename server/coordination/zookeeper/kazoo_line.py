@@ -74,14 +74,14 @@ class KazooLine:
         self.tried = True
         try:
             named["timeout"] = min(named["timeout"], _CONNECT_S)
-            made: socket.socket = self._connect(*args, **named)
+            connection: socket.socket = self._connect(*args, **named)
         except OSError as error:
             self.failed = error
             raise
         with self._lock:
             if not self._ended.is_set():
                 self.failed = None
-                self._socket = made
-                return made
-        made.close()
+                self._socket = connection
+                return connection
+        connection.close()
         raise ConnectionAbortedError("the session has ended")

@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from segstore.server.controller import Accounts, Authority, ControllerServer, Endpoint
-from segstore.server.controller.api.service import Caller, serve
+from segstore.server.controller.api.caller import Caller
+from segstore.server.controller.api.service import serve
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.looped import looped
