@@ -30,9 +30,9 @@ from segstore.server.coordination import (
     CoordinationSession,
     Coordinator,
     SessionState,
+    ZooKeeperCoordinator,
     follow,
 )
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.durable import DataError
 from segstore.server.faults import Faults
 from segstore.server.node import SegmentStoreServer

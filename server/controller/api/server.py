@@ -235,7 +235,9 @@ class ControllerServer:
             return partial(perform, method.request.FromString(asked), caller)
 
         async def handle(asked: bytes, context: Any) -> bytes:
-            execution = self.executor.execute(name, asked, _authorization(context), prepare)
+            metadata = context.invocation_metadata() or ()
+            authorization = next((str(value) for key, value in metadata if key == "authorization"), None)
+            execution = self.executor.execute(name, asked, authorization, prepare)
             del asked  # it may be large, and is not needed any more
             try:
                 return await execution
@@ -255,10 +257,3 @@ class ControllerServer:
                 await end_call(context, code, error.message)
 
         return handle
-
-
-def _authorization(context: Any) -> str | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization":
-            return str(value)
-    return None

@@ -157,7 +157,6 @@ class StateMemory:
         self._state = state
         self._charged: dict[tuple[str, str, str], int] = {}
         self._measured_again_at: dict[tuple[str, str, str], int] = {}
-        self._numbers = 0
         for scope, held in state.scopes.items():
             self._charge(("scopes", scope, ""), 0)
             for kind in ("streams", "reader_groups", "tables"):

@@ -82,8 +82,8 @@ async def refused(call: asyncio.Future[bytes]) -> bool:
     return OUTCOME_UNKNOWN in tuple(caught.value.trailing_metadata())
 
 
-@looped("how", ["ends in order", "is stopped by gRPC", "dies", "leads no more"])
-async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown(how: str) -> None:
+@looped("how", ["ends in order", "is stopped by gRPC", "dies", "leads no more", "follower ends"])
+async def test_the_outcome_of_a_call_that_the_leader_had_when_one_of_them_went_is_unknown(how: str) -> None:
     async with forwarding() as (leader, follower):
         call = follower.create()
         await leader.asked.acquire()
@@ -98,14 +98,8 @@ async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown
             case "leads no more":
                 follower.front.leader = lambda: None
                 follower.front.leader_changed()
-        assert await refused(call)
-
-
-async def test_the_outcome_of_a_call_in_flight_when_the_follower_ends_is_unknown() -> None:
-    async with forwarding() as (leader, follower):
-        call = follower.create()
-        await leader.asked.acquire()
-        await follower.front.aclose(0)
+            case "follower ends":
+                await follower.front.aclose(0)
         assert await refused(call)
 
 

@@ -1,4 +1,4 @@
 """Tests of `server/controller/streams`. Modules whose tests have another name:
 
-scaling, scopes, upkeep: test_streams
+scaling, scopes: test_streams
 """
