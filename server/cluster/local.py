@@ -62,7 +62,16 @@ class Cluster(ClusterNode):
         """
         super().__init__(settings, faults)
         self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
-        self.durability = None if settings.data is None else self._make_durability(settings.data)
+        self.durability: Durability | None = None
+        if settings.data is not None:
+            containers, own = settings.store.containers, settings.store.own
+            self.durability = Durability(
+                settings.data,
+                containers=containers,
+                held=range(containers) if own is None else own,
+                memory_bytes=settings.memory_bytes,
+                memory=self._memory,
+            )
         self._pool = ChunkPool(memory=self._memory) if self.durability is None else self.durability.pool
         self._controller_state: State | None = None
         self._clock = clock
@@ -104,16 +113,6 @@ class Cluster(ClusterNode):
             durability=self.durability,
             pool=self._pool,
             recorder=self.traffic,
-        )
-
-    def _make_durability(self, data: Path) -> Durability:
-        containers, own = self.settings.store.containers, self.settings.store.own
-        return Durability(
-            data,
-            containers=containers,
-            held=range(containers) if own is None else own,
-            memory_bytes=self.settings.memory_bytes,
-            memory=self._memory,
         )
 
     async def start(self, *, with_controller: bool = True) -> None:

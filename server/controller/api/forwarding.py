@@ -14,12 +14,12 @@ node of ZooKeeper.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 import grpc
 
-from segstore.server.controller.api.calls import Calls, as_texts, sent_metadata
+from segstore.server.controller.api.calls import Behaviour, Calls, as_texts, sent_metadata
 from segstore.server.controller.api.in_flight import NOT_SENT, CallsInFlight, Handler, end_call, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
@@ -27,8 +27,6 @@ from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call
-
-Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 
 _FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"

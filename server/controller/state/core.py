@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import count
 from random import Random
@@ -117,11 +116,9 @@ class Core:
         operation.apply(self.state)
         self.memory.applied(operation)
 
-    @asynccontextmanager
-    async def lock(self, *names: str) -> AsyncIterator[None]:
-        """Locks the object with this name, such as a stream's scope and name; not reentrant."""
-        async with self._locks.setdefault("/".join(names), asyncio.Lock()):
-            yield
+    def lock(self, *names: str) -> asyncio.Lock:
+        """Returns the lock of the object with this name, such as a stream's scope and name; not reentrant."""
+        return self._locks.setdefault("/".join(names), asyncio.Lock())
 
     def schedule(self, due_ms: int, kind: Due, scope: str, stream: str, transaction: UUID | None = None) -> None:
         self._order += 1

@@ -149,7 +149,8 @@ class Stream(msgspec.Struct):
         """Returns the segment with this id, current or not. Raises `NotFound` if it never existed."""
         segment = find_segment(self.epochs, identifier)
         if segment is None:
-            raise NotFound("segment", segment_text(self, identifier))
+            epoch, number = split_segment_id(identifier)
+            raise NotFound("segment", f"{self.full_name}/{number}.#epoch.{epoch}")
         return segment
 
     def epoch(self, number: int) -> Epoch:
@@ -194,12 +195,6 @@ class Stream(msgspec.Struct):
 def transaction_epoch(transaction_id: UUID) -> int:
     """Returns the epoch in the top 32 bits of a transaction id."""
     return transaction_id.int >> 96
-
-
-def segment_text(stream: Stream, identifier: int) -> str:
-    """Returns the readable name of a segment, whether or not it exists."""
-    epoch, number = split_segment_id(identifier)
-    return f"{stream.full_name}/{number}.#epoch.{epoch}"
 
 
 class Table(msgspec.Struct):

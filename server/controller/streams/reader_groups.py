@@ -13,7 +13,7 @@ is. Refused: a state that no group has written, or that exceeds about `_MOST_BYT
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
@@ -98,10 +98,14 @@ class ReaderGroups:
     async def shared_state(self, scope: str, name: str) -> SharedState:
         """Returns the state that a group's readers share, in any client's format.
 
-        Raises `IllegalState` for a state that no group has written.
+        Raises `IllegalState` for a state that no group has written, and `SegmentStoreFailed`.
         """
         require(scope=scope, reader_group=name)
-        state = await _shared_state(self._core.segments, self._core.state.scope(scope), name)
+        segments, contents = self._core.segments, self._core.state.scope(scope)
+        if READER_GROUP_PREFIX + name in contents.streams:
+            return await _from_stream(segments, contents, name)
+        # The first partition of a key-value table has the name of the table that a group would have.
+        state = None if name in contents.tables else await _from_table(segments, scope, name)
         if state is None:
             raise errors.NotFound("reader group", f"{scope}/{name}")
         return state
@@ -158,17 +162,6 @@ class ReaderGroups:
             raise errors.NotFound(kind, f"{name} with id {group_id}")
 
 
-async def _shared_state(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState | None:
-    """Reads the state of a group; None if there is no such group.
-
-    Raises `IllegalState` for a state that no group has written, and `SegmentStoreFailed`.
-    """
-    if READER_GROUP_PREFIX + group in scope.streams:
-        return await _from_stream(segments, scope, group)
-    # The first partition of a key-value table has the name of the table that a group would have.
-    return None if group in scope.tables else await _from_table(segments, scope.name, group)
-
-
 async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedState | None:
     segment = segment_name(scope, f"{group}{TABLE_SUFFIX}", 0, 0)
     stored, token, size = StoredGroup(), b"", 0
@@ -179,25 +172,21 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedS
             if isinstance(getattr(error.__cause__, "reply", None), NoSuchSegment):
                 return None
             raise
-        pairs = [(bytes(entry.key.data), bytes(entry.value.data)) for entry in page]
-        _take(stored, pairs, segment)
-        size += sum(len(key) + len(value) for key, value in pairs)
+        for entry in page:
+            key, value = bytes(entry.key.data), bytes(entry.value.data)
+            size += len(key) + len(value)
+            try:
+                outer, inner = decode_key(key)
+                if inner is not None:
+                    stored.take(outer, inner, value)
+            except ValueError as error:
+                raise errors.IllegalState(f"{segment} has an entry that no reader group has: {error}") from error
         if not token or not page:
             break
         if size > _MOST_BYTES:
             raise _too_large(segment)
     streams = [] if stored.config is None else sorted(stored.config.starts)
     return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future), {})
-
-
-def _take(stored: StoredGroup, pairs: Iterable[tuple[bytes, bytes]], segment: str) -> None:
-    for key, value in pairs:
-        try:
-            outer, inner = decode_key(key)
-            if inner is not None:
-                stored.take(outer, inner, value)
-        except ValueError as error:
-            raise errors.IllegalState(f"{segment} has an entry that no reader group has: {error}") from error
 
 
 async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState:

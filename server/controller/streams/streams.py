@@ -90,7 +90,7 @@ class Streams:
             core.record(op.StreamCreated(scope, stream, config, number, now_ms))
 
     async def update(self, scope: str, name: str, config: StreamConfig) -> None:
-        """Change a stream's configuration; scales at once to a fixed or a higher minimum number of segments."""
+        """Changes a stream's configuration; scales at once to a fixed or a higher minimum number of segments."""
         self._check_config(config)
         async with self._core.lock(scope, name):
             stream = self._unsealed(scope, name)

@@ -90,7 +90,7 @@ class Transactions:
         return identifier, segments
 
     def ping(self, scope: str, stream: str, identifier: UUID, lease_ms: int) -> TransactionStatus | None:
-        """Extend the lease of an open transaction; return its status, None if it is unknown."""
+        """Extends the lease of an open transaction; returns its status, None if it is unknown."""
         core = self._core
         status = self.status(scope, stream, identifier)
         if status is not TransactionStatus.OPEN:
@@ -118,7 +118,7 @@ class Transactions:
         return {identifier: stream.completed[identifier].status for identifier in sorted(last, key=_opening)}
 
     async def commit(self, scope: str, name: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
-        """Request a commit; without a configured delay it is complete at return."""
+        """Requests a commit; without a configured delay it is complete at return."""
         core = self._core
         core.check_writer(writer)
         async with core.lock(scope, name):
@@ -129,7 +129,7 @@ class Transactions:
                 await self._end_or_retry(stream, identifier)
 
     async def abort(self, scope: str, name: str, identifier: UUID) -> None:
-        """Request an abort; without a configured delay it is complete at return."""
+        """Requests an abort; without a configured delay it is complete at return."""
         core = self._core
         async with core.lock(scope, name):
             stream = core.state.stream(scope, name)
@@ -230,7 +230,7 @@ class Transactions:
                 await self._core.segments.merge_segments(stream.segment_name(target), batch)
 
     async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
-        """Merge transactions of an older epoch; every step is idempotent."""
+        """Merges transactions of an older epoch; every step is idempotent."""
         segments = self._core.segments
         now_ms = self._core.now_ms()
         again, current = op.rolled(stream, epoch, now_ms)
