@@ -64,29 +64,24 @@ class LocalSegments(SegmentAdmin):
             _, (recorder, number) = self._connections.popitem()
             recorder.closed(number, Direction.REQUEST)
 
-    def server_of(self, segment: str) -> SegmentStoreServer:
-        """The store that owns the segment's container. Raises NotOwner."""
+    def server_of(self, segment: str, did: str = "be found for") -> SegmentStoreServer:
+        """The store that owns the segment's container. did: as for `ask`. Raises SegmentStoreFailed."""
         for server in self._servers:
             if server.store.owns(segment):
                 return server
-        raise NotOwner(segment, container=container_of(segment, self._servers[0].settings.containers))
+        container = container_of(segment, self._servers[0].settings.containers)
+        raise self._failed(segment, did) from NotOwner(segment, container=container)
 
     def owner_of(self, segment: str) -> Endpoint:
-        try:
-            server = self.server_of(segment)
-        except NotOwner as error:
-            raise self._failed(segment, "be found for") from error
-        assert server.address is not None
-        return Endpoint(self._public_host, server.address[1])
+        address = self.server_of(segment).address
+        assert address is not None
+        return Endpoint(self._public_host, address.port)
 
     async def ask(self, segment: str, did: str, request: Command) -> Command:
         self._asked += 1
         if self._asked % _AT_ONCE == 0:  # a call about thousands of segments must not stop all other calls
             await asyncio.sleep(0)
-        try:
-            server = self.server_of(segment)
-        except NotOwner as error:
-            raise self._failed(segment, did) from error
+        server = self.server_of(segment, did)
         session = self._sessions.get(server.number)
         if session is None or session.server is not server or session.ended:
             if session is not None:

@@ -57,9 +57,7 @@ async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
 
     table, transaction = "scope/table_kvtable/0.#epoch.0", f"{SEGMENT}#transaction.{'0' * 32}"
     async with MockSegmentStore(auth_key=key, strict_auth=True, containers=1) as mock:
-        segments = RemoteSegments(
-            OneOwner(Endpoint(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
-        )
+        segments = RemoteSegments(OneOwner(Endpoint(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION)
         try:
             for segment in (SEGMENT, transaction):
                 await segments.create_segment(segment, ScalingPolicy(), 0)
