@@ -8,7 +8,6 @@ controller; `answers` maps the errors that it raises. Permissions and resources 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from segstore.server.controller.api.caller import (
 )
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError, GenerationMismatch, IllegalState, Malformed, NotFound
-from segstore.server.controller.state import KeyRange, StreamSegment, TransactionStatus, require
+from segstore.server.controller.state import StreamSegment, TransactionStatus, require
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
@@ -265,11 +264,8 @@ class _Service:
 
     async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
         scope, stream = caller.stream(request.streamInfo, UPDATE)
-        ranges = [(keys.start, keys.end) for keys in request.newKeyRanges]
-        if len({start for start, _ in ranges}) < len(ranges):
-            raise Malformed("two of the new key ranges have the same start")
-        scaling, ordered = self._controller.scaling, _in_numbering_order(ranges)
-        coming, epoch = await scaling.start(scope, stream, request.sealedSegments, ordered)
+        ranges = convert.to_key_ranges(request.newKeyRanges)
+        coming, epoch = await self._controller.scaling.start(scope, stream, request.sealedSegments, ranges)
         segments = convert.segment_ranges(scope, stream, coming)
         return m.ScaleResponse(status=m.ScaleResponse.STARTED, segments=segments, epoch=epoch)
 
@@ -443,21 +439,3 @@ class _Service:
 
 def _named(endpoint: Endpoint) -> m.NodeUri:
     return m.NodeUri(endpoint=endpoint.named_host, port=endpoint.port)
-
-
-def _in_numbering_order(ranges: Sequence[KeyRange]) -> list[KeyRange]:
-    """Returns the ranges in the order in which new segments are numbered.
-
-    It is the order of a Java hash map keyed by their starts: by bucket, then by insertion. Pravega's controller uses
-    such a map, so the same ranges get the same numbers here.
-    """
-    buckets = 16
-    while len(ranges) > buckets * 3 // 4:
-        buckets *= 2
-    return sorted(ranges, key=lambda keys: _spread_hash(keys[0]) & (buckets - 1))
-
-
-def _spread_hash(value: float) -> int:
-    bits = int.from_bytes(struct.pack(">d", value))
-    folded = (bits >> 32 ^ bits) & 0xFFFFFFFF
-    return folded ^ folded >> 16
