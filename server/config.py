@@ -263,7 +263,7 @@ class StoreSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        if outside := sorted((self.own or frozenset()) - set(range(self.containers))):
+        if outside := sorted(number for number in self.own or () if number not in range(self.containers)):
             raise ValueError(f"own names container {outside[0]}, but there are {self.containers}, counted from 0")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
