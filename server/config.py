@@ -78,27 +78,27 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     return f"there is no such {kind}" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
 
 
-def check_choice(option: str, given: object, known: Collection[str]) -> None:
+def check_choice(option: str, value: object, known: Collection[str]) -> None:
     """Raises ValueError for an option's unknown value."""
-    if given not in known:
-        near = difflib.get_close_matches(str(given), known, 1)
+    if value not in known:
+        near = difflib.get_close_matches(str(value), known, 1)
         hint = f" ({near[0]}?)" if near else ""
-        raise ValueError(f"{option} is one of {', '.join(known)}, not {given!r}{hint}")
+        raise ValueError(f"{option} is one of {', '.join(known)}, not {value!r}{hint}")
 
 
-def settings_of(model: type[M], given: Mapping[str, Any], also: Collection[str] = ()) -> M:
+def settings_of(model: type[M], values: Mapping[str, Any], also: Collection[str] = ()) -> M:
     """Settings from keyword arguments. also: other arguments of the caller, for suggestions.
 
     Raises ValueError, whose text is a sentence.
     """
     try:
-        return model.model_validate(given)
+        return model.model_validate(values)
     except ValidationError as error:
         first = first_error(error)
         path = ".".join(map(str, first["loc"]))
         if first["type"] != "extra_forbidden":
             raise ValueError(f"{path}: {message_of(first)}" if path else message_of(first)) from None
-        known = keys_at(model, first["loc"][:-1]) + [each for each in also if len(first["loc"]) == 1]
+        known = keys_at(model, first["loc"][:-1]) + [name for name in also if len(first["loc"]) == 1]
         raise ValueError(f"{path}: {unknown_name('option', str(first['loc'][-1]), known)}") from None
 
 
@@ -116,41 +116,41 @@ def keys_at(model: Any, location: Sequence[int | str]) -> list[str]:
     kinds: list[Any] = [model]
     for part in location:
         kinds = [inner for kind in kinds for inner in _kinds_at(kind, part)]
-    models = [each for kind in kinds for each, _ in _alternatives(kind)]
-    return [field.alias or name for each in models for name, field in getattr(each, "model_fields", {}).items()]
+    members = [member for kind in kinds for member, _ in _alternatives(kind)]
+    return [field.alias or name for member in members for name, field in getattr(member, "model_fields", {}).items()]
 
 
 def _alternatives(kind: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """The types of a union, or the type itself, each with its annotations."""
     if get_origin(kind) is Annotated:
-        return [(each, (*more, *kind.__metadata__)) for each, more in _alternatives(kind.__origin__)]
+        return [(member, (*more, *kind.__metadata__)) for member, more in _alternatives(kind.__origin__)]
     if get_origin(kind) in (Union, UnionType):
-        return [found for arg in get_args(kind) for found in _alternatives(arg)]
+        return [alternative for arg in get_args(kind) for alternative in _alternatives(arg)]
     return [(kind, ())]
 
 
 def _kinds_at(kind: Any, part: int | str) -> Iterator[Any]:
-    for each, marks in _alternatives(kind):
-        fields = getattr(each, "model_fields", {})
-        if isinstance(part, int) and get_origin(each) in (list, tuple):
-            yield get_args(each)[0]
+    for member, marks in _alternatives(kind):
+        fields = getattr(member, "model_fields", {})
+        if isinstance(part, int) and get_origin(member) in (list, tuple):
+            yield get_args(member)[0]
         elif part in fields:
             yield fields[part].annotation
         elif any(isinstance(tag, Tag) and tag.tag == part for tag in marks):
-            yield each
+            yield member
 
 
-def _plain_name(given: str) -> str:
+def _plain_name(name: str) -> str:
     """Returns a name that is valid as a part of URL and file paths. Raises ValueError for other names."""
     try:
-        given.encode()
+        name.encode()
     except UnicodeEncodeError:
         raise ValueError("text in valid unicode is needed") from None
-    if given in (".", ".."):
-        raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
-    if found := _SEPARATORS.search(given):
-        raise ValueError(f"a name has no slashes, backslashes or control characters; this one has {found[0]!r}")
-    return given
+    if name in (".", ".."):
+        raise ValueError(f"{name} is no name: clients and file systems take it for a folder")
+    if separator := _SEPARATORS.search(name):
+        raise ValueError(f"a name has no slashes, backslashes or control characters; this one has {separator[0]!r}")
+    return name
 
 
 PlainName = Annotated[str, AfterValidator(_plain_name)]
@@ -207,13 +207,13 @@ class LimitSettings(BaseModel):
     """Time that a closed connection has to read the replies already written."""
 
 
-def _numbers(given: object) -> object:
-    if not isinstance(given, str | list):
-        return given
+def _numbers(own: object) -> object:
+    if not isinstance(own, str | list):
+        return own
     try:
-        return frozenset(int(each) for each in (given.split(",") if isinstance(given, str) else map(str, given)))
+        return frozenset(int(number) for number in (own.split(",") if isinstance(own, str) else map(str, own)))
     except ValueError:
-        raise ValueError(f"{given!r} is no list of containers such as 0,2") from None
+        raise ValueError(f"{own!r} is no list of containers such as 0,2") from None
 
 
 class StoreSettings(BaseModel):
@@ -263,7 +263,7 @@ class StoreSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        if self.own is not None and (outside := sorted(each for each in self.own if not 0 <= each < self.containers)):
+        if outside := sorted(number for number in self.own or () if number not in range(self.containers)):
             raise ValueError(f"own names container {outside[0]}, but there are {self.containers}, counted from 0")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")

@@ -130,8 +130,8 @@ LONG = {
     ),
     "browsers": ("tests/view/", "tests/server/page/"),
     "ZooKeeper and clusters of processes": (
-        *("tests/server/cluster/", "tests/server/coordination/zookeeper/", "tests/seeds/test_pip57_zookeeper.py"),
-        *("tests/test_serving_cluster.py", "tests/test_serving_damage.py"),
+        *("tests/server/cluster/", "tests/server/coordination/test_zookeeper.py"),
+        *("tests/seeds/test_pip57_zookeeper.py", "tests/test_serving_cluster.py", "tests/test_serving_damage.py"),
     ),
     "suites in other languages": ("tests/test_docs_suites.py", "tests/typescript/"),
     "packages, machines and the documentation site": (

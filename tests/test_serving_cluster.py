@@ -17,8 +17,7 @@ from pydantic import SecretStr
 from segstore.client import connect
 from segstore.server.coordination import Configuration, CoordinationError
 from segstore.server.coordination.errors import Unreachable
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
-from segstore.server.coordination.zookeeper.session import ZooKeeperSession
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.server.segments.remote import StoreConnection
 from segstore.server.shared_folder.identity import CLUSTER
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost

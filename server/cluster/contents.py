@@ -51,8 +51,8 @@ class WithContents(ABC):
 
         return Operations(self._controlled)
 
-    def _ask(self, operation: str, *path: object, **given: object) -> Coroutine[Any, Any, T]:
-        return self._operations.call(operation, path, given)
+    def _ask(self, operation: str, *path: object, **arguments: object) -> Coroutine[Any, Any, T]:
+        return self._operations.call(operation, path, arguments)
 
     async def _all(self, operation: str, field: str, *path: object) -> list[Any]:
         """Returns the entries of all pages of a list."""
@@ -186,14 +186,14 @@ class WithContents(ABC):
         while after is not None:
             answer: Any = await self._ask("read_entries", *_two(table), after=after, limit=_PAGE, form="base64")
             page = json.loads(answer.body)
-            entries |= {_data(each["key"]): _data(each["value"]) for each in page["entries"]}
+            entries |= {_data(entry["key"]): _data(entry["value"]) for entry in page["entries"]}
             after = page["next"]
         return entries
 
     async def write_entries(self, table: str, entries: Mapping[bytes | str, bytes | str]) -> None:
         """Writes table entries, at most 10,000."""
-        given = [{"key": _content(key), "value": _content(value)} for key, value in entries.items()]
-        await self._ask("write_entries", *_two(table), entries=given)
+        contents = [{"key": _content(key), "value": _content(value)} for key, value in entries.items()]
+        await self._ask("write_entries", *_two(table), entries=contents)
 
     async def remove_entry(self, table: str, key: str) -> None:
         """Removes the entry of a key."""

@@ -84,7 +84,7 @@ class ControllerLeader:
         await self._opened()
         opening = self._opening = asyncio.create_task(asyncio.to_thread(self._open), name="opening the controller")
         try:
-            epoch, durability = await result_of(opening, lambda made: drop(made[1]))
+            epoch, durability = await result_of(opening, lambda opened: drop(opened[1]))
         except Fenced as error:
             raise Disconnected(str(error)) from error
         try:
@@ -122,14 +122,14 @@ class ControllerLeader:
         )
         controller = Controller(segments, self._settings.controller, journal=journal, state=state)
         calls = ControllerServer.behind(controller, authority, self._servers, settled)
-        made = self.leading = Leading(epoch, durability, controller, calls, segments)
+        leading = self.leading = Leading(epoch, durability, controller, calls, segments)
 
         def to_publish() -> Configured | None:
             return None if epoch.is_over else configured(state)
 
         self._configuration.publish(to_publish)
         log.info("this process leads the controller, epoch %d", epoch.number)
-        return made
+        return leading
 
     def _failed(self, epoch: ContainerEpoch, why: str) -> None:
         if self.leading is None or self.leading.epoch is not epoch:
@@ -146,14 +146,14 @@ class ControllerLeader:
 
     async def resign(self) -> None:
         """Closes the controller, if it is open. Waits for a cancelled opening to end."""
-        made, self.leading = self.leading, None
-        if made is None:
+        leading, self.leading = self.leading, None
+        if leading is None:
             await self._opened()
             return
         self._configuration.withdraw()
         async with AsyncExitStack() as ending:
             # Calls still in flight must not wait for changes that will never be durable.
-            ending.callback(made.durability.committer.fail, "another process leads the controller now", logging.INFO)
-            ending.push_async_callback(made.durability.close)
-            ending.push_async_callback(made.segments.aclose)
-            ending.push_async_callback(made.calls.aclose)
+            ending.callback(leading.durability.committer.fail, "another process leads the controller now", logging.INFO)
+            ending.push_async_callback(leading.durability.close)
+            ending.push_async_callback(leading.segments.aclose)
+            ending.push_async_callback(leading.calls.aclose)

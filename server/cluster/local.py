@@ -25,7 +25,7 @@ from segstore.server.coordination import Coordinator, OwnershipSettings, configu
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings
 from segstore.server.node import SegmentStoreServer, Snapshots
-from segstore.server.segments import LocalSegments, RecordedSegments
+from segstore.server.segments import LocalSegments
 from segstore.server.store import ChunkPool, MemoryAccount
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import container_of
@@ -62,11 +62,20 @@ class Cluster(ClusterNode):
         """
         super().__init__(settings, faults)
         self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
-        self.durability = None if settings.data is None else self._make_durability(settings.data)
+        self.durability: Durability | None = None
+        if settings.data is not None:
+            containers, own = settings.store.containers, settings.store.own
+            self.durability = Durability(
+                settings.data,
+                containers=containers,
+                held=range(containers) if own is None else own,
+                memory_bytes=settings.memory_bytes,
+                memory=self._memory,
+            )
         self._pool = ChunkPool(memory=self._memory) if self.durability is None else self.durability.pool
         self._controller_state: State | None = None
         self._clock = clock
-        self.stores = [self._make_store(number, each) for number, each in enumerate(settings.of_stores())]
+        self.stores = [self._make_store(number, store) for number, store in enumerate(settings.of_stores())]
         self.members: Members | None = None
         if settings.stores > 1:
             self.members = Members(self.stores, settings.ownership, coordinator, configuration)
@@ -74,7 +83,7 @@ class Cluster(ClusterNode):
             raise ValueError("a coordinator is for several stores that share containers: give stores=2")
         self._authority = authority
         self._served: ControllerServer | None = None
-        self._asked: RecordedSegments | None = None
+        self._segments: LocalSegments | None = None
         self._with_controller = True
         if self.durability is None:
             self.snapshots = Snapshots(
@@ -106,16 +115,6 @@ class Cluster(ClusterNode):
             recorder=self.traffic,
         )
 
-    def _make_durability(self, data: Path) -> Durability:
-        containers, own = self.settings.store.containers, self.settings.store.own
-        return Durability(
-            data,
-            containers=containers,
-            held=range(containers) if own is None else own,
-            memory_bytes=self.settings.memory_bytes,
-            memory=self._memory,
-        )
-
     async def start(self, *, with_controller: bool = True) -> None:
         """Listens on all ports, or on no port if it raises.
 
@@ -130,7 +129,8 @@ class Cluster(ClusterNode):
     async def _start(self) -> None:
         if (durability := self.durability) is not None:
             durability.open()
-            durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
+            stores = (server.store for server in self.stores)
+            durability.recover({number: part for store in stores for number, part in store.containers.items()})
             self._controller_state = controller_state(durability)
             await durability.start(self._cannot_write)
         if self.members is not None:
@@ -149,11 +149,9 @@ class Cluster(ClusterNode):
         if self._served is not None:
             return
         durability = self.durability
-        self._asked = RecordedSegments(
-            LocalSegments(self.stores, settings.public_host), lambda: self.stores[0].hub.recorder
-        )
+        self._segments = LocalSegments(self.stores, settings.public_host, lambda: self.stores[0].hub.recorder)
         self.controller = Controller(
-            self._asked,
+            self._segments,
             settings.controller,
             journal=None if durability is None and self.members is None else self._journal,
             state=self._controller_state,
@@ -193,8 +191,8 @@ class Cluster(ClusterNode):
         served, self._served = self._served, None
         if served is not None:
             await served.aclose(grace_s)
-        if self._asked is not None:
-            self._asked.close()
+        if self._segments is not None:
+            self._segments.close()
 
     async def _stop_owning(self) -> None:
         if self.members is not None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import MutableSequence
 
-from segstore.server.cluster.hosted import HostedStore
+from segstore.server.cluster.node import HostedStore
 from segstore.server.coordination import (
     Configuration,
     ContainerOwnership,

@@ -1,12 +1,13 @@
 """The base class of one process of a cluster: its segment stores, controller and control API, run together.
 
-Subclasses decide how containers are owned: `ClusterControl` for stores that share them in one process, `ClusterProcess`
-for one store that shares them with other processes.
+Subclasses decide how containers are owned: `Cluster` for stores that share them in one process, `ClusterProcess` for
+one store that shares them with other processes. Ownership drives a store through `HostedStore`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
@@ -16,9 +17,11 @@ from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller, ControllerServer
 from segstore.server.controller.api import Authority
 from segstore.server.controller.state import State, image, recovered
+from segstore.server.coordination import LoadReport
 from segstore.server.durable import DirectoryDamaged, Durability
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.node import SegmentStoreServer, WithSnapshots
+from segstore.server.store import Container
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -99,9 +102,9 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
         """Stops the HTTP ports and the controller, then the stores. May be called twice. Raises FaultFunctionError."""
-        for each in (self._control_api, self._rest_api):
-            if each is not None:
-                await each.stop()
+        for api in (self._control_api, self._rest_api):
+            if api is not None:
+                await api.stop()
         await self._stop_controller(min(drain_s, 1.0))
         for store in self.stores:
             await store.stop(drain_s=drain_s)
@@ -194,6 +197,41 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+class HostedStore:
+    """`Hosted` for a `SegmentStoreServer`; a released container's waiting requests are answered at once."""
+
+    def __init__(self, server: SegmentStoreServer) -> None:
+        self._server = server
+        self._bytes = 0
+        self._at_s = time.monotonic()
+
+    def own(self, container_id: int, container: Container | None) -> None:
+        self._server.store.own(container_id, container)
+
+    def own_unopened(self, container_id: int, first_use: Callable[[], None]) -> None:
+        self._server.store.unopened[container_id] = first_use
+
+    def release(self, container_id: int) -> Container | None:
+        store = self._server.store
+        if store.unopened.pop(container_id, None) is not None:
+            return None
+        container = store.release(container_id)
+        self._server.service.answer_waiting()
+        return container
+
+    def load(self) -> LoadReport:
+        """Returns the current load; its byte rate is the average since the last call."""
+        counters, now_s = self._server.service.counters, time.monotonic()
+        moved = counters.bytes_in + counters.bytes_out
+        rate = (moved - self._bytes) / max(now_s - self._at_s, 1e-3)
+        self._bytes, self._at_s = moved, now_s
+        return LoadReport(
+            containers=len(self._server.store.containers) + len(self._server.store.unopened),
+            bytes_per_s=rate,
+            connections=counters.connections_open,
+        )
 
 
 def controller_state(durability: Durability) -> State:

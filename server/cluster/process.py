@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any
 
 from segstore.server.clock import Clock
-from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader, Leading
-from segstore.server.cluster.node import ClusterNode, Ownership
+from segstore.server.cluster.node import ClusterNode, HostedStore, Ownership
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.controller import Controller, ControllerServer
 from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
@@ -31,9 +30,9 @@ from segstore.server.coordination import (
     CoordinationSession,
     Coordinator,
     SessionState,
+    ZooKeeperCoordinator,
     follow,
 )
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.durable import DataError
 from segstore.server.faults import Faults
 from segstore.server.node import SegmentStoreServer
@@ -359,9 +358,9 @@ class ClusterProcess(ClusterNode):
 
     async def _lead(self) -> None:
         assert self._leader_here is not None
-        made = await self._leader_here.lead()
+        leading = await self._leader_here.lead()
         if self._front is not None:
-            self._front.local = made.calls.handlers
+            self._front.local = leading.calls.handlers
 
     async def _resign(self) -> None:
         if self._front is not None:

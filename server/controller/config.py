@@ -101,9 +101,9 @@ def read_config(path: Path) -> ControllerConfig:
 
     Raises OSError, or ValueError with one sentence that names the file and the field.
     """
-    given = read_toml(path)
+    fields = read_toml(path)
     try:
-        return ControllerConfig.model_validate(given, strict=True)
+        return ControllerConfig.model_validate(fields, strict=True)
     except ValidationError as error:
         first = first_error(error)
         *tables, field = map(str, first["loc"])

@@ -87,7 +87,12 @@ class Controller:
         if core.config.system_scope and SYSTEM_SCOPE not in core.state.scopes:
             core.record(op.ScopeCreated(SYSTEM_SCOPE, core.now_ms()))
         for stream in core.state.streams():
-            self._watch_all(stream.scope, stream.name)
+            if stream.scale is not None:
+                core.schedule(stream.scale.due_ms, Due.SCALE, stream.scope, stream.name)
+            self.transactions.watch_all(stream)
+            self.upkeep.watch(stream.scope, stream.name)
+            if stream.writers:
+                core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
 
     @property
     def state(self) -> State:
@@ -144,7 +149,7 @@ class Controller:
         await self._core.woken.wait()
 
     async def run_due(self) -> None:
-        """Run all due timers. Failures are logged and, where necessary, retried later."""
+        """Runs all due timers. Failures are logged and, where necessary, retried later."""
         for timer in self._core.take_due(self._core.now_ms()):
             try:
                 await self._run(timer)
@@ -163,12 +168,3 @@ class Controller:
                 await self.upkeep.run_load(timer.scope, timer.stream)
             case Due.WATERMARK:
                 await self.watermarks.run(timer.scope, timer.stream)
-
-    def _watch_all(self, scope: str, stream: str) -> None:
-        found = self.state.stream(scope, stream)
-        if found.scale is not None:
-            self._core.schedule(found.scale.due_ms, Due.SCALE, scope, stream)
-        self.transactions.watch_all(found)
-        self.upkeep.watch(scope, stream)
-        if found.writers:
-            self._core.schedule_once(self.config.watermark_every_ms, Due.WATERMARK, scope, stream)

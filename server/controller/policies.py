@@ -86,7 +86,7 @@ class ReaderGroupConfig(msgspec.Struct, frozen=True):
 
 
 def parse_group_id(text: str) -> UUID:
-    """Return a reader group's id. Raises `InvalidArgument`."""
+    """Returns a reader group's id. Raises `InvalidArgument`."""
     try:
         return UUID(text)
     except ValueError as error:

@@ -123,7 +123,7 @@ class SegmentAdmin(ABC):
     async def append_events(self, segment: str, writer: UUID, events: Sequence[bytes]) -> int | None:
         """Appends events, which have headers, at once and with the writer's next numbers.
 
-        Return the offset of the first; None if the segment is sealed and nothing was written.
+        Returns the offset of the first; None if the segment is sealed and nothing was written.
         """
         last = (await self._done(segment, "set up appends to", c.SetupAppend(0, writer, segment, ""))).last_event_number
         data = b"".join(events)

@@ -15,6 +15,7 @@ from segstore.server.coordination.placement import SHOWN_BYTES, LoadReport, stor
 from segstore.server.coordination.policy import OwnershipSettings, backoff_s, follow
 from segstore.server.coordination.storage import ContainerRefused, ContainerStorage, Opened, SharedContainers
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 
 __all__ = [
     "CONTAINERS",
@@ -41,6 +42,7 @@ __all__ = [
     "SessionExpired",
     "SessionState",
     "SharedContainers",
+    "ZooKeeperCoordinator",
     "backoff_s",
     "configured",
     "container_path",

@@ -45,7 +45,7 @@ _CONFIGURING: Final = (op.ScopeCreated, op.ScopeDeleted, op.StreamCreated, op.St
 def configured(state: State) -> Configured:
     """Returns the configuration of all user streams."""
     return {
-        scope.name: {name: each.config for name, each in scope.streams.items() if not each.is_internal}
+        scope.name: {name: stream.config for name, stream in scope.streams.items() if not stream.is_internal}
         for scope in state.scopes.values()
     }
 
@@ -123,7 +123,7 @@ class Configuration:
                 if session.state is not SessionState.CONNECTED or (wanted := self._source()) is None:
                     known = None  # another process may publish meanwhile
                     continue
-                known = await self._found(session) if known is None else known
+                known = await self._contents(session) if known is None else known
                 await self._put(session, known, _nodes(wanted))
             except errors.SessionExpired:
                 return
@@ -159,7 +159,7 @@ class Configuration:
             self.changed()
 
     @staticmethod
-    async def _found(session: CoordinationSession) -> dict[str, bytes]:
+    async def _contents(session: CoordinationSession) -> dict[str, bytes]:
         """Returns the current content of the nodes."""
         contents = {}
         for scope in await session.children(CONFIGURATION):
@@ -238,7 +238,7 @@ class Configuration:
 def _path(*names: str) -> str:
     """Returns the node of a scope or a stream. Names that consist of dots are escaped: nodes cannot have them."""
     quoted = (quote(name, safe="") for name in names)
-    return "/".join((CONFIGURATION, *(each if each.strip(".") else each.replace(".", "%2E") for each in quoted)))
+    return "/".join((CONFIGURATION, *(name if name.strip(".") else name.replace(".", "%2E") for name in quoted)))
 
 
 def _nodes(configured: Configured) -> dict[str, bytes]:

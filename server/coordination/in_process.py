@@ -143,7 +143,7 @@ class InProcessCoordinator:
         for table in (self._watches, self._child_watches):
             for path, waiting in list(table.items()):
                 forgotten += [watch for holder, watch in waiting if holder is session]
-                table[path] = [each for each in waiting if each[0] is not session]
+                table[path] = [waiter for waiter in waiting if waiter[0] is not session]
                 if not table[path]:
                     del table[path]
         return forgotten

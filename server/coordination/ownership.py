@@ -169,7 +169,7 @@ class ContainerOwnership:
     @property
     def epochs(self) -> dict[int, int]:
         """The epoch of each served container."""
-        return {each: self._openings[each].epoch for each in self.served}
+        return {container_id: self._openings[container_id].epoch for container_id in self.served}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until the condition holds; it is checked after every change."""
@@ -180,9 +180,9 @@ class ContainerOwnership:
 
     def _notify(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def give_up(self, container_id: int) -> None:
         """Gives up a container, so that another store can take it."""
@@ -361,7 +361,7 @@ class ContainerOwnership:
 
     async def _turn(self, session: CoordinationSession, container_id: int) -> int:
         owned = set(await session.children(CONTAINERS))
-        unowned = [each for each in range(self._count) if str(each) not in owned]
+        unowned = [number for number in range(self._count) if str(number) not in owned]
         return turn(self.name, container_id, unowned, await self._reports.read(session))
 
     @staticmethod

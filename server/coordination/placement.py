@@ -62,9 +62,9 @@ def turn(store: str, container: int, unowned: Iterable[int], reports: Mapping[st
         report = reports.get(name, LoadReport())
         return counts[name], report.bytes_per_s, report.connections, name
 
-    for each in sorted({*unowned, container}):
+    for number in sorted({*unowned, container}):
         order = sorted(counts, key=load)
-        if each == container:
+        if number == container:
             return order.index(store)
         counts[order[0]] += 1
     raise AssertionError("the container is among those distributed")
@@ -106,20 +106,20 @@ class LoadReports:
     async def run(self, session: CoordinationSession) -> None:
         """Publishes reports until the session ends. Raises SameName."""
         failed = 0
-        made = False
+        created = False
         other: Node | None = None
         while True:
             try:
                 node = await self._publish(session)
                 if node is None:
-                    failed, made, other = 0, True, None
+                    failed, created, other = 0, True, None
                     if self._settings.rebalance:
                         self._rebalance(len(await self.read(session)))
                     await asyncio.sleep(self._settings.load_report_interval_ms / 1000)
                     continue
                 # There are two signs of another store with our name: a node that we created in this session was
                 # deleted, or a node that is not of this session changes, although our older session cannot write it.
-                if made or (other is not None and (other.owner, other.version) != (node.owner, node.version)):
+                if created or (other is not None and (other.owner, other.version) != (node.owner, node.version)):
                     raise SameName(self._name, store_path(self._name), node.data)
                 other = node
             except errors.SessionExpired:

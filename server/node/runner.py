@@ -157,10 +157,10 @@ class SegmentStoreServer:
         """
         async with self._stopping:
             try:
-                for each in self._listening:
-                    each.close()
-                for each in self._listening:
-                    await each.wait_closed()
+                for listening in self._listening:
+                    listening.close()
+                for listening in self._listening:
+                    await listening.wait_closed()
                 if self._housekeeping is not None:
                     self._housekeeping.cancel()
                     await asyncio.wait([self._housekeeping])
@@ -246,7 +246,8 @@ class MockSegmentStore(WithFaults, WithSnapshots):
     @property
     def segments(self) -> dict[str, Segment]:
         """All segments by name, index segments included."""
-        return {name: each for part in self.store.containers.values() for name, each in part.segments.items()}
+        containers = self.store.containers.values()
+        return {name: segment for container in containers for name, segment in container.segments.items()}
 
     @staticmethod
     def _address(address: Endpoint | None) -> Endpoint:

@@ -106,13 +106,14 @@ class Snapshots:
 
     def _take(self, name: str) -> SnapshotInfo:
         containers = self._containers()
-        self._memory.check(sum(each.length - each.start_offset for one in containers for each in one.segments.values()))
+        held = [segment for container in containers for segment in container.segments.values()]
+        self._memory.check(sum(segment.length - segment.start_offset for segment in held))
         images = {container.container_id: copy_of(container) for container in containers}
         controller = self._controller()
         state = b"" if controller is None else controller.image()
         self.delete(name, missing_ok=True)
         segments = [segment for image in images.values() for segment in image.segments]
-        size = len(state) + sum(len(extent.data) for each in segments for extent in each.extents)
+        size = len(state) + sum(len(extent.data) for segment in segments for extent in segment.extents)
         info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
         general = None if self._faults is None else self._faults.general
         self._snapshots[name] = _Snapshot(info, images, state, general)
@@ -169,18 +170,19 @@ class Snapshots:
 
     def _containers(self) -> list[Container]:
         """Returns all containers of the cluster. Raises SnapshotRefused if a container has no owner."""
-        found = {number: each for store in self._stores for number, each in store.store.containers.items()}
+        stores = (server.store for server in self._stores)
+        containers = {number: container for store in stores for number, container in store.containers.items()}
         settings = self._stores[0].settings
         wanted = range(settings.containers) if len(self._stores) > 1 or settings.own is None else settings.own
-        missing = [number for number in wanted if number not in found]
+        missing = [number for number in wanted if number not in containers]
         if missing:
             raise SnapshotRefused(f"container {missing[0]} has no owner at the moment: try again")
-        return list(found.values())
+        return list(containers.values())
 
     def _cut(self) -> int:
         connections = [connection for store in self._stores for connection in store.hub.connections]
-        for each in connections:
-            each.abort()
+        for connection in connections:
+            connection.abort()
         return len(connections)
 
     async def _all_closed(self) -> None:
@@ -188,7 +190,7 @@ class Snapshots:
         cut = [(store.hub.connections, connection) for store in self._stores for connection in store.hub.connections]
         try:
             async with asyncio.timeout(_CLOSING_S):
-                while any(each in connections for connections, each in cut):  # noqa: ASYNC110 — they have no event
+                while any(connection in connections for connections, connection in cut):  # noqa: ASYNC110 — they have no event
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError as error:
             raise SnapshotRefused(f"a connection did not end within {_CLOSING_S:g} s") from error

@@ -1,7 +1,6 @@
-"""Implementations of SegmentAdmin, the controller's requests to segment stores: local, remote, recorded."""
+"""Implementations of SegmentAdmin, the controller's requests to segment stores: local and remote."""
 
 from segstore.server.segments.local import LocalSegments
-from segstore.server.segments.recorded import RecordedSegments
 from segstore.server.segments.remote import RemoteSegments
 
-__all__ = ["LocalSegments", "RecordedSegments", "RemoteSegments"]
+__all__ = ["LocalSegments", "RemoteSegments"]

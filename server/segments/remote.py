@@ -70,9 +70,9 @@ class StoreConnection:
         try:
             while data := await self._reader.read(_READ_BYTES):
                 for reply, asked in self._protocol.receive(data):
-                    for each in asked:
-                        if not each.done():
-                            each.set_result(reply)
+                    for answered in asked:
+                        if not answered.done():
+                            answered.set_result(reply)
         except (OSError, WireError) as error:
             why = f"the connection to the store failed: {error}"
         finally:
@@ -97,18 +97,16 @@ class RemoteSegments(SegmentAdmin):
         token: Callable[[str], str],
         wire_version: int,
         tls: ssl.SSLContext | None = None,
-        patience_s: float = _PATIENCE_S,
         refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """token: returns a token for a stream (scope/stream) and its segments. wire_version: the stores' version.
-        patience_s: timeout of a request. refused: the containers that cannot be opened, with the reasons.
+        refused: the containers that cannot be opened, with the reasons.
         """
         self._owners = owners
         self._containers = containers
         self._token = token
         self._version = wire_version
         self._tls = tls
-        self._patience_s = patience_s
         self._refused = refused
         self._connections: dict[Endpoint, asyncio.Task[StoreConnection]] = {}
 
@@ -124,9 +122,9 @@ class RemoteSegments(SegmentAdmin):
         opened, self._connections = self._connections, {}
         for task in opened.values():
             task.cancel()
-        for each in await asyncio.gather(*opened.values(), return_exceptions=True):
-            if isinstance(each, StoreConnection):
-                await each.aclose()
+        for connection in await asyncio.gather(*opened.values(), return_exceptions=True):
+            if isinstance(connection, StoreConnection):
+                await connection.aclose()
 
     # --- one request ------------------------------------------------------------------------------------------------
 
@@ -143,7 +141,7 @@ class RemoteSegments(SegmentAdmin):
         container_id = container_of(segment, self._containers)
         stream = segment.rpartition("/")[0] or segment
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(_PATIENCE_S):
                 while True:
                     where = self._owners.of(container_id)
                     if where is not None:

@@ -30,8 +30,7 @@ from segstore.server.coordination import (
     store_path,
 )
 from segstore.server.coordination.errors import Unreachable
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
-from segstore.server.coordination.zookeeper.session import ZooKeeperSession
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.wire.names import container_of
 from tests.official.client import ClientFailed, OfficialClient, run
 from tests.official.support import make_stream, uri

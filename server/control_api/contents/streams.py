@@ -140,9 +140,9 @@ async def _segments(controller: Controller, stream: KnownStream, after: int) -> 
     for number in range(born, len(stream.epochs)):
         epoch = stream.epochs[number]
         await asyncio.sleep(0)
-        for identifier in sorted(epoch.made):
+        for identifier in sorted(epoch.created):
             if identifier > after:
-                yield epoch.made[identifier]
+                yield epoch.created[identifier]
 
 
 async def _open(stream: KnownStream, after: int) -> AsyncIterator[StreamSegment]:

@@ -128,8 +128,8 @@ def _translated(token: re.Match[str]) -> str:
             return re.escape(text)
 
 
-def _in_set(found: re.Match[str]) -> str:
-    kind, low, high, alone = found.groups("")
+def _in_set(element: re.Match[str]) -> str:
+    kind, low, high, alone = element.groups("")
     if kind:
         return _CLASSES[kind]
-    return "-".join(re.escape(each[-1]) for each in (low or alone, high) if each)
+    return "-".join(re.escape(character[-1]) for character in (low or alone, high) if character)

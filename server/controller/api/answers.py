@@ -155,7 +155,7 @@ def answer(method: str, error: errors.ControllerError) -> CallResult:
 
 
 def with_status(response: type[Message], value: str) -> Message:
-    """Return a response that contains only the status."""
+    """Returns a response that contains only the status."""
     for field in _STATUS_FIELDS:
         described = response.DESCRIPTOR.fields_by_name.get(field)
         if described is not None and described.enum_type is not None:

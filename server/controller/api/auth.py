@@ -48,14 +48,14 @@ class _Account:
 
     def has_password(self, password: str, iterations: int) -> bool:
         """Whether the password is right. Computes `iterations` rounds, at least as many as the account's hash needs."""
-        given, salt, stored = password.encode(), b"", self._plain.encode()
+        computed, salt, stored = password.encode(), b"", self._plain.encode()
         if self.hash is not None:
             own, salt, stored = self.hash
-            given = hashlib.pbkdf2_hmac("sha256", given, salt, own, len(stored))
+            computed = hashlib.pbkdf2_hmac("sha256", computed, salt, own, len(stored))
             iterations -= own
         if iterations > 0:
             hashlib.pbkdf2_hmac("sha256", b"", salt, iterations, _HASH_BYTES)
-        return hmac.compare_digest(stored, given)
+        return hmac.compare_digest(stored, computed)
 
 
 class Accounts:
@@ -89,7 +89,7 @@ class Accounts:
                 account.entries, problems = read_entries("".join(rest[1:]))
             for problem in problems:
                 log.warning("line %d of the password file: %s", number, problem)
-        self._iterations = max((each.hash[0] for each in self._accounts.values() if each.hash), default=0)
+        self._iterations = max((account.hash[0] for account in self._accounts.values() if account.hash), default=0)
 
     async def authenticate(self, credentials: str) -> str:
         """The user with these credentials, base64 of `user:password`. Raises Unauthenticated."""

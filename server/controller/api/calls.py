@@ -58,8 +58,8 @@ class Calls:
                 return await behaviour(request, context)
             self._number += 1
             number, message = self._number, b""
-            given = as_texts(sent_metadata(context))
-            recorder.called(Direction.REQUEST, Call(number, rpc, request, given, context.peer()))
+            metadata = as_texts(sent_metadata(context))
+            recorder.called(Direction.REQUEST, Call(number, rpc, request, metadata, context.peer()))
             _recorded_number.set(recorder.requests)
             status = "OK"
             try:
@@ -71,8 +71,8 @@ class Calls:
             finally:
                 details = context.details()
                 trailing = as_texts(context.trailing_metadata() or ())
-                said = details.decode() if isinstance(details, bytes) else details or ""
-                recorder.called(Direction.REPLY, Call(number, rpc, message, trailing, "", status, said))
+                text = details.decode() if isinstance(details, bytes) else details or ""
+                recorder.called(Direction.REPLY, Call(number, rpc, message, trailing, "", status, text))
 
         return handle
 
@@ -111,8 +111,8 @@ class _Ruled:
         faults, observer = self._faults, self._faults.observer
         number = _recorded_number.get()
         faults.requests = max(faults.requests, number)
-        given = Call(number or faults.next_request(), self._rpc, request, peer=self._context.peer())
-        seen = self._seen(given, len(request))
+        call = Call(number or faults.next_request(), self._rpc, request, peer=self._context.peer())
+        seen = self._seen(call, len(request))
         if observer is not None:
             observer.add(seen)
         plan = faults.decide(seen)
@@ -125,8 +125,8 @@ class _Ruled:
                     observer.replied(seen, faults.clock.now_s())
             raise
         if observer is not None:
-            call = Call(seen.number, self._rpc, answer, status="OK")
-            observer.executed(seen, faults.clock.now_s(), call.outcome, failure=call.failed)
+            reply = Call(seen.number, self._rpc, answer, status="OK")
+            observer.executed(seen, faults.clock.now_s(), reply.outcome, failure=reply.failed)
             observer.replied(seen, faults.clock.now_s())
         return answer
 
@@ -156,11 +156,11 @@ class _Ruled:
             message = answer or b""
             reply = self._seen(Call(seen.number, self._rpc, message, status=status), len(message), direction=1)
             reply.received_s, reply.replied_s = seen.received_s, reply.received_s
-            found = self._faults.decide(reply)
-            if found is not None:
+            reply_plan = self._faults.decide(reply)
+            if reply_plan is not None:
                 seen.faults = (*seen.faults, *reply.faults)
-                await self._wait(found.after)
-                answer = await self._changed(found.action, found.rule, answer)
+                await self._wait(reply_plan.after)
+                answer = await self._changed(reply_plan.action, reply_plan.rule, answer)
         if answer is None:
             await self._context.abort(*context.aborted)
             raise AssertionError("abort raises")
@@ -243,11 +243,11 @@ class _Deferring:
 
 def as_texts(metadata: Any) -> dict[str, str]:
     """Metadata as texts: binary values in hex, values of a repeated key joined."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, value in metadata:
         text = value.hex() if isinstance(value, bytes) else str(value)
-        found[key] = f"{found[key]}, {text}" if key in found else text
-    return found
+        texts[key] = f"{texts[key]}, {text}" if key in texts else text
+    return texts
 
 
 def _status_of(error: BaseException, context: Any) -> str:
@@ -262,4 +262,4 @@ def _name(code: Any) -> str:
     """The name of a status, which grpc.aio gives as a number or a value of its enum."""
     if isinstance(code, grpc.StatusCode):
         return code.name
-    return next((each.name for each in grpc.StatusCode if each.value[0] == code), "UNKNOWN")
+    return next((status.name for status in grpc.StatusCode if status.value[0] == code), "UNKNOWN")

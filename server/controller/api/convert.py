@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
@@ -19,7 +20,7 @@ from segstore.server.controller.policies import (
     TableConfig,
     parse_group_id,
 )
-from segstore.server.controller.state import StreamSegment
+from segstore.server.controller.state import KeyRange, StreamSegment
 from segstore.wire.controller_api import messages as m
 
 _MASK = 2**64 - 1
@@ -107,6 +108,27 @@ def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.Strea
             )
         )
     return message
+
+
+def to_key_ranges(messages: Iterable[m.ScaleRequest.KeyRangeEntry]) -> list[KeyRange]:
+    """Returns new key ranges in the order in which new segments are numbered.
+
+    It is the order of a Java hash map keyed by their starts: by bucket, then by insertion. Pravega's controller uses
+    such a map, so the same ranges get the same numbers here.
+    """
+    ranges = [(keys.start, keys.end) for keys in messages]
+    if len(dict(ranges)) < len(ranges):
+        raise Malformed("two of the new key ranges have the same start")
+    buckets = 16
+    while len(ranges) > buckets * 3 // 4:
+        buckets *= 2
+    return sorted(ranges, key=lambda keys: _spread_hash(keys[0]) & (buckets - 1))
+
+
+def _spread_hash(value: float) -> int:
+    bits = int.from_bytes(struct.pack(">d", value))
+    folded = (bits >> 32 ^ bits) & 0xFFFFFFFF
+    return folded ^ folded >> 16
 
 
 # Transactions ----------------------------------------------------------------------------------------------------

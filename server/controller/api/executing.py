@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from segstore.server.controller.api.auth import Authority
-from segstore.server.controller.api.service import Caller, Served
+from segstore.server.controller.api.caller import Caller
+from segstore.server.controller.api.service import Served
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerClosed, ControllerError, Interrupted, RequestsTooLarge
 from segstore.server.durable import JournalFailed
@@ -117,21 +118,22 @@ class Executor:
 
     async def interrupt(self) -> None:
         """Cancels the work of the calls in flight, which raise Interrupted."""
-        while left := tuple(self._work):
-            for each in left:
-                each.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        while self._work:
+            await asyncio.gather(*self._cancelled(), return_exceptions=True)
+
+    def _cancelled(self) -> tuple[asyncio.Task[Any], ...]:
+        """Cancels the work of the calls in flight and returns it."""
+        for work in self._work:
+            work.cancel()
+        return tuple(self._work)
 
     async def aclose(self) -> None:
         """Starts no more calls, and cancels the work of calls in flight."""
         self._closed = True
-        if left := tuple(self._work):
-            for each in left:
-                each.cancel()
-            _, pending = await asyncio.wait(left, timeout=_ENDING_S)
-            for each in pending:  # they wait for their changes to become durable
-                each.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        if cancelled := self._cancelled():
+            await asyncio.wait(cancelled, timeout=_ENDING_S)
+            self._cancelled()  # the rest waits for its changes to become durable
+            await asyncio.gather(*cancelled, return_exceptions=True)
 
 
 def _abandoned(work: asyncio.Task[Any]) -> None:

@@ -1,35 +1,94 @@
-"""The controller's port in each process of a cluster: followers forward calls to the leader.
+"""Calls sent to another controller as raw messages, and the port with which followers forward calls to the leader.
 
-A call and its answer are forwarded unchanged, bytes and metadata, so that a client sees no difference. While there is
-no leader, calls are answered with UNAVAILABLE, after which clients retry.
+Taps and replays send calls with `UpstreamController`. In each process of a cluster, `ForwardingServer` serves the
+controller's port. A call and its answer are forwarded unchanged, bytes and metadata, so that a client sees no
+difference. While there is no leader, calls are answered with UNAVAILABLE, after which clients retry.
 
-Invariants: a call is forwarded at most once; a process that does not lead answers a forwarded call with UNAVAILABLE.
-If the leader may have applied a call that it did not answer, UNAVAILABLE carries `OUTCOME_UNKNOWN`. With TLS the
-processes trust each other by their shared certificate. Without TLS, callers' credentials are left out unless the
-network is trusted, because the leader's address comes from a node of ZooKeeper.
+Invariants: a message has at most 64 MiB; a call is sent at most once, and cancelled there when it is cancelled here; a
+process that does not lead answers a forwarded call with UNAVAILABLE. If the leader may have applied a call that it did
+not answer, UNAVAILABLE carries `OUTCOME_UNKNOWN`. With TLS the processes trust each other by their shared certificate.
+Without TLS, callers' credentials are left out unless the network is trusted, because the leader's address comes from a
+node of ZooKeeper.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 import grpc
 
-from segstore.server.controller.api.calls import Calls, sent_metadata
-from segstore.server.controller.api.in_flight import CallsInFlight, Handler, end_call, trailing_of
+from segstore.server.controller.api.calls import Behaviour, Calls, as_texts, sent_metadata
+from segstore.server.controller.api.in_flight import NOT_SENT, CallsInFlight, Handler, end_call, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
-from segstore.server.controller.api.upstream import RAW, channel_to
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 from segstore.wire.endpoint import Endpoint
-
-Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
+from segstore.wire.trace import Call
 
 _FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"
+MOST_MESSAGE: Final = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
+"""The limit of segstore's client; gRPC's default is 4 MiB."""
+RAW: Final[dict[str, Any]] = {"request_serializer": bytes, "response_deserializer": bytes}
+_CHANNEL: Final = (
+    MOST_MESSAGE,
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+def channel_to(controller: Endpoint, trust: bytes | None = None) -> grpc.aio.Channel:
+    """Returns a channel, which connects when it is used.
+
+    trust: trusted authorities (PEM), b"" for gRPC's own; None to connect without TLS.
+    """
+    if trust is None:
+        return grpc.aio.insecure_channel(str(controller), options=_CHANNEL)
+    return grpc.aio.secure_channel(str(controller), grpc.ssl_channel_credentials(trust or None), options=_CHANNEL)
+
+
+class UpstreamController:
+    """A controller to which calls of traces and replays are made. address: where it is. trust: as for `channel_to`."""
+
+    def __init__(self, address: Endpoint, trust: bytes | None = None) -> None:
+        self.address = address
+        self._channel = channel_to(address, trust)
+
+    async def ask(
+        self, call: Call, metadata: Sequence[tuple[str, str | bytes]] = (), timeout_s: float | None = None
+    ) -> Call:
+        """Makes a call, and returns its answer with the number of the request.
+
+        A call that fails has an answer, too, with gRPC's status and details (see `unreached`).
+        """
+        unary: Any = self._channel.unary_unary(f"/{SERVICE}/{call.rpc}", **RAW)
+        upstream = unary(call.message, metadata=tuple(metadata), timeout=timeout_s)
+        try:
+            message = await upstream
+            trailing, details = await upstream.trailing_metadata(), await upstream.details()
+            return Call(call.number, call.rpc, message, as_texts(trailing), "", "OK", details or "")
+        except grpc.aio.AioRpcError as error:
+            trailing, status = trailing_of(error, self._channel), error.code().name
+            return Call(call.number, call.rpc, b"", as_texts(trailing), "", status, error.details() or "")
+        finally:
+            upstream.cancel()  # a no-op if the call has finished
+
+    async def aclose(self) -> None:
+        """Closes the connection; calls in flight are cancelled. May be called twice."""
+        await self._channel.close(None)
+
+
+def unreached(answer: Call) -> str:
+    """Why a call was not sent: why no connection could be made; "" if it was sent."""
+    if answer.status != "UNAVAILABLE" or NOT_SENT not in answer.details:
+        return ""
+    return answer.details.rpartition(": ")[2]
 
 
 class NotForwarded(Exception):
@@ -111,9 +170,9 @@ class ForwardingServer(Handler):
         leader = self.leader()
         if leader is None or any(key == _FORWARDED for key, _ in metadata):
             raise NotForwarded(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
-        kept = [each for each in metadata if self._sends_credentials or not each[0].startswith(_CREDENTIALS)]
+        sent = [item for item in metadata if self._sends_credentials or not item[0].startswith(_CREDENTIALS)]
         channel = self._channel(leader)
-        call: Any = channel.unary_unary(method, **RAW)(request, metadata=(*kept, (_FORWARDED, "1")), timeout=timeout_s)
+        call: Any = channel.unary_unary(method, **RAW)(request, metadata=(*sent, (_FORWARDED, "1")), timeout=timeout_s)
         self._forwarded[call] = leader
         try:
             answer: bytes = await call

@@ -77,19 +77,19 @@ class CallsInFlight(Handler):
             raise
 
     def service(self, handler_call_details: Any) -> Any:
-        found: Any = self._handler.service(handler_call_details)
+        handler: Any = self._handler.service(handler_call_details)
         service, _, rpc = handler_call_details.method[1:].partition("/")
         log.debug("the controller is called: %s", rpc)
-        if found is None:
+        if handler is None:
             if service != SERVICE:
                 return None
-            found = grpc.unary_unary_rpc_method_handler(_no_such_method)
-        if found.unary_unary is None:
-            return found._replace(stream_stream=self._answered(found.stream_stream))
-        behaviour, calls = found.unary_unary, self._calls
+            handler = grpc.unary_unary_rpc_method_handler(_no_such_method)
+        if handler.unary_unary is None:
+            return handler._replace(stream_stream=self._answered(handler.stream_stream))
+        behaviour, calls = handler.unary_unary, self._calls
         if calls is None or service != SERVICE:
-            return found._replace(unary_unary=self._answered(behaviour))
-        return found._replace(unary_unary=calls.recorded(rpc, calls.ruled(rpc, behaviour, answered=self._answered)))
+            return handler._replace(unary_unary=self._answered(behaviour))
+        return handler._replace(unary_unary=calls.recorded(rpc, calls.ruled(rpc, behaviour, answered=self._answered)))
 
     def _answered(self, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(request: Any, context: Any) -> Any:

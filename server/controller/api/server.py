@@ -19,10 +19,11 @@ from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
+from segstore.server.controller.api.caller import Caller
 from segstore.server.controller.api.calls import Calls
 from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.in_flight import CallsInFlight, end_call, end_interrupted
-from segstore.server.controller.api.service import Caller, serve
+from segstore.server.controller.api.service import serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError, Interrupted
@@ -116,7 +117,10 @@ class ControllerServer:
         )
         self.handlers = grpc.method_handlers_generic_handler(
             SERVICE,
-            {name: grpc.unary_unary_rpc_method_handler(self._handler(name, each)) for name, each in METHODS.items()},
+            {
+                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method))
+                for name, method in METHODS.items()
+            },
         )
         self._in_flight: CallsInFlight | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -231,7 +235,9 @@ class ControllerServer:
             return partial(perform, method.request.FromString(asked), caller)
 
         async def handle(asked: bytes, context: Any) -> bytes:
-            execution = self.executor.execute(name, asked, _authorization(context), prepare)
+            metadata = context.invocation_metadata() or ()
+            authorization = next((str(value) for key, value in metadata if key == "authorization"), None)
+            execution = self.executor.execute(name, asked, authorization, prepare)
             del asked  # it may be large, and is not needed any more
             try:
                 return await execution
@@ -251,10 +257,3 @@ class ControllerServer:
                 await end_call(context, code, error.message)
 
         return handle
-
-
-def _authorization(context: Any) -> str | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization":
-            return str(value)
-    return None

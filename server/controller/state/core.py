@@ -1,16 +1,19 @@
-"""State shared by the controller's parts: journal, segment store, clock, locks and timers.
+"""State shared by the controller's parts: journal, segment store, clock, locks, timers and memory account.
 
 Invariants: the state changes only through `record`, between two awaits, so a reader that does not await sees a
 consistent state. An operation of several steps on a stream holds the stream's lock from its first read to its last
 record. A timer means only that something may be due; its handler checks the state again.
+
+A stream, reader group or table is charged the size of its operations, and measured again once the charge has doubled;
+so the amortised cost of an operation is proportional to its size. Deletion releases everything except the name, if its
+segment numbers must not be used again. Only growth is refused, and before it starts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import count
 from random import Random
@@ -18,15 +21,21 @@ from typing import Final, NamedTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.errors import TooMany
+from segstore.server.controller.errors import MemoryFull, TooMany
 from segstore.server.controller.segment_admin import SegmentAdmin
-from segstore.server.controller.state.memory import StateMemory
-from segstore.server.controller.state.operations import Operation
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.state.state import State
-from segstore.server.store import MemoryAccount
+from segstore.server.store import MemoryAccount, StoreFull, name_bytes
 
 _NAME_MAX: Final = 1_024
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_FACTOR: Final = 6
+"""Approximate ratio of a value's memory to its encoded size."""
+_OBJECT_BYTES: Final = 2_000
+_SLACK_BYTES: Final = 64 * 1024
 
 
 class Due(Enum):
@@ -59,7 +68,7 @@ class Core:
         config: ControllerConfig,
         now_ms: Callable[[], int],
         random: Random,
-        journal: Callable[[Operation], None] | None,
+        journal: Callable[[op.Operation], None] | None,
         state: State,
         transaction_ids: Iterator[int] | None,
         memory: MemoryAccount,
@@ -100,18 +109,16 @@ class Core:
         if len(name) > _NAME_MAX:
             raise TooMany("characters of a name", len(name), _NAME_MAX)
 
-    def record(self, operation: Operation) -> None:
+    def record(self, operation: op.Operation) -> None:
         """Journals an operation and applies it."""
         if self._journal is not None:
             self._journal(operation)
         operation.apply(self.state)
         self.memory.applied(operation)
 
-    @asynccontextmanager
-    async def lock(self, *names: str) -> AsyncIterator[None]:
-        """Locks the object with this name, such as a stream's scope and name; not reentrant."""
-        async with self._locks.setdefault("/".join(names), asyncio.Lock()):
-            yield
+    def lock(self, *names: str) -> asyncio.Lock:
+        """Returns the lock of the object with this name, such as a stream's scope and name; not reentrant."""
+        return self._locks.setdefault("/".join(names), asyncio.Lock())
 
     def schedule(self, due_ms: int, kind: Due, scope: str, stream: str, transaction: UUID | None = None) -> None:
         self._order += 1
@@ -137,3 +144,66 @@ class Core:
             self._once.discard((timer.kind, timer.scope, timer.stream))
             due.append(timer)
         return due
+
+
+class StateMemory:
+    """Charges `account` for `state`, including its initial contents."""
+
+    def __init__(self, account: MemoryAccount, state: State) -> None:
+        self.account = account
+        self._state = state
+        self._charged: dict[tuple[str, str, str], int] = {}
+        self._measured_again_at: dict[tuple[str, str, str], int] = {}
+        for scope, held in state.scopes.items():
+            self._charge(("scopes", scope, ""), 0)
+            for kind in ("streams", "reader_groups", "tables"):
+                for name in getattr(held, kind):
+                    self._charge((kind, scope, name), 0)
+        for name in state.numbers:
+            self.account.charge(name_bytes(name))
+        self._numbers = len(state.numbers)
+
+    def release(self) -> None:
+        """Releases all charged memory, because the state is about to be replaced."""
+        self.account.charge(-sum(self._charged.values()) - sum(map(name_bytes, self._state.numbers)))
+
+    def check(self, request_bytes: int) -> None:
+        """Raises `MemoryFull` for a request that would make the state grow beyond the limit."""
+        try:
+            self.account.check(_OBJECT_BYTES + _FACTOR * request_bytes)
+        except StoreFull as error:
+            raise MemoryFull(error.used, error.limit) from error
+
+    def applied(self, operation: op.Operation) -> None:
+        """Charges for an applied operation."""
+        match operation:
+            case op.StreamOperation():
+                key = "streams", operation.scope, operation.stream
+            case op.ReaderGroupSet() | op.ReaderGroupDeleted():
+                key = "reader_groups", operation.scope, operation.name
+            case op.TableCreated() | op.TableDeleted():
+                key = "tables", operation.scope, operation.name
+            case _:
+                key = "scopes", operation.scope, ""
+        self._charge(key, _FACTOR * len(op.encode(operation)))
+        if len(self._state.numbers) > self._numbers:
+            self._numbers += 1
+            self.account.charge(name_bytes("/".join(key[1:])))
+
+    def _charge(self, key: tuple[str, str, str], size: int) -> None:
+        """Charges `size` more for an object, or its measured size; releases a deleted object."""
+        kind, scope, name = key
+        held = self._state.scopes.get(scope)
+        thing = held if held is None or kind == "scopes" else getattr(held, kind).get(name)
+        before = self._charged.pop(key, 0)
+        if thing is None:
+            self._measured_again_at.pop(key, None)
+            self.account.charge(-before)
+            return
+        now = before + size
+        if now >= self._measured_again_at.get(key, 0):
+            encoded = b"" if kind == "scopes" else _ENCODER.encode(thing)
+            now = _OBJECT_BYTES + _FACTOR * (len(encoded) + len(name))
+            self._measured_again_at[key] = 2 * now + _SLACK_BYTES
+        self._charged[key] = now
+        self.account.charge(now - before)

@@ -67,7 +67,7 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
     created_ms: int
 
     @cached_property
-    def made(self) -> Mapping[int, StreamSegment]:
+    def created(self) -> Mapping[int, StreamSegment]:
         """The segments created in this epoch, by id."""
         return {segment.id: segment for segment in self.segments if segment.epoch == self.number}
 
@@ -112,9 +112,9 @@ def next_epoch(current: Epoch, sealed: Iterable[int], ranges: Sequence[KeyRange]
     # Creation times of epochs strictly increase, so that the epoch at a given time is unique.
     created_ms = max(now_ms, current.created_ms + 1)
     numbered = enumerate(ranges, current.next_number)
-    made = [StreamSegment(each, number, start, end, created_ms) for each, (start, end) in numbered]
-    kept = [segment for segment in current.segments if segment.id not in gone]
-    return Epoch(number, number, tuple(sorted([*kept, *made], key=lambda each: each.start)), created_ms)
+    new = [StreamSegment(at, number, start, end, created_ms) for at, (start, end) in numbered]
+    continued = [segment for segment in current.segments if segment.id not in gone]
+    return Epoch(number, number, tuple(sorted([*continued, *new], key=_START)), created_ms)
 
 
 def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRange]) -> bool:
@@ -123,7 +123,7 @@ def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRang
     if any(start >= end for start, end in new):
         return False
     known = {segment.id: (segment.start, segment.end) for segment in current.segments}
-    return _joined(known[each] for each in sealed if each in known) == _joined(new)
+    return _joined(known[identifier] for identifier in sealed if identifier in known) == _joined(new)
 
 
 def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
@@ -143,7 +143,7 @@ def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 def find_segment(epochs: Sequence[Epoch], identifier: int) -> StreamSegment | None:
     """Returns the segment with this id; None if it never existed."""
     born = split_segment_id(identifier)[0]
-    return epochs[born].made.get(identifier) if 0 <= born < len(epochs) else None
+    return epochs[born].created.get(identifier) if 0 <= born < len(epochs) else None
 
 
 def sealed_in(epochs: Sequence[Epoch], segment: StreamSegment) -> int | None:
@@ -162,7 +162,7 @@ def successors(epochs: Sequence[Epoch], identifier: int) -> dict[StreamSegment, 
         return {}
     before = epochs[sealed - 1]
     return {
-        following: [each.id for each in before.overlapping(following.start, following.end)]
+        following: [predecessor.id for predecessor in before.overlapping(following.start, following.end)]
         for following in epochs[sealed].overlapping(segment.start, segment.end)
     }
 
@@ -172,7 +172,7 @@ def _overlaps(
 ) -> Iterator[tuple[StreamSegment, StreamSegment]]:
     """Yields the pairs of `ones` and `others` whose keys overlap, in one pass over the keys."""
     sides = [(segment, side) for side, segments in enumerate((ones, others)) for segment in segments]
-    sides.sort(key=lambda each: each[0].start)
+    sides.sort(key=lambda side: side[0].start)
     begun: tuple[list[tuple[float, int, StreamSegment]], ...] = ([], [])
     for segment, side in sides:
         across = begun[1 - side]
@@ -214,8 +214,8 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
         at = bisect_right(to_come, start, key=itemgetter(1))
         if at == len(to_come) or to_come[at][0] >= end:
             return f"nothing covers the keys from {start} to {end}"
-    for segment, each in _overlaps(future, reached):
-        if each.id >= segment.id:
+    for segment, other in _overlaps(future, reached):
+        if other.id >= segment.id:
             return f"segment {segment.id} is said to come after one that follows it"
     return None
 
@@ -230,7 +230,7 @@ def _cover(covered: list[KeyRange], segment: StreamSegment) -> tuple[bool, bool]
     start = min(segment.start, touched[0][0]) if touched else segment.start
     end = max(segment.end, touched[-1][1]) if touched else segment.end
     covered[first : first + len(touched)] = [(start, end)]
-    some = any(each[0] < segment.end and segment.start < each[1] for each in touched)
+    some = any(covering[0] < segment.end and segment.start < covering[1] for covering in touched)
     return some, touched == [(start, end)]
 
 
@@ -292,9 +292,9 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
     touched = epochs[min(start_span.values()) : max(end_span.values()) + 1]
     segments = {segment.id: segment for segment in touched[0].segments}
     for epoch in touched[1:]:
-        segments |= epoch.made
-    outside = {each.id for each, earlier in _overlaps(segments.values(), start_span) if each.id < earlier.id}
-    outside |= {each.id for each, later in _overlaps(segments.values(), end_span) if each.id > later.id}
+        segments |= epoch.created
+    outside = {one.id for one, earlier in _overlaps(segments.values(), start_span) if one.id < earlier.id}
+    outside |= {one.id for one, later in _overlaps(segments.values(), end_span) if one.id > later.id}
     return [segments[identifier] for identifier in sorted(segments.keys() - outside)]
 
 

@@ -97,8 +97,8 @@ class StreamCreated(StreamOperation, frozen=True):
 
     def apply(self, state: State) -> None:
         epoch = first_epoch(self.config.scaling.min_segments, self.first_number, self.now_ms)
-        made = Stream(self.scope, self.stream, self.config, self.now_ms, [epoch])
-        state.scope(self.scope).streams[self.stream] = made
+        stream = Stream(self.scope, self.stream, self.config, self.now_ms, [epoch])
+        state.scope(self.scope).streams[self.stream] = stream
 
 
 class StreamUpdated(_StreamChange, frozen=True):
@@ -264,8 +264,8 @@ class CompletedForgotten(_StreamChange, frozen=True):
 
     def change(self, stream: Stream) -> None:
         completed = stream.completed  # in the order of their ends
-        for each in list(takewhile(lambda each: completed[each].ended_ms < self.before_ms, completed)):
-            del completed[each]
+        for identifier in list(takewhile(lambda key: completed[key].ended_ms < self.before_ms, completed)):
+            del completed[identifier]
 
 
 # Retention and writers
@@ -335,8 +335,8 @@ class ReaderGroupSet(Operation, frozen=True):
         if (before := groups.get(self.name)) is not None:
             for subscription in _subscriptions(before) - wanted:
                 _unsubscribe(state, subscription, subscriber)
-        for each in wanted:
-            if (stream := state.find_stream(*split_name(each))) is not None:
+        for full_name in wanted:
+            if (stream := state.find_stream(*split_name(full_name))) is not None:
                 held = stream.subscribers.get(subscriber, Subscriber(0))
                 stream.subscribers[subscriber] = Subscriber(self.config.generation, held.cut)
         groups[self.name] = self.config

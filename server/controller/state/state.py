@@ -147,10 +147,11 @@ class Stream(msgspec.Struct):
 
     def segment(self, identifier: int) -> StreamSegment:
         """Returns the segment with this id, current or not. Raises `NotFound` if it never existed."""
-        found = find_segment(self.epochs, identifier)
-        if found is None:
-            raise NotFound("segment", segment_text(self, identifier))
-        return found
+        segment = find_segment(self.epochs, identifier)
+        if segment is None:
+            epoch, number = split_segment_id(identifier)
+            raise NotFound("segment", f"{self.full_name}/{number}.#epoch.{epoch}")
+        return segment
 
     def epoch(self, number: int) -> Epoch:
         """Returns the epoch with this number. Raises `NotFound` if it does not exist."""
@@ -164,7 +165,7 @@ class Stream(msgspec.Struct):
     def all_segments(self) -> Iterator[StreamSegment]:
         """Yields every segment that was not deleted, once."""
         for epoch in self.epochs:
-            for segment in epoch.made.values():
+            for segment in epoch.created.values():
                 if segment.id not in self.deleted:
                     yield segment
 
@@ -194,12 +195,6 @@ class Stream(msgspec.Struct):
 def transaction_epoch(transaction_id: UUID) -> int:
     """Returns the epoch in the top 32 bits of a transaction id."""
     return transaction_id.int >> 96
-
-
-def segment_text(stream: Stream, identifier: int) -> str:
-    """Returns the readable name of a segment, whether or not it exists."""
-    epoch, number = split_segment_id(identifier)
-    return f"{stream.full_name}/{number}.#epoch.{epoch}"
 
 
 class Table(msgspec.Struct):
@@ -236,11 +231,11 @@ class State(msgspec.Struct):
     transactions: int = 0
 
     def scope(self, name: str) -> Scope:
-        found = self.scopes.get(name)
-        if found is None:
+        scope = self.scopes.get(name)
+        if scope is None:
             require(scope=name)
             raise NotFound("scope", name)
-        return found
+        return scope
 
     def find_stream(self, scope: str, name: str) -> Stream | None:
         """Returns the stream; None if the stream or its scope does not exist."""
@@ -248,11 +243,11 @@ class State(msgspec.Struct):
         return None if holder is None else holder.streams.get(name)
 
     def stream(self, scope: str, name: str) -> Stream:
-        found = self.find_stream(scope, name)
-        if found is None:
+        stream = self.find_stream(scope, name)
+        if stream is None:
             require(scope=scope, stream=name)
             raise NotFound("stream", f"{scope}/{name}")
-        return found
+        return stream
 
     def reader_group(self, scope: str, name: str) -> ReaderGroupConfig:
         try:

@@ -67,13 +67,8 @@ class Watch(msgspec.Struct):
         rate = max(total - self.total, 0.0) * 1000.0 / elapsed_ms
         self.taken_ms, self.total = now_ms, total
         for minutes, before in self.rates.items():
-            self.rates[minutes] = _decayed(before, rate, elapsed_ms, minutes * minute_ms)
-
-
-def _decayed(before: float, rate: float, elapsed_ms: int, window_ms: int) -> float:
-    if before == 0.0:
-        return rate
-    return before + (1.0 - math.exp(-elapsed_ms / window_ms)) * (rate - before)
+            weight = 1.0 if before == 0.0 else 1.0 - math.exp(-elapsed_ms / (minutes * minute_ms))
+            self.rates[minutes] = before + weight * (rate - before)
 
 
 def measure(load: Load, policy: ScalingPolicy) -> float:
@@ -151,4 +146,4 @@ def _merge(
     together = together[: max(spare, 0) + 1]
     if len(together) < 2:
         return None
-    return ScaleDecision(tuple(each.id for each in together), ((together[0].start, together[-1].end),))
+    return ScaleDecision(tuple(segment.id for segment in together), ((together[0].start, together[-1].end),))

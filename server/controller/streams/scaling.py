@@ -27,7 +27,7 @@ class Scaling:
         self._core = core
 
     async def start(
-        self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
+        self, scope: str, name: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
     ) -> tuple[list[StreamSegment], int]:
         """Accepts a scale; returns the new segments and the number of the epoch that ends. Repeating it is allowed.
 
@@ -37,20 +37,20 @@ class Scaling:
         wanted = tuple(ranges)
         self._core.check_segments("segments to seal", len(sealed))
         self._core.check_segments("new key ranges", len(wanted))
-        async with self._core.lock(scope, stream):
-            found = self._core.state.stream(scope, stream)
-            if found.sealed:
-                raise IllegalState(f"stream {found.full_name} is sealed")
-            left = found.current
-            if found.scale is not None:
-                if set(found.scale.sealed) != set(sealed) or set(found.scale.ranges) != set(wanted):
-                    raise IllegalState(f"another scale of stream {found.full_name} is in progress")
+        async with self._core.lock(scope, name):
+            stream = self._core.state.stream(scope, name)
+            if stream.sealed:
+                raise IllegalState(f"stream {stream.full_name} is sealed")
+            left = stream.current
+            if stream.scale is not None:
+                if set(stream.scale.sealed) != set(sealed) or set(stream.scale.ranges) != set(wanted):
+                    raise IllegalState(f"another scale of stream {stream.full_name} is in progress")
             else:
-                self._check(found, sealed, wanted)
-                self._begin(found, tuple(sealed), wanted)
-            accepted = wanted if found.scale is None else found.scale.ranges
+                self._check(stream, sealed, wanted)
+                self._begin(stream, tuple(sealed), wanted)
+            accepted = wanted if stream.scale is None else stream.scale.ranges
             coming = history.next_epoch(left, sealed, accepted, self._core.now_ms()).segments
-            await self._finish_or_retry(found)
+            await self._finish_or_retry(stream)
         new = (segment for segment in coming if segment.epoch == left.number + 1)
         return sorted(new, key=lambda segment: segment.number), left.number
 
@@ -63,12 +63,12 @@ class Scaling:
             return "INVALID_INPUT"
         return "IN_PROGRESS" if epoch in (current.number, current.reference) else "SUCCESS"
 
-    async def run(self, scope: str, stream: str) -> None:
+    async def run(self, scope: str, name: str) -> None:
         """Executes a due scale; no-op if the stream was deleted."""
-        async with self._core.lock(scope, stream):
-            found = self._core.state.find_stream(scope, stream)
-            if found:
-                await self._finish_or_retry(found)
+        async with self._core.lock(scope, name):
+            stream = self._core.state.find_stream(scope, name)
+            if stream:
+                await self._finish_or_retry(stream)
 
     async def replace(self, stream: Stream, ranges: Sequence[KeyRange]) -> None:
         """Replaces all segments at once. The caller holds the stream's lock."""
@@ -84,7 +84,7 @@ class Scaling:
         sealed = _as_current(stream, stream.scale)
         now_ms = core.now_ms()
         coming = history.next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
-        for segment in coming.made.values():
+        for segment in coming.created.values():
             name = stream.segment_name(segment)
             await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         sizes = {

@@ -89,63 +89,63 @@ class Streams:
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(op.StreamCreated(scope, stream, config, number, now_ms))
 
-    async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Change a stream's configuration; scales at once to a fixed or a higher minimum number of segments."""
+    async def update(self, scope: str, name: str, config: StreamConfig) -> None:
+        """Changes a stream's configuration; scales at once to a fixed or a higher minimum number of segments."""
         self._check_config(config)
-        async with self._core.lock(scope, stream):
-            found = self._unsealed(scope, stream)
-            await self._scaling.finish(found)
-            for segment in found.current.segments:
-                await self._core.segments.update_policy(found.segment_name(segment), config.scaling)
-            self._core.record(op.StreamUpdated(scope, stream, config))
-            count, wanted = len(found.current.segments), config.scaling.min_segments
+        async with self._core.lock(scope, name):
+            stream = self._unsealed(scope, name)
+            await self._scaling.finish(stream)
+            for segment in stream.current.segments:
+                await self._core.segments.update_policy(stream.segment_name(segment), config.scaling)
+            self._core.record(op.StreamUpdated(scope, name, config))
+            count, wanted = len(stream.current.segments), config.scaling.min_segments
             if count < wanted or (count > wanted and config.scaling.kind is ScalingType.FIXED):
-                await self._scaling.replace(found, history.equal_ranges(wanted))
+                await self._scaling.replace(stream, history.equal_ranges(wanted))
 
-    async def truncate(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+    async def truncate(self, scope: str, name: str, cut: Mapping[int, int]) -> None:
         """Truncates a stream at a cut, which must not be before the last cut."""
-        async with self._core.lock(scope, stream):
-            found = self._unsealed(scope, stream)
-            self.check_progress(found, found.cut, cut)
+        async with self._core.lock(scope, name):
+            stream = self._unsealed(scope, name)
+            self.check_progress(stream, stream.cut, cut)
             gone = [
                 segment
-                for segment in history.between(found.epochs, found.cut, cut)
-                if segment.id not in cut and segment.id not in found.deleted
+                for segment in history.between(stream.epochs, stream.cut, cut)
+                if segment.id not in cut and segment.id not in stream.deleted
             ]
             for identifier, offset in cut.items():
                 if offset > 0:
-                    name = found.segment_name(found.segment(identifier))
+                    segment_name = stream.segment_name(stream.segment(identifier))
                     # A cut beyond the end truncates nothing, but the stream begins there, as in Pravega.
-                    if offset <= await self._core.segments.segment_length(name):
-                        await self._core.segments.truncate_segment(name, offset)
+                    if offset <= await self._core.segments.segment_length(segment_name):
+                        await self._core.segments.truncate_segment(segment_name, offset)
             for segment in gone:
-                await self._core.segments.delete_segment(found.segment_name(segment))
-            self._core.record(op.StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
+                await self._core.segments.delete_segment(stream.segment_name(segment))
+            self._core.record(op.StreamTruncated(scope, name, dict(cut), tuple(segment.id for segment in gone)))
 
-    async def seal(self, scope: str, stream: str) -> None:
+    async def seal(self, scope: str, name: str) -> None:
         """Seals a stream; no-op if it is sealed. Open transactions are aborted."""
-        async with self._core.lock(scope, stream):
-            found = self._core.state.stream(scope, stream)
-            if found.sealed:
+        async with self._core.lock(scope, name):
+            stream = self._core.state.stream(scope, name)
+            if stream.sealed:
                 return
-            await self._scaling.finish(found)
-            await self._transactions.settle(found)
+            await self._scaling.finish(stream)
+            await self._transactions.settle(stream)
             seal = self._core.segments.seal_segment
-            sizes = {segment.id: await seal(found.segment_name(segment)) for segment in found.current.segments}
-            self._core.record(op.StreamSealed(scope, stream, sizes))
+            sizes = {segment.id: await seal(stream.segment_name(segment)) for segment in stream.current.segments}
+            self._core.record(op.StreamSealed(scope, name, sizes))
 
-    async def delete(self, scope: str, stream: str) -> None:
+    async def delete(self, scope: str, name: str) -> None:
         """Deletes a sealed stream, its segments and its watermarks."""
-        async with self._core.lock(scope, stream):
-            found = self._core.state.stream(scope, stream)
-            if not found.sealed:
-                raise errors.StreamNotSealed(found.full_name)
-            mark = self._core.state.scope(scope).streams.get(MARK_PREFIX + stream)
+        async with self._core.lock(scope, name):
+            stream = self._core.state.stream(scope, name)
+            if not stream.sealed:
+                raise errors.StreamNotSealed(stream.full_name)
+            mark = self._core.state.scope(scope).streams.get(MARK_PREFIX + name)
             if mark is not None:
                 await self._delete_segments(mark)
                 self._core.record(op.StreamDeleted(scope, mark.name))
-            await self._delete_segments(found)
-            self._core.record(op.StreamDeleted(scope, stream))
+            await self._delete_segments(stream)
+            self._core.record(op.StreamDeleted(scope, name))
 
     async def _delete_segments(self, stream: Stream) -> None:
         for segment in stream.all_segments():
@@ -179,10 +179,10 @@ class Streams:
 
         return page(self._core.config.page_size, streams, token, _tag_order, listed, accepts)
 
-    async def current(self, scope: str, stream: str) -> list[StreamSegment]:
+    async def current(self, scope: str, name: str) -> list[StreamSegment]:
         """Returns the segments that take writes, by key; an empty list if the stream is sealed."""
-        found = await self._get_or_mark(scope, stream)
-        return [] if found.sealed else list(found.current.segments)
+        stream = await self._get_or_mark(scope, name)
+        return [] if stream.sealed else list(stream.current.segments)
 
     async def head(self, scope: str, stream: str) -> Cut:
         return (await self._get_or_mark(scope, stream)).head()
@@ -193,45 +193,45 @@ class Streams:
             raise errors.InvalidArgument(f"epoch {epoch} is negative")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
-    async def following(self, scope: str, stream: str, identifier: int) -> dict[StreamSegment, list[int]]:
+    async def following(self, scope: str, name: str, identifier: int) -> dict[StreamSegment, list[int]]:
         """Returns the successors of a segment, each with all its predecessors; empty at the end of a sealed stream.
 
         The caller may have reached the end of a segment while its epoch is about to end. A reader would take an empty
         answer for the end of the stream, so work that is sealing segments is finished first.
         """
-        found = self.get(scope, stream)
-        following = history.successors(found.epochs, identifier)
-        if following or found.sealed:
+        stream = self.get(scope, name)
+        following = history.successors(stream.epochs, identifier)
+        if following or stream.sealed:
             return following
-        async with self._core.lock(scope, stream):
-            found = self.get(scope, stream)
-            if not found.sealed:
-                await self._scaling.finish_due(found)
-                await self._transactions.finish_due(found)
-            return history.successors(found.epochs, identifier)
+        async with self._core.lock(scope, name):
+            stream = self.get(scope, name)
+            if not stream.sealed:
+                await self._scaling.finish_due(stream)
+                await self._transactions.finish_due(stream)
+            return history.successors(stream.epochs, identifier)
 
-    def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[StreamSegment]:
+    def between(self, scope: str, name: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[StreamSegment]:
         """Returns the segments from one stream cut to another. One cut may be empty: the beginning or the end.
 
         A cut need not cover all keys here, and unknown segments in it are ignored.
         """
         if not start and not end:
             raise errors.InvalidArgument("one of the two stream cuts must be given")
-        found = self.get(scope, stream)
+        stream = self.get(scope, name)
         for cut in filter(None, (start, end)):
-            _check_epochs(found, cut)
-            if all(history.find_segment(found.epochs, identifier) is None for identifier in cut):
-                raise errors.BrokenStreamCut(found.full_name, "it names no segment of the stream")
+            _check_epochs(stream, cut)
+            if all(history.find_segment(stream.epochs, identifier) is None for identifier in cut):
+                raise errors.BrokenStreamCut(stream.full_name, "it names no segment of the stream")
         try:
-            return history.between(found.epochs, start, end)
+            return history.between(stream.epochs, start, end)
         except ValueError as error:
-            raise errors.InvalidStreamCut(found.full_name, str(error)) from error
+            raise errors.InvalidStreamCut(stream.full_name, str(error)) from error
 
-    def is_current(self, scope: str, stream: str, identifier: int) -> bool:
+    def is_current(self, scope: str, name: str, identifier: int) -> bool:
         """Whether a segment takes writes."""
-        found = self.get(scope, stream)
-        segment = history.find_segment(found.epochs, identifier)
-        return not found.sealed and segment is not None and found.current.holds(segment)
+        stream = self.get(scope, name)
+        segment = history.find_segment(stream.epochs, identifier)
+        return not stream.sealed and segment is not None and stream.current.holds(segment)
 
     def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
         """Whether a cut is valid: it covers all keys, in an order that can be read."""
@@ -265,11 +265,11 @@ class Streams:
             if not history.is_at_or_after(cut, span, earlier, earlier_span):
                 raise errors.InvalidStreamCut(stream.full_name, "it lies before the last one")
 
-    def _unsealed(self, scope: str, stream: str) -> Stream:
-        found = self._core.state.stream(scope, stream)
-        if found.sealed:
-            raise errors.StreamIsSealed(found.full_name)
-        return found
+    def _unsealed(self, scope: str, name: str) -> Stream:
+        stream = self._core.state.stream(scope, name)
+        if stream.sealed:
+            raise errors.StreamIsSealed(stream.full_name)
+        return stream
 
     async def _get_or_mark(self, scope: str, stream: str) -> Stream:
         """Returns the stream; creates a stream of watermarks if its stream exists."""

@@ -36,7 +36,7 @@ from segstore.server.controller.state import (
     transaction_epoch,
 )
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.streams.writers import Writers
+from segstore.server.controller.streams.watermarks import Writers
 
 _log = logging.getLogger(__name__)
 
@@ -62,35 +62,35 @@ class Transactions:
         self._core = core
         self._writers = writers
 
-    async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[StreamSegment]]:
+    async def open(self, scope: str, name: str, lease_ms: int) -> tuple[UUID, list[StreamSegment]]:
         """Opens a transaction and creates its segments; returns its id and the segments of its epoch."""
         core = self._core
-        core.state.stream(scope, stream)
+        core.state.stream(scope, name)
         if not core.config.min_lease_ms <= lease_ms <= core.config.max_lease_ms:
             raise errors.InvalidArgument(
                 f"a lease of {lease_ms} ms is not between {core.config.min_lease_ms} and {core.config.max_lease_ms} ms"
             )
-        async with core.lock(scope, stream):
-            found = core.state.stream(scope, stream)
-            if found.sealed:
-                raise errors.IllegalState(f"stream {found.full_name} is sealed")
-            count, limit = len(found.transactions) + 1, core.config.max_transactions
+        async with core.lock(scope, name):
+            stream = core.state.stream(scope, name)
+            if stream.sealed:
+                raise errors.IllegalState(f"stream {stream.full_name} is sealed")
+            count, limit = len(stream.transactions) + 1, core.config.max_transactions
             if count > limit:
                 raise errors.TooMany("open transactions of a stream", count, limit)
-            epoch = found.current.reference
+            epoch = stream.current.reference
             identifier = UUID(int=epoch << 96 | next(core.transaction_ids))
             segments = []
-            for segment, name in found.transaction_segments(identifier):
-                await core.segments.create_segment(name, _PLAIN, found.config.rollover_bytes)
+            for segment, segment_name in stream.transaction_segments(identifier):
+                await core.segments.create_segment(segment_name, _PLAIN, stream.config.rollover_bytes)
                 segments.append(StreamSegment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
             now_ms = core.now_ms()
             must_end_ms = now_ms + min(_LEASES_MAX * lease_ms, core.config.max_transaction_ms)
-            core.record(op.TransactionOpened(scope, stream, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
-            self._watch(found, identifier)
+            core.record(op.TransactionOpened(scope, name, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
+            self._watch(stream, identifier)
         return identifier, segments
 
     def ping(self, scope: str, stream: str, identifier: UUID, lease_ms: int) -> TransactionStatus | None:
-        """Extend the lease of an open transaction; return its status, None if it is unknown."""
+        """Extends the lease of an open transaction; returns its status, None if it is unknown."""
         core = self._core
         status = self.status(scope, stream, identifier)
         if status is not TransactionStatus.OPEN:
@@ -103,51 +103,51 @@ class Transactions:
         core.record(op.TransactionPinged(scope, stream, identifier, self._lease_end(lease_ms)))
         return status
 
-    def status(self, scope: str, stream: str, identifier: UUID) -> TransactionStatus | None:
+    def status(self, scope: str, name: str, identifier: UUID) -> TransactionStatus | None:
         """Returns a transaction's status; None if it, or its stream, is unknown."""
-        found = self._core.state.find_stream(scope, stream)
-        if found is None:
+        stream = self._core.state.find_stream(scope, name)
+        if stream is None:
             return None
-        known = found.transactions.get(identifier) or found.completed.get(identifier)
+        known = stream.transactions.get(identifier) or stream.completed.get(identifier)
         return None if known is None else known.status
 
-    def completed(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
+    def completed(self, scope: str, name: str) -> dict[UUID, TransactionStatus]:
         """Returns the latest ended transactions of a stream with their outcomes, in the order of their opening."""
-        found = self._core.state.stream(scope, stream)
-        last = islice(reversed(found.completed), self._core.config.completed_listed)
-        return {each: found.completed[each].status for each in sorted(last, key=_opening)}
+        stream = self._core.state.stream(scope, name)
+        last = islice(reversed(stream.completed), self._core.config.completed_listed)
+        return {identifier: stream.completed[identifier].status for identifier in sorted(last, key=_opening)}
 
-    async def commit(self, scope: str, stream: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
-        """Request a commit; without a configured delay it is complete at return."""
+    async def commit(self, scope: str, name: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
+        """Requests a commit; without a configured delay it is complete at return."""
         core = self._core
         core.check_writer(writer)
-        async with core.lock(scope, stream):
-            found = core.state.stream(scope, stream)
-            if self._may_end(found, identifier, commit=True):
+        async with core.lock(scope, name):
+            stream = core.state.stream(scope, name)
+            if self._may_end(stream, identifier, commit=True):
                 due_ms = core.now_ms() + core.config.commit_delay_ms
-                core.record(op.CommitStarted(scope, stream, identifier, writer, timestamp, due_ms))
-                await self._end_or_retry(found, identifier)
+                core.record(op.CommitStarted(scope, name, identifier, writer, timestamp, due_ms))
+                await self._end_or_retry(stream, identifier)
 
-    async def abort(self, scope: str, stream: str, identifier: UUID) -> None:
-        """Request an abort; without a configured delay it is complete at return."""
+    async def abort(self, scope: str, name: str, identifier: UUID) -> None:
+        """Requests an abort; without a configured delay it is complete at return."""
         core = self._core
-        async with core.lock(scope, stream):
-            found = core.state.stream(scope, stream)
-            if self._may_end(found, identifier, commit=False):
-                core.record(op.AbortStarted(scope, stream, identifier, core.now_ms() + core.config.commit_delay_ms))
-                await self._end_or_retry(found, identifier)
+        async with core.lock(scope, name):
+            stream = core.state.stream(scope, name)
+            if self._may_end(stream, identifier, commit=False):
+                core.record(op.AbortStarted(scope, name, identifier, core.now_ms() + core.config.commit_delay_ms))
+                await self._end_or_retry(stream, identifier)
 
     async def run(self, timer: Timer) -> None:
         """Checks a transaction: its lease may have expired, or a requested commit or abort may be due."""
         core = self._core
         async with core.lock(timer.scope, timer.stream):
-            found = core.state.find_stream(timer.scope, timer.stream)
-            if found is None or timer.transaction is None or timer.transaction not in found.transactions:
+            stream = core.state.find_stream(timer.scope, timer.stream)
+            if stream is None or timer.transaction is None or timer.transaction not in stream.transactions:
                 return
-            transaction = found.transactions[timer.transaction]
+            transaction = stream.transactions[timer.transaction]
             if transaction.status is TransactionStatus.OPEN and self._due_ms(transaction) <= core.now_ms():
                 core.record(op.AbortStarted(timer.scope, timer.stream, timer.transaction, core.now_ms()))
-            await self._end_or_retry(found, timer.transaction)
+            await self._end_or_retry(stream, timer.transaction)
 
     async def settle(self, stream: Stream) -> None:
         """Ends every transaction: commits it if a commit was requested, else aborts it. The caller holds the lock."""
@@ -161,9 +161,9 @@ class Transactions:
         """Ends the transactions for which that was asked for and is due. The caller holds the lock."""
         now_ms = self._core.now_ms()
         due = [
-            each
-            for each, other in stream.transactions.items()
-            if other.status is not TransactionStatus.OPEN and other.due_ms <= now_ms
+            identifier
+            for identifier, transaction in stream.transactions.items()
+            if transaction.status is not TransactionStatus.OPEN and transaction.due_ms <= now_ms
         ]
         await self._end(stream, due)
 
@@ -207,7 +207,7 @@ class Transactions:
             for _, name in stream.transaction_segments(identifier):
                 await core.segments.delete_segment(name)
             self._ended(stream, identifier, committed=False)
-        committing.sort(key=lambda each: (transaction_epoch(each), stream.transactions[each].order))
+        committing.sort(key=lambda key: (transaction_epoch(key), stream.transactions[key].order))
         for epoch, group in groupby(committing, key=transaction_epoch):
             together = list(group)
             if stream.epoch(epoch).reference == stream.current.reference:
@@ -226,11 +226,11 @@ class Transactions:
         for target in targets:
             names = sources[target.number]
             for start in range(0, len(names), _MERGED_AT_ONCE):
-                some = names[start : start + _MERGED_AT_ONCE]
-                await self._core.segments.merge_segments(stream.segment_name(target), some)
+                batch = names[start : start + _MERGED_AT_ONCE]
+                await self._core.segments.merge_segments(stream.segment_name(target), batch)
 
     async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
-        """Merge transactions of an older epoch; every step is idempotent."""
+        """Merges transactions of an older epoch; every step is idempotent."""
         segments = self._core.segments
         now_ms = self._core.now_ms()
         again, current = op.rolled(stream, epoch, now_ms)
@@ -241,7 +241,7 @@ class Transactions:
             name = stream.segment_name(segment)
             await segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         replaced = (*again.segments, *stream.current.segments)
-        sizes = {each.id: await segments.seal_segment(stream.segment_name(each)) for each in replaced}
+        sizes = {segment.id: await segments.seal_segment(stream.segment_name(segment)) for segment in replaced}
         self._core.record(op.EpochRolled(stream.scope, stream.name, epoch, sizes, now_ms))
 
     async def _note_time(self, stream: Stream, transaction: Transaction) -> None:

@@ -1,15 +1,17 @@
-"""Watermarks: writers' timestamps combined, and published to readers in a stream of its own (`_MARK…`).
+"""Writers' timestamps, and watermarks, which combine them for readers in a stream of its own (`_MARK…`).
 
-While writers report timestamps, an event is written to that stream periodically: the range of the active writers'
-timestamps and the farthest of their positions. Readers compare their own position with it to determine their time
-range.
+A writer reports a timestamp with its position. While writers do, an event is written to that stream periodically: the
+range of the active writers' timestamps and the farthest of their positions. Readers compare their own position with it
+to determine their time range.
 
-Invariants: from one watermark to the next the lower time increases and no position goes back; an event is written once,
-and before the state records it. A writer whose timestamp is not above the last watermark's lower time is waited for
-until the stream's timestamp aggregation timeout, then forgotten; a removed writer is forgotten at once.
+Invariants: neither the time nor the position of a writer goes back. From one watermark to the next the lower time
+increases and no position goes back; an event is written once, and before the state records it. A writer whose timestamp
+is not above the last watermark's lower time is waited for until the stream's timestamp aggregation timeout, then
+forgotten; a removed writer is forgotten at once.
 
-Follows `PeriodicWatermarking` and `Watermark` (Pravega). Deliberate difference: the last watermark is kept in the
-state; the mark that Pravega sets in the stream of watermarks, for its controllers only, is not written.
+Follows `PersistentStreamBase.noteWriterMark`, `PeriodicWatermarking` and `Watermark` (Pravega). Deliberate difference:
+the last watermark is kept in the state; the mark that Pravega sets in the stream of watermarks, for its controllers
+only, is not written.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from segstore.server.controller.errors import ControllerError, StreamIsSealed
+from segstore.server.controller.errors import ControllerError, NotFound, StreamIsSealed, TooMany
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import (
     MARK_PREFIX,
@@ -35,8 +37,12 @@ from segstore.server.controller.state import (
     history,
 )
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.streams.streams import Streams
 from segstore.wire import Event, encode
+
+if TYPE_CHECKING:
+    from segstore.server.controller.streams.streams import Streams
+
+NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +55,34 @@ _REVISION: Final = Struct(">BBBBi")
 _SHORT, _MIDDLE = 1 << 7, 1 << 14
 
 
+class Writers:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
+        """Records that all events of this writer up to `position` have timestamps up to `timestamp`, unless one of them
+        goes back; sets the stream's timer for watermarks. Raises `TooMany` for a writer beyond the limit.
+        """
+        core, writers = self._core, self._core.state.stream(scope, stream).writers
+        core.check_writer(writer)
+        mark, limit = writers.get(writer), core.config.max_writers
+        if mark is None:
+            if len(writers) >= limit:
+                raise TooMany("writers that note times", len(writers) + 1, limit)
+        elif mark.timestamp > timestamp:
+            return "INVALID_TIME"
+        elif any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
+            return "INVALID_POSITION"
+        core.record(op.WriterNoted(scope, stream, writer, timestamp, dict(position)))
+        core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
+        return "SUCCESS"
+
+    def remove(self, scope: str, stream: str, writer: str) -> None:
+        if writer not in self._core.state.stream(scope, stream).writers:
+            raise NotFound("writer", f"{writer} of stream {scope}/{stream}")
+        self._core.record(op.WriterGone(scope, stream, writer))
+
+
 class Watermarks:
     def __init__(self, core: Core, streams: Streams) -> None:
         self._core = core
@@ -59,20 +93,20 @@ class Watermarks:
         """Forgets since when writers have been behind."""
         self._behind_since.clear()
 
-    async def run(self, scope: str, stream: str) -> None:
+    async def run(self, scope: str, name: str) -> None:
         """Writes a watermark if it is due; sets a timer for the next watermark while there are active writers."""
-        found = self._core.state.find_stream(scope, stream)
-        if found is None:
-            self._behind_since.pop(f"{scope}/{stream}", None)
+        stream = self._core.state.find_stream(scope, name)
+        if stream is None:
+            self._behind_since.pop(f"{scope}/{name}", None)
             return
-        active = self._active(found)
+        active = self._active(stream)
         if not active:
             return
-        self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
-        last = found.watermark
+        self._core.schedule_once(self._core.config.watermark_every_ms, Due.WATERMARK, scope, name)
+        last = stream.watermark
         if last is not None and any(mark.timestamp <= last.lower for mark in active):
             return
-        bound = UpperBound(found)
+        bound = UpperBound(stream)
         for mark in active:
             bound.add(mark.position)
         cut = bound.cut({} if last is None else last.cut)
@@ -81,9 +115,9 @@ class Watermarks:
         times = [mark.timestamp for mark in active]
         number = 1 if last is None else last.number + 1
         try:
-            await self._write(found, Watermark(number, min(times), max(times), cut))
+            await self._write(stream, Watermark(number, min(times), max(times), cut))
         except ControllerError as error:
-            _log.warning("the watermark of stream %s is retried next time: %s", found.full_name, error)
+            _log.warning("the watermark of stream %s is retried next time: %s", stream.full_name, error)
 
     async def _write(self, stream: Stream, watermark: Watermark) -> None:
         scope, name = stream.scope, MARK_PREFIX + stream.name
@@ -147,7 +181,7 @@ class UpperBound:
         return dict(sorted(self._offsets.items()))
 
     def _fill(self, missing: Iterable[KeyRange]) -> None:
-        newest = self._stream.epoch(max(each.epoch for each in self._segments))
+        newest = self._stream.epoch(max(segment.epoch for segment in self._segments))
         for start, end in missing:
             for segment in newest.overlapping(start, end):
                 self._raise_to(segment, 0)
@@ -158,13 +192,13 @@ class UpperBound:
         offset = max(offset, 0)
         first = bisect_right(self._segments, segment.start, key=attrgetter("end"))
         across = self._segments[first : bisect_left(self._segments, segment.end, key=attrgetter("start"))]
-        if any(each.id > segment.id for each in across):
+        if any(other.id > segment.id for other in across):
             return
         self._segments[first : first + len(across)] = [segment]
         self._offsets[segment.id] = max(offset, self._offsets.get(segment.id, 0))
-        for each in across:
-            if each.id != segment.id:
-                del self._offsets[each.id]
+        for other in across:
+            if other.id != segment.id:
+                del self._offsets[other.id]
 
 
 def encode_watermark(stream: Stream, watermark: Watermark) -> bytes:

@@ -1,6 +1,6 @@
 """Tests of `server/cluster`. Modules whose tests have another name:
 
-hosted, local: test_members
+local: test_members
 leader, node: test_process
 settings: test_between_processes
 """

@@ -21,30 +21,16 @@ from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import SERVICE
 from segstore.wire.endpoint import Endpoint
 from tests.server.certificates import CERTIFICATE, write_certificate
+from tests.server.controller.test_front import Upstream, echo
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 CREDENTIALS = "Basic YW5uOnNlY3JldA=="
 
 
-class Leader(grpc.GenericRpcHandler):  # type: ignore[misc]  # the stubs have it generic, which it is not
-    """Answers every call and records its metadata."""
-
-    def __init__(self) -> None:
-        self.heard: list[dict[str, str]] = []
-
-    def service(self, handler_call_details: Any) -> Any:
-        self.heard.append(dict(handler_call_details.invocation_metadata))
-
-        async def answer(request: bytes, context: Any) -> bytes:
-            return request
-
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-
-async def handed_on(tls: TlsFiles | None, **options: Any) -> dict[str, str]:
+async def handed_on(tls: TlsFiles | None, **options: Any) -> dict[str, str | bytes]:
     """The metadata that the leader gets of a call with credentials."""
-    leader, server = Leader(), grpc.aio.server()
+    leader, server = Upstream(echo), grpc.aio.server()
     server.add_generic_rpc_handlers((leader,))
     if tls is None:
         port = server.add_insecure_port("127.0.0.1:0")
@@ -63,13 +49,14 @@ async def handed_on(tls: TlsFiles | None, **options: Any) -> dict[str, str]:
             else grpc.aio.secure_channel(where, grpc.ssl_channel_credentials(tls.certificate.read_bytes()))
         ) as channel:
             call = channel.unary_unary(f"/{SERVICE}/createScope", request_serializer=bytes, response_deserializer=bytes)
-            metadata = (("authorization", CREDENTIALS), ("x-other", "kept"))
-            assert await call(b"scope", metadata=metadata) == b"scope"
+            given = (("authorization", CREDENTIALS), ("x-other", "kept"))
+            assert await call(b"scope", metadata=given) == b"scope"
     finally:
         await front.aclose(0)
         await server.stop(0)
-    assert leader.heard[0]["x-other"] == "kept"
-    return leader.heard[0]
+    ((_, metadata),) = leader.calls
+    assert metadata["x-other"] == "kept"
+    return metadata
 
 
 async def test_credentials_are_handed_on_under_tls_or_where_the_network_is_trusted(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from segstore.client import connect
 from segstore.server.cluster import MockCluster
-from segstore.server.coordination import OwnershipSettings, SessionState
+from segstore.server.coordination import OwnershipSettings
 from segstore.wire.names import container_of
 from tests.looped import looped
 from tests.server.support import PATIENCE_S, until
@@ -62,21 +62,6 @@ async def test_a_store_whose_session_expires_is_stopped_with_the_default_policy(
             await asyncio.open_connection(*(mock.stores[0].address or ("", 0)))
         await mock.start_store(0)
         await until(lambda: [len(share) for share in shares(mock)] == [2, 2])
-
-
-async def test_with_reconnect_a_store_keeps_what_it_had() -> None:
-    unhurried = RECONNECT.model_copy(update={"takeover_delay_ms": 5_000})
-    async with MockCluster(stores=2, ownership=unhurried) as mock:
-        before = shares(mock)
-        assert mock.members is not None
-        session = mock.members.session(0)
-        heard: list[SessionState] = []
-        session.on_change(heard.append)
-        mock.expire_session(0)
-        assert shares(mock)[0] == set()
-        await until(lambda: shares(mock) == before)
-        assert heard[0] is SessionState.LOST
-        assert mock.members.session(0) is not session
 
 
 @looped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import grpc
@@ -9,7 +10,7 @@ import grpc
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 
-__all__ = ["LEASE_MS", "NO_ID", "NO_STREAM", "Client", "S", "group", "stream_config"]
+__all__ = ["LEASE_MS", "NO_ID", "NO_STREAM", "Client", "S", "basic", "group", "stream_config"]
 
 S = m.StreamInfo(scope="a", stream="s")
 NO_STREAM = m.StreamInfo(scope="a", stream="no")
@@ -44,6 +45,11 @@ class Client:
             if described is not None:
                 return str(described.enum_type.values_by_number[getattr(response, field)].name)
         return "OK"
+
+
+def basic(user: str) -> str:
+    """The credentials of a user whose password is pw."""
+    return "Basic " + base64.b64encode(f"{user}:pw".encode()).decode()
 
 
 def stream_config(name: str, segments: int = 1, **more: Any) -> m.StreamConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,7 +16,7 @@ from segstore.server.coordination import (
 )
 from segstore.server.store import Container
 from tests.server.coordination.stores import Store
-from tests.server.coordination.virtual_time import Play, played_in
+from tests.server.coordination.virtual_time import Play, played_in, until
 
 CONTAINERS = 4
 TIMEOUT_S = 3.0
@@ -68,10 +67,7 @@ class Cluster:
             await store.ownership.start(range(number, CONTAINERS, 2))
         await self.until(lambda: self.first.serves == {0, 2} and self.second.serves == {1, 3})
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(1_000):
-            while not condition():  # noqa: ASYNC110  the time is virtual
-                await asyncio.sleep(0.01)
+    until = staticmethod(until)
 
     def session_of(self, store: Store) -> InProcessSession:
         session = store.ownership.session

@@ -14,7 +14,7 @@ from segstore.server.controller import ScalingPolicy, StreamConfig
 from segstore.server.coordination import Configuration, Disconnected, InProcessCoordinator, NoConfiguration
 from segstore.server.coordination.configuration import CONFIGURATION
 from segstore.server.coordination.errors import Unreachable
-from tests.server.coordination.virtual_time import played_in
+from tests.server.coordination.virtual_time import played_in, until
 
 pytestmark = pytest.mark.seed("57.6")
 
@@ -39,18 +39,11 @@ class World:
     async def settled(self) -> None:
         self.publisher.changed()
         before = self.publisher.published
-        async with asyncio.timeout(1_000):
-            while self.publisher.published == before:  # noqa: ASYNC110  the time is virtual
-                await asyncio.sleep(0.01)
+        await until(lambda: self.publisher.published != before)
 
     def session_of(self, one: Configuration) -> Any:
         assert one.session is not None
         return one.session
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(1_000):
-            while not condition():  # noqa: ASYNC110  the time is virtual
-                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -109,12 +102,12 @@ async def test_the_cache_is_dropped_when_the_connection_or_the_session_is_lost(w
     assert world.reader.cached == 1
     session = world.session_of(world.reader)
     world.service.cut(session.session_id)
-    await world.until(lambda: world.reader.cached == 0)
+    await until(lambda: world.reader.cached == 0)
     with pytest.raises(Disconnected):
         await world.reader.stream("scope", "stream")
     world.service.expire(session.session_id)
     world.service.heal(session)
-    await world.until(lambda: world.reader.session not in (None, session))
+    await until(lambda: world.reader.session not in (None, session))
     assert await world.reader.stream("scope", "stream") == TWO
     world.reader.drop()
     assert world.reader.cached == 0
@@ -133,7 +126,7 @@ async def test_without_a_service_another_session_is_tried_for_until_there_is_one
     world.publisher.changed()
     world.service.resume()
     before = world.publisher.published
-    await world.until(lambda: world.publisher.published > before)
+    await until(lambda: world.publisher.published > before)
     assert await world.reader.scopes() == ["other"]
     assert await world.reader.stream("other", "late") == THREE
 
@@ -151,7 +144,7 @@ async def test_a_source_that_cannot_be_read_for_a_while_is_asked_again(world: Wo
 
     before = world.publisher.published
     world.publisher.publish(source)
-    await world.until(lambda: world.publisher.published > before)
+    await until(lambda: world.publisher.published > before)
     assert asked == 3
     assert await world.reader.stream("scope", "stream") == THREE
 
@@ -166,6 +159,6 @@ async def test_bytes_that_are_no_configuration_are_refused_by_name_and_replaced_
         await world.reader.stream("scope", "stream")
     assert refused.value.path == path
     world.service.expire(world.session_of(world.publisher).session_id)  # a new session compares with what is there
-    await world.until(lambda: (node := world.service.get(path)) is not None and node.data != b"\xff?")
+    await until(lambda: (node := world.service.get(path)) is not None and node.data != b"\xff?")
     await asyncio.sleep(0)
     assert await world.reader.stream("scope", "stream") == TWO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -28,52 +29,27 @@ class Failing:
         return await self._service.connect()
 
 
-def reconnect(retries: int = 3) -> OwnershipSettings:
-    return OwnershipSettings(session_expired_policy="reconnect", session_reconnect_retries=retries)
-
-
 @pytest.mark.seed("57.1")
+@pytest.mark.seed("57.2")
 @looped(
-    "settings",
+    ("policy", "retries", "failures", "calls"),
     [
-        OwnershipSettings(),
-        OwnershipSettings(session_expired_policy="shutdown", session_reconnect_retries=3),
-        reconnect(retries=0),
+        *(("shutdown", 3, 0, 0), ("reconnect", 0, 0, 0)),
+        *(("reconnect", 3, 0, 1), ("reconnect", 3, 2, 3), ("reconnect", 3, 5, 3)),
     ],
 )
-def test_shutdown_asks_for_no_session(settings: OwnershipSettings) -> None:
-    async def played() -> None:
-        service = InProcessCoordinator()
-        coordinator = Failing(service, 0)
-        assert await new_session(coordinator, settings, Random(1)) is None
-        assert coordinator.calls == 0
-        service.close()
-
-    run(played())
-
-
-@pytest.mark.seed("57.2")
-@looped("failures", [0, 1, 2])
-def test_reconnect_tries_until_there_is_a_session(failures: int) -> None:
+def test_a_new_session_is_asked_for_as_the_policy_says(policy: Any, retries: int, failures: int, calls: int) -> None:
     async def played() -> None:
         service = InProcessCoordinator()
         coordinator = Failing(service, failures)
-        session = await new_session(coordinator, reconnect(), Random(1))
-        assert session is not None
-        assert coordinator.calls == failures + 1
-        await session.aclose()
-        service.close()
-
-    run(played())
-
-
-def test_reconnect_raises_what_its_last_attempt_met() -> None:
-    async def played() -> None:
-        service = InProcessCoordinator()
-        coordinator = Failing(service, 5)
-        with pytest.raises(Unreachable, match="nobody answers"):
-            await new_session(coordinator, reconnect(), Random(1))
-        assert coordinator.calls == 3
+        settings = OwnershipSettings(session_expired_policy=policy, session_reconnect_retries=retries)
+        if failures > retries:
+            with pytest.raises(Unreachable, match="nobody answers"):
+                await new_session(coordinator, settings, Random(1))
+        else:
+            session = await new_session(coordinator, settings, Random(1))
+            assert (session is not None) == (calls > 0)
+        assert coordinator.calls == calls
         service.close()
 
     run(played())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-__all__ = ["Play", "played_in", "run"]
+__all__ = ["Play", "played_in", "run", "until"]
 
 T = TypeVar("T")
 Play = Callable[[T], Coroutine[Any, Any, None]]
@@ -39,6 +39,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` to its end in virtual time, which begins at 0. Raises RuntimeError for a deadlock."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(main)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits in virtual time until the condition holds."""
+    async with asyncio.timeout(1_000):
+        while not condition():  # noqa: ASYNC110  the time is virtual
+            await asyncio.sleep(0.01)
 
 
 def played_in(world: Callable[[], AbstractAsyncContextManager[T]]) -> Callable[[Play[T]], Callable[[], None]]:

@@ -20,14 +20,11 @@ MIB = 1024 * 1024
 
 
 async def test_port_0_picks_a_free_port_which_is_in_the_address() -> None:
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = MockSegmentStore().port
     async with MockSegmentStore(admin_port=0) as store:
         assert store.host == "127.0.0.1"
         assert 0 < store.port != store.admin_port > 0
-
-
-def test_a_store_that_was_not_started_has_no_address() -> None:
-    with pytest.raises(RuntimeError, match="not started"):
-        _ = MockSegmentStore().port
 
 
 async def test_a_port_that_is_taken_is_named_and_nothing_is_left_open() -> None:

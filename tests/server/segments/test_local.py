@@ -1,13 +1,16 @@
-"""What a controller asks of a store in its process; asked over the wire, it is answered the same."""
+"""Requests of a controller to a store in its process: answered as over the wire, and recorded as on the wire."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import (
     CONTROLLER_WRITER,
@@ -17,9 +20,13 @@ from segstore.server.controller import (
     SegmentAdmin,
     SegmentStoreFailed,
 )
-from segstore.server.segments import LocalSegments, RecordedSegments, RemoteSegments
+from segstore.server.recording import WITH_ROLE
+from segstore.server.replay import of_clients, read_script
+from segstore.server.segments import LocalSegments, RemoteSegments
+from segstore.traces import FileRecorder, TraceFile, drive, report
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import transaction_name
+from segstore.wire.trace import Record
 from tests.server.segments.test_remote import OneOwner
 
 SEGMENT = "scope/stream/0.#epoch.0"
@@ -28,7 +35,7 @@ TABLE = "scope/table_kvtable/0.#epoch.0"
 PLAIN = ScalingPolicy()
 
 
-@pytest.fixture(params=["local", "recorded", "remote"])
+@pytest.fixture(params=["local", "remote"])
 async def segments(request: pytest.FixtureRequest) -> AsyncIterator[SegmentAdmin]:
     """Each way to ask one store."""
     mock = MockCluster(stores=1)
@@ -37,7 +44,7 @@ async def segments(request: pytest.FixtureRequest) -> AsyncIterator[SegmentAdmin
     remote = RemoteSegments(
         OneOwner(local.owner_of(SEGMENT)), mock.settings.store.containers, token=lambda _: "", wire_version=WIRE_VERSION
     )
-    yield {"local": local, "recorded": RecordedSegments(local, lambda: None), "remote": remote}[request.param]
+    yield {"local": local, "remote": remote}[request.param]
     await remote.aclose()
     await mock.stop()
 
@@ -174,3 +181,83 @@ async def test_a_container_without_an_owner_can_be_asked_for_later_if_there_are_
             store.containers.update(owned)
         finally:
             await mock.stop()
+
+
+@asynccontextmanager
+async def controlled(recorder: FileRecorder, stores: int = 1) -> AsyncIterator[LocalSegments]:
+    """A controller's requests, recorded."""
+    mock = await one_store(stores=stores)
+    try:
+        segments = LocalSegments(mock.stores, "127.0.0.1", lambda: recorder)
+        yield segments
+        segments.close()
+        segments.close()
+    finally:
+        await mock.stop()
+
+
+def recorded(path: Path) -> list[Record]:
+    with TraceFile(path) as trace:
+        return list(trace.records())
+
+
+async def asked(path: Path) -> list[Record]:
+    """The records of one call of each kind."""
+    recorder = FileRecorder(path, recorder="test", wire_version=17)
+    async with controlled(recorder) as segments:
+        transaction = transaction_name(SEGMENT, UUID(int=7))
+        gone = transaction_name(SEGMENT, UUID(int=8))
+        for name in (SEGMENT, transaction):
+            await segments.create_segment(name, PLAIN, 0)
+        await segments.update_policy(SEGMENT, ScalingPolicy(target_rate=5))
+        await segments.merge_segments(SEGMENT, [transaction, gone])
+        for number in (1, 2):
+            await segments.append_event(SEGMENT, number, b"12345678")
+        await segments.truncate_segment(SEGMENT, 8)
+        await segments.truncate_segment(SEGMENT, 4)  # changes nothing
+        assert await segments.locate_offset(SEGMENT, 16) == 16
+        assert await segments.seal_segment(SEGMENT) == 16
+        await segments.delete_segment(SEGMENT)
+        await segments.create_table("scope/table_kvtable/0.#epoch.0", 16, 0)
+        assert await segments.count_entries("scope/table_kvtable/0.#epoch.0") == 0
+        await segments.delete_table("scope/table_kvtable/0.#epoch.0")
+        assert await segments.load(SEGMENT) is None
+    recorder.close()
+    return recorded(path)
+
+
+async def test_another_store_answers_what_the_controller_asked_with_the_same_bytes(tmp_path: Path) -> None:
+    records = await asked(tmp_path / "run.wtrace")
+    assert [each.type_name for each in read_script(records)] == [
+        "HELLO",
+        "CREATE_SEGMENT",
+        "CREATE_SEGMENT",
+        "UPDATE_SEGMENT_POLICY",
+        "MERGE_SEGMENTS_BATCH",
+        "SETUP_APPEND",
+        "APPEND_BLOCK_END",
+        "SETUP_APPEND",
+        "APPEND_BLOCK_END",
+        "TRUNCATE_SEGMENT",
+        "SEAL_SEGMENT",
+        "DELETE_SEGMENT",
+        "CREATE_TABLE_SEGMENT",
+        "DELETE_TABLE_SEGMENT",
+    ]
+    async with MockSegmentStore() as mock:
+        found = await drive(records, mock.host, mock.port, all_differences=True)
+    assert [line for difference in found.differences for line in report(difference)] == []
+
+
+async def test_each_store_has_a_connection_of_its_own_and_clients_have_none_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.wtrace"
+    recorder = FileRecorder(path, recorder="test", wire_version=17)
+    async with controlled(recorder, stores=2) as segments:
+        names = [f"scope/stream{number}/0.#epoch.0" for number in range(10)]
+        assert len({segments.owner_of(name) for name in names}) == 2
+        for name in names:
+            await segments.create_segment(name, PLAIN, 0)
+    recorder.close()
+    records = recorded(path)
+    assert {record.connection for record in records} == {WITH_ROLE + 1, WITH_ROLE + 2}
+    assert list(of_clients(records)) == []

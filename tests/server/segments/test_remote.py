@@ -8,7 +8,7 @@ import time
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.controller import CONTROLLER_WRITER, ScalingPolicy, SegmentStoreFailed
+from segstore.server.controller import CONTROLLER_WRITER, ScalingPolicy
 from segstore.server.controller.api import Authority, Permission
 from segstore.server.segments import RemoteSegments
 from segstore.server.segments.remote import StoreConnection
@@ -48,19 +48,6 @@ async def test_an_event_of_the_controller_is_appended_once_however_often_it_is_r
     assert store.store.container_for(SEGMENT).get_attribute(SEGMENT, CONTROLLER_WRITER) == 3
 
 
-async def test_an_event_for_a_segment_that_takes_none_is_refused(store: MockSegmentStore) -> None:
-    segments = RemoteSegments(OneOwner(Endpoint(store.host, store.port)), 4, token=str, wire_version=WIRE_VERSION)
-    try:
-        with pytest.raises(SegmentStoreFailed, match="set up appends to"):
-            await segments.append_event(SEGMENT, 1, b"event")
-        await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
-        await segments.seal_segment(SEGMENT)
-        with pytest.raises(SegmentStoreFailed, match="append to"):
-            await segments.append_event(SEGMENT, 1, b"event")
-    finally:
-        await segments.aclose()
-
-
 async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
     key, asked = "k" * 64, set()
 
@@ -70,9 +57,7 @@ async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
 
     table, transaction = "scope/table_kvtable/0.#epoch.0", f"{SEGMENT}#transaction.{'0' * 32}"
     async with MockSegmentStore(auth_key=key, strict_auth=True, containers=1) as mock:
-        segments = RemoteSegments(
-            OneOwner(Endpoint(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION, patience_s=5.0
-        )
+        segments = RemoteSegments(OneOwner(Endpoint(mock.host, mock.port)), 1, token=token, wire_version=WIRE_VERSION)
         try:
             for segment in (SEGMENT, transaction):
                 await segments.create_segment(segment, ScalingPolicy(), 0)

@@ -2,5 +2,6 @@
 
 convert: test_answers
 executing: server/controller/test_huge_requests
-resources: test_auth
+caller: test_auth
+service: server/controller/test_service, server/controller/streams/test_reader_groups
 """

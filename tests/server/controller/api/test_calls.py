@@ -229,16 +229,6 @@ async def test_a_field_that_the_method_has_not_ends_the_call_with_the_rules_name
         assert "fault rule 'address'" in str(caught.value.details())
 
 
-async def test_a_call_is_held_until_its_rule_releases_it() -> None:
-    async with MockCluster() as mock:
-        mock.faults.add("rpc = createScope", do="hold after", name="late")
-        asked = asyncio.create_task(call(mock, "createScope", SCOPE))
-        await mock.faults.wait_held("late")
-        assert not asked.done()
-        mock.faults.release("late")
-        assert (await asked).status == messages.CreateScopeStatus.SUCCESS
-
-
 async def test_rules_about_answers_see_how_the_call_ended() -> None:
     async with MockCluster() as mock:
         mock.faults.add("status = SCOPE_EXISTS", on="reply", do={"status": "INTERNAL"})

@@ -1,4 +1,4 @@
-"""Calls forwarded to the leader: what the client gets if the leader did not answer."""
+"""Calls sent to another controller, and what the client of a forwarded call gets if the leader did not answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import grpc
 import pytest
 
 from segstore.server.controller import ControllerConfig, Endpoint
-from segstore.server.controller.api import CallsInFlight, ForwardingServer
-from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
+from segstore.server.controller.api import CallsInFlight, ForwardingServer, UpstreamController, unreached
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
+from segstore.wire.trace import Call
 from tests.looped import looped
+from tests.server.controller.test_front import echo, standing
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -80,8 +82,8 @@ async def refused(call: asyncio.Future[bytes]) -> bool:
     return OUTCOME_UNKNOWN in tuple(caught.value.trailing_metadata())
 
 
-@looped("how", ["ends in order", "is stopped by gRPC", "dies", "leads no more"])
-async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown(how: str) -> None:
+@looped("how", ["ends in order", "is stopped by gRPC", "dies", "leads no more", "follower ends"])
+async def test_the_outcome_of_a_call_that_the_leader_had_when_one_of_them_went_is_unknown(how: str) -> None:
     async with forwarding() as (leader, follower):
         call = follower.create()
         await leader.asked.acquire()
@@ -96,14 +98,8 @@ async def test_the_outcome_of_a_call_that_the_leader_had_when_it_went_is_unknown
             case "leads no more":
                 follower.front.leader = lambda: None
                 follower.front.leader_changed()
-        assert await refused(call)
-
-
-async def test_the_outcome_of_a_call_in_flight_when_the_follower_ends_is_unknown() -> None:
-    async with forwarding() as (leader, follower):
-        call = follower.create()
-        await leader.asked.acquire()
-        await follower.front.aclose(0)
+            case "follower ends":
+                await follower.front.aclose(0)
         assert await refused(call)
 
 
@@ -125,3 +121,35 @@ async def test_a_call_that_could_not_be_forwarded_was_not_applied() -> None:
                 assert not await refused(follower.create())
         follower.front.leader = lambda: None
         assert not await refused(follower.create())
+
+
+async def refuse(requests: AsyncIterator[bytes], context: Any) -> None:
+    await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing", (("hint", "look"), ("id-bin", b"\x01")))
+
+
+async def test_a_call_of_any_method_has_its_bytes_and_metadata_and_its_answer_too() -> None:
+    async with standing(echo) as (upstream, port):
+        controller = UpstreamController(Endpoint("127.0.0.1", port))
+        answer = await controller.ask(Call(7, "makeTea", b"\xff\x00"), [("authorization", "Basic x")], 60)
+        await controller.aclose()
+        await controller.aclose()
+    assert answer == Call(7, "makeTea", b"\xff\x00", status="OK")
+    ((method, metadata),) = upstream.calls
+    assert (method, metadata["authorization"]) == (f"/{SERVICE}/makeTea", "Basic x")
+
+
+async def test_a_refusal_is_an_answer_with_status_details_and_metadata() -> None:
+    async with standing(refuse) as (_, port):
+        controller = UpstreamController(Endpoint("127.0.0.1", port))
+        answer = await controller.ask(Call(1, "createScope"))
+        await controller.aclose()
+    assert (answer.status, answer.details, unreached(answer)) == ("NOT_FOUND", "no such thing", "")
+    assert answer.metadata == {"hint": "look", "id-bin": "01"}
+
+
+async def test_a_call_that_was_not_sent_names_the_cause() -> None:
+    controller = UpstreamController(Endpoint("127.0.0.1", 1))
+    answer = await controller.ask(Call(1, "createScope"))
+    await controller.aclose()
+    assert answer.status == "UNAVAILABLE"
+    assert "refused" in unreached(answer)

@@ -45,22 +45,6 @@ class Slow(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
 
 
-class Served:
-    def __init__(self, slow: Slow) -> None:
-        self.server = grpc.aio.server()
-        self.in_flight = CallsInFlight(self.server, slow)
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
-
-    async def __aenter__(self) -> grpc.aio.Channel:
-        await self.server.start()
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
-        return self.channel
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.channel.close()
-        await self.in_flight.stop(0)
-
-
 async def error_of(call: Any) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
@@ -68,28 +52,27 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 
 
 @asynccontextmanager
-async def calling() -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
+async def calling(method: str = "/one") -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
     """A call that was received and is not answered yet."""
-    slow = Slow()
-    served = Served(slow)
-    async with served as channel:
-        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
-        await slow.asked.acquire()
-        yield slow, served.in_flight, answer
-
-
-@looped("method", ["/one", "/many"])
-async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outcome_unknown(method: str) -> None:
-    slow = Slow()
-    served = Served(slow)
-    async with served as channel:
+    slow, server = Slow(), grpc.aio.server()
+    in_flight = CallsInFlight(server, slow)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         if method == "/one":
             answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
         else:
             many: Any = channel.stream_stream("/many")(iter([b"x"]))
             answer = asyncio.ensure_future(many.__aiter__().__anext__())
         await slow.asked.acquire()
-        await served.in_flight.stop(0)
+        yield slow, in_flight, answer
+    await in_flight.stop(0)
+
+
+@looped("method", ["/one", "/many"])
+async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outcome_unknown(method: str) -> None:
+    async with calling(method) as (slow, in_flight, answer):
+        await in_flight.stop(0)
         error = await error_of(answer)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert error.details() == "this controller was stopped or reset before it finished the call"

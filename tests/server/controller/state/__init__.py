@@ -1,4 +1,4 @@
 """Tests of `server/controller/state`. Modules whose tests have another name:
 
-core, operations, state: test_memory, server/controller/streams/test_streams
+operations, state: test_core, server/controller/streams/test_streams
 """

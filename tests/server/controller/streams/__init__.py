@@ -1,5 +1,4 @@
 """Tests of `server/controller/streams`. Modules whose tests have another name:
 
-scaling, scopes, upkeep: test_streams
-tables, writers: test_reader_groups
+scaling, scopes: test_streams
 """

@@ -217,14 +217,6 @@ async def test_a_restarted_controller_continues_the_watermarks(world: World) -> 
     assert list(world.store.appended[MARKS]) == [1, 2]
 
 
-async def test_the_time_of_a_commit_becomes_a_watermark(world: World) -> None:
-    await world.stream()
-    identifier, _ = await world.controller.transactions.open("a", "s", 20_000)
-    await world.controller.transactions.commit("a", "s", identifier, "writer", 500)
-    await world.pass_time(EVERY_MS)
-    assert last(world) == Watermark(1, 500, 500, {0: 0})
-
-
 async def test_a_deleted_stream_and_one_with_sealed_watermarks_get_none(world: World) -> None:
     await world.stream()
     await world.stream(name="t")

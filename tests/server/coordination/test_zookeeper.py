@@ -11,8 +11,7 @@ import pytest
 from segstore.server.controller import StreamConfig
 from segstore.server.coordination import Configuration, SessionExpired, SessionState
 from segstore.server.coordination.configuration import CONFIGURATION
-from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
-from segstore.server.coordination.zookeeper.session import ZooKeeperSession
+from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from tests.cluster_processes import lasting_port
 from tests.server.coordination.cut_line import CutLine
 from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper_server

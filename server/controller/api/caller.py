@@ -1,4 +1,4 @@
-"""Names of resources in access-control entries and delegation tokens.
+"""The caller of a call with its permissions, and the names of the resources that it needs permissions for.
 
 The stream of a reader group counts as the reader group, a stream of watermarks as its stream. Empty names are refused
 with `EmptyName`, whether or not permissions are checked. Follows `AuthorizationResourceImpl` and `StreamAuthParams`.
@@ -6,11 +6,17 @@ with `EmptyName`, whether or not permissions are checked. Follows `Authorization
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from segstore.server.controller.api.access import Permission
+from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.state import MARK_PREFIX, READER_GROUP_PREFIX, require
+from segstore.wire.controller_api import messages as m
+
+READ: Final = Permission.READ
+UPDATE: Final = Permission.READ_UPDATE
 
 SCOPES: Final = "prn::/"
 """All scopes."""
@@ -50,9 +56,45 @@ def permission_to_write(stream: str, config: ControllerConfig) -> Permission:
     """The permission needed to write to a stream. READ is enough for watermarks and, if configured, reader groups."""
     if stream.startswith(READER_GROUP_PREFIX):
         return permission_for_groups(config)
-    return Permission.READ if stream.startswith(MARK_PREFIX) else Permission.READ_UPDATE
+    return READ if stream.startswith(MARK_PREFIX) else UPDATE
 
 
 def permission_for_groups(config: ControllerConfig) -> Permission:
     """The permission needed in a scope to change its reader groups."""
-    return Permission.READ if config.group_writes_with_read_permission else Permission.READ_UPDATE
+    return READ if config.group_writes_with_read_permission else UPDATE
+
+
+class Caller:
+    """A caller, and the authority that knows its permissions. gone: done once the caller has given up its call."""
+
+    def __init__(self, authority: Authority, principal: str | None, gone: asyncio.Future[None]) -> None:
+        self.gone = gone
+        self._authority = authority
+        self._principal = principal
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the caller may do everything and needs no token."""
+        return self._authority.is_open
+
+    def needs(self, resource: str, permission: Permission) -> None:
+        """Refuses a caller that lacks a permission."""
+        self._authority.check(self._principal, resource, permission)
+
+    def stream(self, info: m.StreamInfo, permission: Permission) -> tuple[str, str]:
+        """Refuses a caller that lacks a permission for a stream; returns its scope and its name."""
+        self.needs(stream_resource(info.scope, info.stream), permission)
+        return info.scope, info.stream
+
+    def token(self, resource: str, permission: Permission) -> str:
+        """Checks a permission and returns a delegation token for it."""
+        self.needs(resource, permission)
+        return self._authority.token(resource, permission)
+
+    def granted(self, resource: str, permission: Permission) -> str:
+        """Returns a delegation token without a check, for a permission checked under another name of the resource."""
+        return self._authority.token(resource, permission)
+
+    def sees(self, resource: str) -> bool:
+        """Whether listings show the caller a resource."""
+        return self._authority.allows(self._principal, resource, READ)

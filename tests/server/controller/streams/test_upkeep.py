@@ -12,7 +12,7 @@ from segstore.server.controller.policies import (
 )
 from segstore.server.controller.state import RetentionCut, Stream
 from segstore.server.controller.state.history import first_epoch
-from segstore.server.controller.streams.retention import obsolete, truncation_point
+from segstore.server.controller.streams.upkeep import obsolete, truncation_point
 from tests.looped import looped
 from tests.server.controller.conftest import World
 

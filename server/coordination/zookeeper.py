@@ -1,8 +1,10 @@
 """Sessions with a real ZooKeeper, through kazoo (the extra `zookeeper`).
 
-A session object is one session from start to end; a new session needs another `connect`. kazoo would open a new session
-by itself, so it gets no further connection once it reports that the session is lost. kazoo calls back on its own
-threads; everything is passed to the loop's thread.
+A session object is one session from start to end; a new session needs another `connect`. A kazoo client whose session
+has expired would open a new session by itself, with the pending requests, so it gets no further connection then
+(`KazooLine`). This also makes a client stop quickly: kazoo waits for its threads, which wait for the servers, for a
+pause between attempts, or for the reply to their close request. kazoo calls back on its own threads; everything is
+passed to the loop's thread.
 
 A ZooKeeper that has lost its data, or was restored from an older copy, closes connections of sessions that have seen
 newer data, without a reply. So a session without a connection reads the servers' last change through a new connection,
@@ -22,7 +24,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -30,7 +34,6 @@ from pydantic import SecretStr
 
 from segstore.server.coordination import errors
 from segstore.server.coordination.types import CoordinationSession, Node, SessionState
-from segstore.server.coordination.zookeeper.kazoo_line import KazooLine
 from segstore.wire.extras import pip_command
 
 log = logging.getLogger(__name__)
@@ -53,6 +56,10 @@ _LOOK_TIMEOUT_S: Final = 3.0
 
 _CLOSE_PATIENCE_S: Final = 1.0
 """Time for the servers to answer when a session is closed; without an answer it ends after its timeout."""
+_SPARE_S = 0.02
+"""Pause between attempts of a client that is stopping."""
+_CONNECT_S = 3.0
+"""Timeout for opening a connection; kazoo's is the session's, in which another server could have been tried."""
 
 
 class ZooKeeperCoordinator:
@@ -379,3 +386,71 @@ def _settle(answered: asyncio.Future[Any], result: Any) -> None:
         answered.set_result(result.value)
     else:
         answered.set_exception(error)
+
+
+class KazooLine:
+    """Replaces a kazoo handler's functions for opening connections and sleeping; used by kazoo's threads.
+
+    After `end`, kazoo makes no connection; after `cut`, it has no connection and waits for none. `tried` is whether a
+    connection was ever attempted, `failed` the error of the last attempt, None if it succeeded.
+    """
+
+    def __init__(self, handler: Any) -> None:
+        self.tried = False
+        self.failed: OSError | None = None
+        self._connect = handler.create_connection
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        handler.create_connection = self._create_connection
+        handler.sleep_func = self.sleep
+
+    def sleep(self, seconds: float) -> None:
+        """Waits, but only briefly once the session has ended."""
+        if self._ended.is_set():
+            time.sleep(min(seconds, _SPARE_S))
+        else:
+            self._ended.wait(seconds)
+
+    def end(self) -> None:
+        """Refuses new connections; an existing one stays."""
+        self._ended.set()
+
+    def cut(self) -> None:
+        """Refuses new connections and closes the current connection."""
+        with self._lock:
+            self._ended.set()
+        self.drop(self.current)
+
+    @property
+    def current(self) -> socket.socket | None:
+        """Returns the last connection made, open or not; None before the first connection."""
+        with self._lock:
+            return self._socket
+
+    def drop(self, connection: socket.socket | None) -> None:
+        """Shuts down a connection that was not replaced since, so that kazoo stops waiting on it and reconnects."""
+        with self._lock:
+            if connection is not None and connection is self._socket:
+                try:
+                    connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    return  # it is already closed, here or by the server
+
+    def _create_connection(self, *args: Any, **named: Any) -> socket.socket:
+        if self._ended.is_set():
+            raise ConnectionAbortedError("the session has ended")
+        self.tried = True
+        try:
+            named["timeout"] = min(named["timeout"], _CONNECT_S)
+            connection: socket.socket = self._connect(*args, **named)
+        except OSError as error:
+            self.failed = error
+            raise
+        with self._lock:
+            if not self._ended.is_set():
+                self.failed = None
+                self._socket = connection
+                return connection
+        connection.close()
+        raise ConnectionAbortedError("the session has ended")
