@@ -19,8 +19,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.client.connection import Endpoint, TokenCache
 from segstore.client.controller.cuts import checked_cut
-from segstore.client.controller.groups import group_from_message, group_to_message
-from segstore.client.controller.policies import ScalingPolicy, StreamConfig, from_message, to_message
+from segstore.client.controller.policies import (
+    ScalingPolicy,
+    StreamConfig,
+    from_message,
+    group_from_message,
+    group_to_message,
+    to_message,
+)
 from segstore.client.errors import (
     NoSuchReaderGroup,
     NoSuchStream,

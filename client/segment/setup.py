@@ -57,24 +57,6 @@ class WriterSetup:
         failures: number of consecutive failed attempts since an event was stored.
     """
 
-    __slots__ = (
-        "_answer",
-        "_attempts",
-        "_flow_id",
-        "_idle_since_s",
-        "_locations",
-        "_owner",
-        "_pool",
-        "_segment",
-        "_settled",
-        "_task",
-        "_token",
-        "_writer_id",
-        "endpoint",
-        "failures",
-        "request_id",
-    )
-
     def __init__(
         self, owner: SetUpOwner, pool: ConnectionPool, locations: Locations, segment: str, writer_id: UUID
     ) -> None:
