@@ -53,8 +53,8 @@ def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
     """
     if not isinstance(uri, str):
         raise ValueError(f"a controller address is text, such as tcp://HOST:PORT, not {uri!r:.200}")
-    scheme, found, rest = uri.partition("://")
-    if not found:
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
         scheme, rest = "tcp", uri
     if scheme not in ("tcp", "tls", "pravega", "pravegas"):
         raise ValueError(f"{uri!r} is not a controller address: the scheme must be tcp or tls")
@@ -79,8 +79,8 @@ class Client(ClosedAfter):
     ) -> None:
         self._endpoints, self._tls = parse_uri(uri)
         if credentials is not None and not hasattr(credentials, "authorization"):
-            given = type(credentials).__name__
-            raise TypeError(f"credentials are Basic(username, password), Bearer(fetch) or a Credentials, not a {given}")
+            kind = type(credentials).__name__
+            raise TypeError(f"credentials are Basic(username, password), Bearer(fetch) or a Credentials, not a {kind}")
         self._credentials = credentials
         self._settings = settings
         self._random = random or Random()

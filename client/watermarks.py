@@ -90,7 +90,7 @@ class TimeWindows(ClosedAfter):
         ProtocolViolation, and the errors of requests.
         """
         offsets = checked_cut(self.scope, self.stream, cut)
-        position = {each: (*(await self._range(each)), offset) for each, offset in offsets.items()}
+        position = {number: (*(await self._range(number)), offset) for number, offset in offsets.items()}
         ahead = self._ahead
         while ahead and compared(position, ahead[0]) > 0:
             self._passed = ahead.popleft().lower
@@ -104,19 +104,19 @@ class TimeWindows(ClosedAfter):
         Everything before it is of that time or before. Independent of `at`. Raises ProtocolViolation, and the errors
         of requests.
         """
-        found: Mark | None = None
+        last: Mark | None = None
         try:
             async with aclosing(self._marks.read(await self._marks.oldest())) as entries:
                 async for entry in entries:
                     mark = self._decoded(entry.data)
                     if mark.upper > timestamp:
                         break
-                    found = mark
+                    last = mark
         except NoSuchStream:
             return None  # no watermark was written yet
-        if found is None:
+        if last is None:
             return None
-        return StreamCut(self.scope, self.stream, {segment.segment_id: segment.offset for segment in found.segments})
+        return StreamCut(self.scope, self.stream, {segment.segment_id: segment.offset for segment in last.segments})
 
     async def _read_on(self, position: Mapping[int, tuple[float, float, int]]) -> None:
         """Reads watermarks until one lies behind the position."""
@@ -149,14 +149,14 @@ class TimeWindows(ClosedAfter):
     async def _range(self, segment_id: int) -> tuple[float, float]:
         """Returns a segment's key range; all keys for a segment that its epoch does not have."""
         epoch, _ = split_segment_id(segment_id)
-        found = self._ranges.get(epoch)
-        if found is None:
+        ranges = self._ranges.get(epoch)
+        if ranges is None:
             segments = await self._controller.epoch_segments(self.scope, self.stream, epoch)
-            found = {segment.segment_id: (segment.low, segment.high) for segment in segments}
+            ranges = {segment.segment_id: (segment.low, segment.high) for segment in segments}
             while len(self._ranges) >= _MOST_EPOCHS:
                 del self._ranges[next(iter(self._ranges))]
-            self._ranges[epoch] = found
-        return found.get(segment_id, (0.0, 1.0))
+            self._ranges[epoch] = ranges
+        return ranges.get(segment_id, (0.0, 1.0))
 
     async def aclose(self) -> None:
         """Releases the flows. Can be called twice."""
@@ -171,8 +171,8 @@ def compared(position: Mapping[int, tuple[float, float, int]], mark: Mark) -> in
     below = above = False
     for segment_id, (low, high, offset) in position.items():
         same = [segment for segment in mark.segments if segment.segment_id == segment_id]
-        for each in same or [each for each in mark.segments if each.low < high and low < each.high]:
-            here, there = (segment_id, offset), (each.segment_id, each.offset)
+        for segment in same or [segment for segment in mark.segments if segment.low < high and low < segment.high]:
+            here, there = (segment_id, offset), (segment.segment_id, segment.offset)
             above = above or here > there
             below = below or here < there
     if below:
@@ -189,9 +189,9 @@ class _Input:
         self.at = 0
 
     def unpack(self, form: Struct) -> tuple[Any, ...]:
-        found = form.unpack_from(self.data, self.at)
+        values = form.unpack_from(self.data, self.at)
         self.at += form.size
-        return found
+        return values
 
     def value(self) -> _Input:
         """Returns the content of revision 0 of the versioned value here, and goes behind the value."""

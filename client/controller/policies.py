@@ -95,9 +95,9 @@ class RetentionPolicy:
     @classmethod
     def _checked(cls, kind: RetentionType, minimum: int, maximum: int | None) -> Self:
         limit = MAX_INT64 if maximum is None else maximum
-        for kept, most in ((limit, MAX_INT64), (minimum, limit)):
-            if not 1 <= kept <= most:
-                raise ValueError(f"what is kept must be from 1 to {most} {_UNITS[kind]}, not {kept}")
+        for size, most in ((limit, MAX_INT64), (minimum, limit)):
+            if not 1 <= size <= most:
+                raise ValueError(f"what is kept must be from 1 to {most} {_UNITS[kind]}, not {size}")
         return cls(kind, minimum, maximum)
 
 
@@ -159,15 +159,15 @@ def to_message(scope: str, stream: str, config: StreamConfig) -> Any:
 def from_message(message: Any) -> StreamConfig:
     """Returns the configuration in a controller's message. Raises ValueError for an unknown kind of policy."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
-    kept = None
+    policy = None
     if retention.retentionType:
         maximum = None if retention.retentionMax in (0, MAX_INT64) else retention.retentionMax
-        kept = RetentionPolicy(RetentionType(retention.retentionType), retention.retentionParam, maximum)
+        policy = RetentionPolicy(RetentionType(retention.retentionType), retention.retentionParam, maximum)
     return StreamConfig(
         scaling=ScalingPolicy(
             ScaleType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
         ),
-        retention=kept,
+        retention=policy,
         tags=tuple(message.tags.tag),
         timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
         rollover_bytes=message.rolloverSizeBytes,
@@ -201,8 +201,8 @@ def group_to_message(scope: str, group: str, config: GroupConfig) -> Any:
         retentionType=RETENTIONS.index(config.retention),
         generation=config.generation,
         readerGroupId=str(config.id),
-        startingStreamCuts=[_cut(*each) for each in config.starts.items()],
-        endingStreamCuts=[_cut(*each) for each in config.ends.items()],
+        startingStreamCuts=[_cut(*item) for item in config.starts.items()],
+        endingStreamCuts=[_cut(*item) for item in config.ends.items()],
     )
 
 

@@ -44,7 +44,9 @@ async def check_ends(controller: Controller, starts: Cuts, ends: Cuts) -> None:
     for stream, end in ends.items():
         scope, _, name = stream.partition("/")
         start = starts[stream] or await controller.head(scope, name)
-        behind = [each for each in start.keys() & end.keys() if end[each] != _END and start[each] > end[each]]
+        behind = [
+            segment for segment in start.keys() & end.keys() if end[segment] != _END and start[segment] > end[segment]
+        ]
         try:
             if end and not behind:
                 await controller.segments_between(scope, name, start, end)
@@ -113,8 +115,8 @@ async def renew(cluster: Cluster, shared: SharedGroup) -> None:
     initial = await initial_state(cluster.controller, config)
 
     def begin(draft: Draft) -> None:
-        found = draft.state.config
-        if found is None or found.generation < config.generation:
+        current = draft.state.config
+        if current is None or current.generation < config.generation:
             draft.add(initial)
 
     await shared.change(begin)

@@ -123,19 +123,19 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         starts: dict[str, _Place] = {_full(self.scope, stream): "head" for stream in streams}
         return starts | self._checked("start", ("head", "tail"), streams, from_)
 
-    def _checked(self, what: str, words: tuple[str, ...], streams: Sequence[str], given: Any) -> dict[str, _Place]:
+    def _checked(self, what: str, words: tuple[str, ...], streams: Sequence[str], requested: Any) -> dict[str, _Place]:
         """Returns the places given for streams. Raises ValueError for other words, and for streams of other groups."""
         own = f"{self.scope}/{self.name}"
-        for each in given.values() if isinstance(given, Mapping) else [given]:
-            if each not in words and not isinstance(each, Mapping):
+        for place in requested.values() if isinstance(requested, Mapping) else [requested]:
+            if place not in words and not isinstance(place, Mapping):
                 allowed = ", ".join(map(repr, words))
-                raise ValueError(f"the group {own} must {what} at {allowed} or a cut, not {each!r}")
+                raise ValueError(f"the group {own} must {what} at {allowed} or a cut, not {place!r}")
         names = [_full(self.scope, stream) for stream in streams]
-        if not isinstance(given, Mapping):
-            return dict.fromkeys(names, given)
-        places: dict[str, _Place] = {_full(self.scope, each): place for each, place in given.items()}
+        if not isinstance(requested, Mapping):
+            return dict.fromkeys(names, requested)
+        places: dict[str, _Place] = {_full(self.scope, stream): place for stream, place in requested.items()}
         if not places.keys() <= set(names):
-            raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(given)}")
+            raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(requested)}")
         for stream, place in places.items():
             if isinstance(place, Mapping):
                 checked_cut(*_parts(stream), place)
@@ -179,15 +179,15 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     async def _cuts(self, places: Mapping[str, _Place]) -> dict[str, Mapping[int, int]]:
         """Returns the cuts that a configuration has, {} for the head."""
-        found: dict[str, Mapping[int, int]] = {}
+        cuts: dict[str, Mapping[int, int]] = {}
         for stream, place in places.items():
             scope, name = _parts(stream)
             if isinstance(place, Mapping):
                 await check_cut(self._cluster, scope, name, place)
-                found[stream] = dict(place)
+                cuts[stream] = dict(place)
             else:
-                found[stream] = {} if place == "head" else await end_of(self._cluster, scope, name)
-        return found
+                cuts[stream] = {} if place == "head" else await end_of(self._cluster, scope, name)
+        return cuts
 
     # --- readers ----------------------------------------------------------------------------------------------------
 

@@ -90,14 +90,14 @@ class GroupTable:
     async def _fetch_existing(self) -> None:
         own = f"{self._scope}/{self._group}"
         try:
-            found = await self.fetch()
+            state = await self.fetch()
         except SegmentMissing as missing:
             raise NoSuchReaderGroup(
                 f"the reader group {own} was deleted, and its store cannot create it again yet; another name can be"
                 " used at once",
                 **self.facts,
             ) from missing
-        if found is None and await self._is_key_value_table():
+        if state is None and await self._is_key_value_table():
             raise ConditionFailed(f"the reader group {own} cannot have the name of a key-value table", **self.facts)
 
     async def _is_key_value_table(self) -> bool:
@@ -192,8 +192,8 @@ class GroupTable:
         """
         for attempt in range(1, _ATTEMPTS + 1):
             draft = self._state.copy()
-            for each in decide(self._state):
-                draft.apply(each)
+            for update in decide(self._state):
+                draft.apply(update)
             values: dict[_Key, bytes] = {}
             for outer, inner, value in self._state.changes_to(draft):
                 values[outer, inner] = value
@@ -229,10 +229,10 @@ class GroupTable:
         return True
 
     async def _look_up(self, items: list[Item]) -> None:
-        found = zip(items, await self._table.get([each.key for each in items]), strict=True)
-        self._take([Item(item.key, NOT_EXISTS) if each is None else each for item, each in found], anyway=True)
+        pairs = zip(items, await self._table.get([item.key for item in items]), strict=True)
+        self._take([Item(item.key, NOT_EXISTS) if entry is None else entry for item, entry in pairs], anyway=True)
 
     async def _holds(self, items: list[Item]) -> bool:
         """Whether the table has these values: then an update whose reply was lost was applied."""
-        found = await self._table.get([each.key for each in items])
-        return all(each is not None and each.value == item.value for item, each in zip(items, found, strict=True))
+        stored = await self._table.get([item.key for item in items])
+        return all(entry is not None and entry.value == item.value for item, entry in zip(items, stored, strict=True))

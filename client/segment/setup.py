@@ -156,8 +156,8 @@ class WriterSetup:
             rejected = RequestRejected(f"{self._segment} cannot be written to: {problem}", segment=self._segment)
             owner.gave_up(rejected.caused_by(problem))
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
-            said = f"setting up a writer of {self._segment} failed: {problem!r}"
-            owner.gave_up(ProtocolViolation(said, segment=self._segment).caused_by(problem))
+            text = f"setting up a writer of {self._segment} failed: {problem!r}"
+            owner.gave_up(ProtocolViolation(text, segment=self._segment).caused_by(problem))
         if not attempts.failures:
             self._attempts = None
         if self._task is asyncio.current_task():

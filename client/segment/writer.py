@@ -50,7 +50,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         else until this is stored, so send it immediately if the connection is idle.
         """
         if len(data) > self._largest and self._carry is None:
-            EventTooLarge.check(data, self._largest, self.segment)
+            EventTooLarge.check(data, self._largest, segment=self.segment)
         if self._error is not None:
             raise self._again()
         queue = self._events
@@ -210,11 +210,11 @@ class WriterStats(msgspec.Struct, frozen=True):
 
 def add_up(stats: Iterable[WriterStats]) -> dict[str, WriterStats]:
     """Aggregates statistics by name: adds counts and takes the maximum of event numbers."""
-    found: dict[str, WriterStats] = {}
+    totals: dict[str, WriterStats] = {}
     for stat in stats:
-        before = found.get(stat.name)
-        found[stat.name] = stat if before is None else _both(before, stat)
-    return found
+        before = totals.get(stat.name)
+        totals[stat.name] = stat if before is None else _both(before, stat)
+    return totals
 
 
 def _both(one: WriterStats, other: WriterStats) -> WriterStats:

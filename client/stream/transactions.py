@@ -81,9 +81,9 @@ class TransactionWriter(ClosedAfter, StreamClient):
         if self._closed:
             raise not_open(f"the transaction writer of {self._name}", closed=True)
         lease = self._settings.transaction_lease_ms if lease_ms is None else lease_ms
-        made = Transaction(self._cluster, self, identifier, lease_ms=lease)
-        self._open.add(made)
-        return made
+        transaction = Transaction(self._cluster, self, identifier, lease_ms=lease)
+        self._open.add(transaction)
+        return transaction
 
     async def status(self, transaction: UUID) -> TransactionStatus:
         """Returns the status of any transaction of the stream."""
@@ -96,7 +96,7 @@ class TransactionWriter(ClosedAfter, StreamClient):
     async def aclose(self) -> None:
         """Aborts open transactions; if the controller cannot, their leases end them. Can be called twice."""
         self._closed = True
-        await asyncio.gather(*(each.leave() for each in tuple(self._open)))
+        await asyncio.gather(*(transaction.leave() for transaction in tuple(self._open)))
 
 
 class Transaction(OpenedBefore, StreamClient):
@@ -165,16 +165,16 @@ class Transaction(OpenedBefore, StreamClient):
         while self._error is None:
             await asyncio.sleep(interval_s)
             try:
-                said = await self._controller.ping_transaction(self.scope, self.stream, self.id, self.lease_ms)
+                status = await self._controller.ping_transaction(self.scope, self.stream, self.id, self.lease_ms)
             except Retriable:
                 continue  # the call was already retried; the lease may last until the next ping
             except ClientError as error:
                 self._fail(error)
                 return
-            if said in _GONE:
-                self._fail(self._over(f"has ended: a ping returned {said}", said))
+            if status in _GONE:
+                self._fail(self._over(f"has ended: a ping returned {status}", status))
                 return
-            if said in _NO_LONGER:
+            if status in _NO_LONGER:
                 return
             self.pings += 1
 

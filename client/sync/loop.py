@@ -55,9 +55,9 @@ class LoopThread:
             loop = runner.get_loop()
             started.set_result(loop)
             loop.run_forever()
-        for each in tuple(self._pending):  # calls that came after the end
-            if each.set_running_or_notify_cancel():
-                each.set_exception(_ended())
+        for result in tuple(self._pending):  # calls that came after the end
+            if result.set_running_or_notify_cancel():
+                result.set_exception(_ended())
 
     @property
     def is_here(self) -> bool:

@@ -111,12 +111,12 @@ class TableSegment:
         self._check(len(keys), sum(map(len, keys)))
         wanted = [TableKey(key) for key in keys]
         reply = await self._ask(TableRead, lambda id_, token: ReadTable(id_, self.name, token, wanted))
-        found = _items(reply.entries)
-        self._expect(len(keys), len(found))
-        for asked, item in zip(keys, found, strict=True):
+        items = _items(reply.entries)
+        self._expect(len(keys), len(items))
+        for asked, item in zip(keys, items, strict=True):
             if item.key != asked:
                 raise ProtocolViolation(f"{self.name} returned a key that was not requested", segment=self.name)
-        return [None if item.version == NOT_EXISTS else item for item in found]
+        return [None if item.version == NOT_EXISTS else item for item in items]
 
     async def keys(self, count: int, first: bytes, last: bytes) -> list[Item]:
         """Returns the first keys, of fixed length, between two bounds."""

@@ -142,9 +142,9 @@ async def test_a_checkpoint_that_is_cancelled_or_whose_group_is_deleted_leaves_n
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        assert (await shared._state()).checkpoints.waiting == {}
+        assert (await shared._shared.fetch()).checkpoints.waiting == {}
         assert await reader.read() is not None  # takes what is no more
-        assert (await shared._state()).checkpoints.waiting == {}
+        assert (await shared._shared.fetch()).checkpoints.waiting == {}
         again = asyncio.ensure_future(shared.checkpoint("d"))
         await until(lambda: "d" in reader._wanted)
         await shared.delete()
@@ -164,4 +164,4 @@ async def test_a_checkpoint_that_is_cancelled_while_it_begins_leaves_nothing() -
             mock.faults.release(rule)
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            assert (await shared._state()).checkpoints.waiting == {}
+            assert (await shared._shared.fetch()).checkpoints.waiting == {}

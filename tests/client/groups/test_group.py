@@ -275,7 +275,7 @@ async def test_silent_checkpoints_are_taken_without_notice_and_automatic_ones_wi
         reading = asyncio.create_task(reader.read())
 
         async def both() -> bool:
-            found = (await shared._state()).checkpoints
+            found = (await shared._shared.fetch()).checkpoints
             return not found.awaited("r") and found.last is not None
 
         await until(both)
@@ -305,7 +305,7 @@ async def test_segments_that_are_given_up_while_a_checkpoint_begins_are_read_onc
         reading = asyncio.create_task(take(reader, 40))
 
         async def released() -> bool:
-            return len((await shared._state()).unassigned) == 2
+            return len((await shared._shared.fetch()).unassigned) == 2
 
         await until(released)
         await shared.reader_offline("two")
