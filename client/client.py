@@ -15,10 +15,9 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
-from segstore.client.controller import Access, Controller, ControllerLocations
+from segstore.client.controller import Access, Cluster, Controller, ControllerLocations
 from segstore.client.groups import GroupEnd, GroupForm, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
 from segstore.client.segment import SegmentReader, SegmentWriter

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,14 +140,14 @@ def _operation(name: str, stream: str) -> dict[str, Any]:
     return {**_SYSTEM, **named, "messaging.destination.name": stream}
 
 
+@dataclass(slots=True, eq=False)
 class Receiving:
     """Observes the events that a reader hands to its user."""
 
-    def __init__(self, telemetry: Telemetry, stream_of: Callable[[Any], str], group: str | None) -> None:
-        self._telemetry = telemetry
-        self._stream_of = stream_of
-        self._group = group
-        self._since_s: float | None = None
+    _telemetry: Telemetry
+    _stream_of: Callable[[Any], str]
+    _group: str | None
+    _since_s: float | None = None
 
     def waits(self) -> None:
         """The user waits from now on, if it did not before."""

@@ -22,8 +22,7 @@ from contextlib import aclosing
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from segstore.client.cluster import Cluster
-from segstore.client.controller import StreamCut, checked_cut
+from segstore.client.controller import Cluster, StreamCut, checked_cut
 from segstore.client.errors import NoSuchStream, ProtocolViolation, SegmentTruncated
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.stream import Revision, RevisionedStream

@@ -107,8 +107,6 @@ class PoolMetrics(msgspec.Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct, eq=False):
-    """A pooled connection, ready or being set up."""
-
     users: int = 0
     connection: Connection | None = None
     task: asyncio.Task[ClientError | None] | None = None
@@ -318,7 +316,6 @@ class ConnectionPool(ClosedAfter):
         return self._timers.time() * 1000
 
     def _drop(self, store: _Store, entry: _Entry) -> None:
-        """Removes an entry and closes any connection of it."""
         store.remove(entry)
         if entry.connection is not None:
             entry.connection.close(Closed(f"the connection to {entry.connection.name} was closed"))

@@ -392,7 +392,6 @@ def _of(settings: ClientSettings) -> Credentials | None:
 
 
 def _stream_of(request: Message) -> str | None:
-    """The stream that a request concerns, if any."""
     info = getattr(request, "streamInfo", request)
     scope, stream = getattr(info, "scope", ""), getattr(info, "stream", "")
     return f"{scope}/{stream}" if isinstance(scope, str) and scope and stream else None

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.client.connection import Endpoint, TokenCache
+from segstore.client.connection import ConnectionPool, Endpoint, Locations, TokenCache
 from segstore.client.controller.cuts import checked_cut
 from segstore.client.controller.policies import (
     ScalingPolicy,
@@ -46,6 +46,7 @@ from segstore.wire.schema import encode_mutf8
 
 if TYPE_CHECKING:
     from segstore.client.controller.channels import ControllerChannels, NodeResponse
+    from segstore.client.telemetry import Telemetry
 
 T = TypeVar("T")
 
@@ -400,14 +401,7 @@ class Controller:
         answer = await self._ask(
             "noteTimestampFromWriter", m.TimestampFromWriter(writer=writer, position=cut, timestamp=timestamp)
         )
-        status = _status(answer.message, "result")
-        if status != "SUCCESS":
-            raise RequestRejected(
-                f"the time {timestamp} of writer {writer} of {scope}/{stream}: the controller reports {status}",
-                endpoint=str(answer.node),
-                stream=f"{scope}/{stream}",
-                status=status,
-            )
+        _succeeded(answer, f"the time {timestamp} of writer {writer} of {scope}/{stream}", field="result")
 
     async def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
         """Removes a writer from the computation of watermarks; returns False if it has reported no time."""
@@ -590,9 +584,9 @@ def _valid(answer: NodeResponse, what: str, read: Callable[[Any], T]) -> T:
         ) from problem
 
 
-def _succeeded(answer: NodeResponse, what: str, success: str = "SUCCESS") -> Any:
+def _succeeded(answer: NodeResponse, what: str, success: str = "SUCCESS", field: str = "status") -> Any:
     """Returns the message if its status is success, else raises. what: "scope a", "stream a/b" or "table a/b"."""
-    status = _status(answer.message)
+    status = _status(answer.message, field)
     if status == success:
         return answer.message
     kind, _, name = what.rpartition(" ")
@@ -621,6 +615,16 @@ def _created(answer: NodeResponse, exists: str, what: str) -> bool:
         return False
     _succeeded(answer, what)
     return True
+
+
+class Cluster(NamedTuple):
+    """A cluster, as a client reaches it: connections to its stores, its controller, and the locations of its segments,
+    with tokens for one kind of access. telemetry: observes operations; None for none."""
+
+    pool: ConnectionPool
+    controller: Controller
+    locations: Locations
+    telemetry: Telemetry | None = None
 
 
 class ControllerLocations:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from segstore.client.cluster import Cluster
-from segstore.client.controller import Controller, CutError, name_of
+from segstore.client.controller import Cluster, Controller, CutError, name_of
 from segstore.client.errors import ConditionFailed, RequestRejected
 from segstore.client.groups.positions import cuts_of, read_before
 from segstore.client.groups.shared import SharedGroup

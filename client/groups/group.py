@@ -32,9 +32,8 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 from uuid import uuid4
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
-from segstore.client.controller import StreamCut, checked_cut
+from segstore.client.controller import Cluster, StreamCut, checked_cut
 from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.changes import GroupListener
 from segstore.client.groups.configuring import check_ends, initial_state, reset_group
@@ -355,7 +354,6 @@ async def _checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeou
 async def _complete(
     cluster: Cluster, shared: SharedGroup, name: str, taken: Callable[[], Mapping[str, int] | None]
 ) -> Mapping[str, int]:
-    """Waits until a checkpoint is complete; returns its positions."""
     asked = 0
     while (positions := taken()) is None:
         if name not in shared.state.checkpoints.waiting:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
+from segstore.client.controller import Cluster
 from segstore.client.errors import NoSuchStream
 from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.wire.reader_groups import GroupState, InitialState, Update, encode_update
@@ -26,8 +26,6 @@ _COMPACT_SHARE: Final = 0.05
 
 
 class _Rules:
-    """The operations on a state, for `StateSynchronizer`."""
-
     def create(self, initial: bytes) -> GroupState:
         state = GroupState()
         state.apply_bytes(initial)

@@ -10,9 +10,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import StreamCut, name_of, parts_of
+from segstore.client.controller import Cluster, StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
 from segstore.client.lifecycle import all_of

@@ -26,8 +26,7 @@ from typing import Final, NamedTuple, Self
 from uuid import uuid4
 
 from segstore.client.attempts import Attempts
-from segstore.client.cluster import Cluster
-from segstore.client.controller import Successor, parts_of
+from segstore.client.controller import Cluster, Successor, parts_of
 from segstore.client.errors import (
     Closed,
     NoSuchReaderGroup,
@@ -200,7 +199,6 @@ class GroupReader(OpenedBefore):
         return segments_of(self._shared.group, state, self.name)
 
     async def _follow(self, segment: str, offset: int) -> None:
-        """Reads one segment to its end, or to the group's end."""
         end = self._shared.state.ends.get(segment, _UNBOUNDED)
         attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._pool.random)
         limit, begun = self._pool.settings.max_large_event_bytes, offset
@@ -336,7 +334,6 @@ class GroupReader(OpenedBefore):
         await self._shared.change(lambda draft: draft.add(CheckpointPublished(True)))
 
     def _want(self, checkpoints: Iterable[str]) -> None:
-        """Notes checkpoints that wait for this reader, for `read` to take."""
         new = [name for name in checkpoints if name not in self._taken and name not in self._wanted]
         if new:
             self._wanted += new

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, TypeVar
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
+from segstore.client.controller import Cluster
 from segstore.client.errors import (
     ClientError,
     ConditionFailed,
@@ -87,7 +87,6 @@ class SharedGroup:
 
     @contextmanager
     def _missing_as_no_group(self) -> Iterator[None]:
-        """Converts a missing stream or table to NoSuchReaderGroup."""
         try:
             yield
         except NoSuchReaderGroup:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations, SegmentRequests
+from segstore.client.controller import Cluster
 from segstore.client.errors import (
     ConditionFailed,
     NoSuchReaderGroup,

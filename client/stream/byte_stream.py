@@ -22,9 +22,8 @@ import os
 from contextlib import suppress
 from typing import Final, Literal, Self
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import name_of
+from segstore.client.controller import Cluster, name_of
 from segstore.client.errors import (
     EventTooLarge,
     ProtocolViolation,
@@ -44,8 +43,6 @@ _MAX_READ_BYTES: Final = 2 * 1024 * 1024
 
 
 class _ByteStream(StreamClient):
-    """The common base of writer and reader."""
-
     def __init__(self, cluster: Cluster, scope: str, stream: str) -> None:
         super().__init__(cluster, scope, stream)
         self._requests = SegmentRequests(cluster.pool, cluster.locations)

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, Self
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import CutError, name_of
+from segstore.client.controller import Cluster, CutError, name_of
 from segstore.client.errors import ProtocolViolation
 from segstore.client.lifecycle import ClosedAfter, all_of
 from segstore.client.segment import SegmentReader

@@ -22,9 +22,8 @@ from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import Controller, CutError, StreamCut, Successor, checked_cut, name_of
+from segstore.client.controller import Cluster, Controller, CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, frequent, not_open
 from segstore.client.routing import SegmentRange
@@ -192,7 +191,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         )
 
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
-        """Reads one segment to its end, then starts its successors."""
         with self._ahead.producing(f"reading {reader.segment}", segment=reader.segment):
             try:
                 limit, begun = self._settings.max_large_event_bytes, reader.offset

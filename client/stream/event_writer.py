@@ -22,9 +22,9 @@ import logging
 from typing import Final
 from uuid import uuid4
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import LEAST_COST, Pending, Route, add_behind
 from segstore.client.control_api import register_writer
+from segstore.client.controller import Cluster
 from segstore.client.errors import (
     ClientError,
     EventTooLarge,

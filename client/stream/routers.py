@@ -91,8 +91,6 @@ class SinglePartition(Router):
 
 
 class _Hashed(Choice):
-    """Chooses by routing key, at random without a key."""
-
     __slots__ = ("_next", "_random", "by_key")
 
     def __init__(self, random: Random) -> None:

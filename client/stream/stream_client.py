@@ -14,9 +14,8 @@ from random import Random
 from typing import Final, NamedTuple
 
 from segstore.client.attempts import Attempts
-from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
-from segstore.client.controller import Controller, Successor, parts_of
+from segstore.client.controller import Cluster, Controller, Successor, parts_of
 from segstore.client.errors import Retriable, RetriesExhausted
 
 _AT_ONCE_S: Final = 1.0

@@ -23,8 +23,7 @@ from math import sqrt
 from typing import Final
 from uuid import UUID, uuid4
 
-from segstore.client.cluster import Cluster
-from segstore.client.controller import TransactionStatus
+from segstore.client.controller import Cluster, TransactionStatus
 from segstore.client.errors import (
     ClientError,
     Closed,

@@ -130,7 +130,6 @@ def _ended() -> Closed:
 
 
 def _threads_are_replaced() -> bool:
-    """Whether gevent or eventlet has replaced the threads of the system by its own."""
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     return (gevent is not None and gevent.is_module_patched("threading")) or (
         eventlet is not None and eventlet.is_monkey_patched("thread")

@@ -7,6 +7,7 @@ keys and values are copies. Follows `TableSegmentImpl` (Pravega's client).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from segstore.client.connection import SegmentRequests
@@ -66,6 +67,7 @@ class Delta(NamedTuple):
     position: int
 
 
+@dataclass(slots=True, eq=False)
 class TableSegment:
     """Requests about one table segment. They raise the errors of `SegmentRequests.ask`.
 
@@ -73,11 +75,8 @@ class TableSegment:
         name: the segment's name.
     """
 
-    __slots__ = ("_requests", "name")
-
-    def __init__(self, requests: SegmentRequests, name: str) -> None:
-        self.name = name
-        self._requests = requests
+    _requests: SegmentRequests
+    name: str
 
     async def _ask(self, expected: type[R], make: Callable[[int, str], Command]) -> R:
         return await self._requests.ask(self.name, expected, make)

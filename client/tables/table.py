@@ -23,9 +23,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import TableConfig
+from segstore.client.controller import Cluster, TableConfig
 from segstore.client.errors import (
     BadKeyVersion,
     ConditionFailed,
@@ -242,7 +241,6 @@ class KeyValueTable(OpenedBefore, FreedAfter):
 
     @contextmanager
     def _missing_as_gone(self) -> Iterator[None]:
-        """Converts a missing partition to NoSuchTable."""
         try:
             yield
         except SegmentMissing as error:
