@@ -263,7 +263,7 @@ class EventTooLarge(Final, advice="make it smaller or raise the limit"):
     """The event has ``actual`` bytes; the limit is ``limit``."""
 
     @classmethod
-    def check(cls, data: Buffer, limit: int, **target: str) -> None:
+    def check(cls, data: Buffer, limit: int, **target: Any) -> None:
         """Raises `EventTooLarge` if the data is above the limit. target: its `segment` or `stream`."""
         if len(data) > limit:
             (name,) = target.values()

@@ -39,19 +39,11 @@ class NodeState(Enum):
     READY = auto()
 
 
-class NodeEvent(Enum):
-    """An event that changes a node's state."""
-
-    CONNECTING = auto()
-    READY = auto()
-    DISCONNECTED = auto()
-
-
 TRANSITIONS: Final = {
-    (NodeState.DISCONNECTED, NodeEvent.CONNECTING): NodeState.CONNECTING,
-    (NodeState.CONNECTING, NodeEvent.READY): NodeState.READY,
-    (NodeState.CONNECTING, NodeEvent.DISCONNECTED): NodeState.DISCONNECTED,
-    (NodeState.READY, NodeEvent.DISCONNECTED): NodeState.DISCONNECTED,
+    (NodeState.DISCONNECTED, NodeState.CONNECTING),
+    (NodeState.CONNECTING, NodeState.READY),
+    (NodeState.CONNECTING, NodeState.DISCONNECTED),
+    (NodeState.READY, NodeState.DISCONNECTED),
 }
 
 
@@ -117,29 +109,28 @@ class NodeStates(Generic[N]):
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _move(self, node: N, event: NodeEvent) -> _Node:
+    def _move(self, node: N, state: NodeState) -> _Node:
         entry = self._nodes[node]
-        following = TRANSITIONS.get((entry.state, event))
-        if following is None:
-            raise ValueError(f"{node} is {entry.state.name} and cannot take {event.name}")
-        entry.state = following
+        if (entry.state, state) not in TRANSITIONS:
+            raise ValueError(f"{node} is {entry.state.name} and cannot become {state.name}")
+        entry.state = state
         return entry
 
     def connecting(self, node: N, now_ms: float) -> float:
         """Starts a set-up; returns its timeout in milliseconds."""
-        entry = self._move(node, NodeEvent.CONNECTING)
+        entry = self._move(node, NodeState.CONNECTING)
         entry.history.last_attempt_ms = now_ms
         return entry.history.timeout_ms
 
     def ready(self, node: N) -> None:
         """Records that the node's connection is set up."""
-        entry = self._move(node, NodeEvent.READY)
+        entry = self._move(node, NodeState.READY)
         entry.history.succeeded()
 
     def disconnected(self, node: N, now_ms: float) -> None:
         """Records that the connection or the attempt ended, for any reason, along with its requests in flight."""
         was_connecting = self._nodes[node].state is NodeState.CONNECTING
-        entry = self._move(node, NodeEvent.DISCONNECTED)
+        entry = self._move(node, NodeState.DISCONNECTED)
         entry.in_flight = 0
         entry.history.failed(now_ms, while_setting_up=was_connecting)
 
