@@ -410,6 +410,6 @@ class ConnectionPool(ClosedAfter):
             for connection in connections:
                 connection.cut()
             self._closing.set_result(None)
-        left = [connection.gone for connection in connections if not connection.gone.done()]
-        if left:
-            await asyncio.wait(left, timeout=timeout_s)
+        open_sockets = [connection.gone for connection in connections if not connection.gone.done()]
+        if open_sockets:
+            await asyncio.wait(open_sockets, timeout=timeout_s)

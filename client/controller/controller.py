@@ -259,13 +259,13 @@ class Controller:
 
     async def _scaled(self, scope: str, stream: str, epoch: int, wait_ms: float) -> None:
         """Waits until the scale that started from an epoch has finished."""
-        name, asked, random = f"{scope}/{stream}", 0, Random()
+        name, polls, random = f"{scope}/{stream}", 0, Random()
         request = m.ScaleStatusRequest(streamInfo=_info(scope, stream), epoch=epoch)
         late = f"the scale of {name} from epoch {epoch} was started but did not finish"
         async with within(wait_ms, late, stream=name):
             while (status := _status((answer := await self._ask("checkScale", request)).message)) == "IN_PROGRESS":
-                asked += 1
-                await asyncio.sleep(POLLS.delay_ms(asked, random) / 1000)
+                polls += 1
+                await asyncio.sleep(POLLS.delay_ms(polls, random) / 1000)
         if status != "SUCCESS":
             raise RequestRejected(
                 f"the scale of {name} from epoch {epoch} was started, but then the controller reported {status}",

@@ -95,15 +95,15 @@ async def reset_group(cluster: Cluster, shared: SharedGroup, cuts: Cuts | None, 
 
         if not await shared.change(announce):
             continue
-        asked = config._replace(starts=starts, ends=ends)
+        requested = config._replace(starts=starts, ends=ends)
         try:
-            generation = await cluster.controller.update_reader_group(shared.scope, shared.name, asked)
+            generation = await cluster.controller.update_reader_group(shared.scope, shared.name, requested)
         except RequestRejected as rejected:
             if rejected.details.get("status") != "INVALID_CONFIG":
                 raise
             await renew(cluster, shared)  # another client has replaced it
             continue
-        initial = await initial_state(cluster.controller, asked._replace(generation=generation))
+        initial = await initial_state(cluster.controller, requested._replace(generation=generation))
         await shared.change(lambda draft, initial=initial: draft.add(initial))  # type: ignore[misc]
         return
 

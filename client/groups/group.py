@@ -18,9 +18,8 @@ checkpoints, as often as the group's configuration asks for.
 
 Invariants: an existing group is never re-created, so its form and its positions are kept; a checkpoint that times out
 or is cancelled is removed, unless other checkpoints are in progress, because only all can be removed together; then
-readers take it, and it has no effect. Refused: a group without
-streams; checkpoints and resets of a group in a table, which lacks the data for them. Follows `ReaderGroupManagerImpl`
-and `ReaderGroupImpl` (Pravega's client).
+readers take it, and it has no effect. Refused: a group without streams; checkpoints and resets of a group in a table,
+which lacks the data for them. Follows `ReaderGroupManagerImpl` and `ReaderGroupImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(requested)}")
         for stream, place in places.items():
             if isinstance(place, Mapping):
-                checked_cut(*_parts(stream), place)
+                checked_cut(*stream.split("/", 1), place)
         return places
 
     def _new_shared(self, *, recovers: bool = False) -> SharedGroup:
@@ -168,19 +167,19 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         starts, ends = await self._cuts(self._starts), await self._cuts(self._ends)
         for stream, cut in starts.items():
             if not cut:
-                await cluster.controller.head(*_parts(stream))  # raises NoSuchStream
+                await cluster.controller.head(*stream.split("/", 1))  # raises NoSuchStream
         await check_ends(cluster.controller, starts, ends)
-        asked = self._config._replace(starts=starts, ends=ends, id=uuid4())
+        config = self._config._replace(starts=starts, ends=ends, id=uuid4())
         if self._shared_with == "java":
             # Another client may have created it meanwhile, and its configuration holds.
-            asked = await cluster.controller.create_reader_group(self.scope, self.name, asked)
-        await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, asked))
+            config = await cluster.controller.create_reader_group(self.scope, self.name, config)
+        await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, config))
 
     async def _cuts(self, places: Mapping[str, _Place]) -> dict[str, Mapping[int, int]]:
         """Returns the cuts that a configuration has, {} for the head."""
         cuts: dict[str, Mapping[int, int]] = {}
         for stream, place in places.items():
-            scope, name = _parts(stream)
+            scope, name = stream.split("/", 1)
             if isinstance(place, Mapping):
                 await check_cut(self._cluster, scope, name, place)
                 cuts[stream] = dict(place)
@@ -275,7 +274,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             own = f"{self.scope}/{self.name}"
             raise ConditionFailed(f"the retention of the reader group {own} is {config.retention!r}, not 'manual'")
         for name, cut in cuts.items():
-            scope, stream = _parts(_full(self.scope, name))
+            scope, stream = _full(self.scope, name).split("/", 1)
             checked = checked_cut(scope, stream, cut)
             await self._cluster.controller.update_subscriber_cut(scope, stream, self._shared.group, config, checked)
 
@@ -313,21 +312,11 @@ def _full(scope: str, stream: str) -> str:
     return stream if "/" in stream else f"{scope}/{stream}"
 
 
-def _parts(full_name: str) -> tuple[str, str]:
-    scope, _, stream = full_name.partition("/")
-    return scope, stream
-
-
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 async def _checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout_ms: float) -> Checkpoint:
-    """Begins a checkpoint and waits until each online reader has taken it.
-
-    Raises RequestTimedOut, which names the readers that have not; ConditionFailed if this name or too many checkpoints
-    are in progress, if another client removed it, or for a group whose state is in a table; NoSuchReaderGroup, and the
-    errors of requests.
-    """
+    """Begins a checkpoint and waits until each online reader has taken it. Raises as `ReaderGroup.checkpoint`."""
 
     def begin(draft: Draft) -> dict[str, set[int]]:
         draft.begin_checkpoint(name)
@@ -354,12 +343,12 @@ async def _checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeou
 async def _complete(
     cluster: Cluster, shared: SharedGroup, name: str, taken: Callable[[], Mapping[str, int] | None]
 ) -> Mapping[str, int]:
-    asked = 0
+    polls = 0
     while (positions := taken()) is None:
         if name not in shared.state.checkpoints.waiting:
             raise ConditionFailed(f"another client removed the checkpoint {name}", **shared.facts)
-        asked += 1
-        await asyncio.sleep(POLLS.delay_ms(asked, cluster.pool.random) / 1000)
+        polls += 1
+        await asyncio.sleep(POLLS.delay_ms(polls, cluster.pool.random) / 1000)
         await shared.fetch()
     return positions
 

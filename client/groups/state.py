@@ -202,16 +202,16 @@ def share(state: GroupState, reader: str) -> Share:
     """Returns what an online reader should do so that readers differ by at most one segment."""
     mine = len(state.readers[reader])
     others = sorted(len(segments) for name, segments in state.readers.items() if name != reader)
-    got = 0
+    acquired = 0
     for _ in state.unassigned:
-        if not others or mine + got <= others[0]:
-            got += 1
+        if not others or mine + acquired <= others[0]:
+            acquired += 1
         else:
             others[0] += 1
             others.sort()
     release = 0
-    while others and mine + got - release >= others[0] + 2 and release < mine:
+    while others and mine + acquired - release >= others[0] + 2 and release < mine:
         release += 1
         others[0] += 1
         others.sort()
-    return Share(got, 0 if got else release)
+    return Share(acquired, 0 if acquired else release)

@@ -138,22 +138,22 @@ class GroupTable:
         """Reads new entries; returns their number."""
         new, from_scratch = 0, False
         while True:
-            asked = self._position
+            position = self._position
             try:
-                delta = await self._table.delta(asked, _PAGE)
+                delta = await self._table.delta(position, _PAGE)
             except SegmentMissing:
                 self._forget()
                 raise
             except PeerRefused as refused:
                 illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
-                if not illegal or not asked or from_scratch:
+                if not illegal or not position or from_scratch:
                     raise
                 self._forget()  # the table was recreated, and is shorter
                 from_scratch = True
                 continue
-            if delta.items and delta.position <= asked:
+            if delta.items and delta.position <= position:
                 raise ProtocolViolation(
-                    f"{self._table.name} returned entries after {asked}, but continues from {delta.position}",
+                    f"{self._table.name} returned entries after {position}, but continues from {delta.position}",
                     **self.facts,
                 )
             if delta.clear:

@@ -146,8 +146,8 @@ class _InTurn(Choice):
             for piece in reversed(ranges.pieces)
             if piece.segment.segment_id not in by_segment
         }
-        wanted = len(others) if self._limit is None else min(len(others), self._limit - len(members))
-        members += self._random.sample(sorted(others.values()), wanted)
+        count = len(others) if self._limit is None else min(len(others), self._limit - len(members))
+        members += self._random.sample(sorted(others.values()), count)
         self._members = members
         # The next member stays next; if it has gone, the member that took over its segment is next.
         self._at = 0 if turn is None else members.index(by_segment[ranges.route(turn).segment_id])

@@ -265,13 +265,13 @@ class Transaction(OpenedBefore, StreamClient):
     async def _committed(self) -> None:
         limit_ms = self._settings.transaction_commit_timeout_ms
         late = f"transaction {self._id} of {self._name} did not finish committing"
-        asked = 0
+        polls = 0
         async with within(limit_ms, late, stream=self._name, transaction=self._id):
             while (status := await self.status()) is TransactionStatus.COMMITTING or (
                 status is TransactionStatus.OPEN  # accepted, but not visible yet
             ):
-                asked += 1
-                await asyncio.sleep(POLLS.delay_ms(asked, self._pool.random) / 1000)
+                polls += 1
+                await asyncio.sleep(POLLS.delay_ms(polls, self._pool.random) / 1000)
         if status is not TransactionStatus.COMMITTED:
             raise self._over(f"was to be committed but is {status.value}", status.value)
 

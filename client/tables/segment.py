@@ -102,14 +102,14 @@ class TableSegment:
     async def remove(self, keys: Sequence[tuple[bytes, int]]) -> None:
         """Removes keys with the given versions atomically. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
         self._check(len(keys), sum(len(key) for key, _ in keys))
-        wanted = [TableKey(key, version) for key, version in keys]
-        await self._ask(TableKeysRemoved, lambda id_, token: RemoveTableKeys(id_, self.name, token, wanted))
+        table_keys = [TableKey(key, version) for key, version in keys]
+        await self._ask(TableKeysRemoved, lambda id_, token: RemoveTableKeys(id_, self.name, token, table_keys))
 
     async def get(self, keys: Sequence[bytes]) -> list[Item | None]:
         """Returns the entries of some keys, None where missing. All values together must fit into one frame."""
         self._check(len(keys), sum(map(len, keys)))
-        wanted = [TableKey(key) for key in keys]
-        reply = await self._ask(TableRead, lambda id_, token: ReadTable(id_, self.name, token, wanted))
+        table_keys = [TableKey(key) for key in keys]
+        reply = await self._ask(TableRead, lambda id_, token: ReadTable(id_, self.name, token, table_keys))
         items = _items(reply.entries)
         self._expect(len(keys), len(items))
         for asked, item in zip(keys, items, strict=True):
@@ -151,13 +151,13 @@ class TableSegment:
                     actual=actual,
                 )
 
-    def _expect(self, asked: int, got: int) -> None:
-        if asked != got:
+    def _expect(self, expected: int, actual: int) -> None:
+        if expected != actual:
             raise ProtocolViolation(
-                f"{self.name} returned {got} entries where {asked} were requested",
+                f"{self.name} returned {actual} entries where {expected} were requested",
                 segment=self.name,
-                limit=asked,
-                actual=got,
+                limit=expected,
+                actual=actual,
             )
 
 

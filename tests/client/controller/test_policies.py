@@ -187,7 +187,7 @@ async def test_a_group_is_created_once_updated_and_deleted(pravega: Client) -> N
     assert await controller.create_reader_group("a", "g", GROUP._replace(id=UUID(int=1))) == held
     assert await controller.reader_group_config("a", "g") == held
     assert await controller.update_reader_group("a", "g", held._replace(refresh_ms=7)) == 1
-    with pytest.raises(RequestRejected, match="reader group a/g: the controller reports INVALID_GROUP"):
+    with pytest.raises(RequestRejected, match="reader group a/g: the controller reports INVALID_CONFIG"):
         await controller.update_reader_group("a", "g", held)
     await controller.update_subscriber_cut("a", "s", "a/g", held._replace(generation=1), {0: 0})
     with pytest.raises(RequestRejected, match="GENERATION_MISMATCH"):
