@@ -136,7 +136,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(requested)}")
         for stream, place in places.items():
             if isinstance(place, Mapping):
-                checked_cut(*stream.split("/", 1), place)
+                scope, name = stream.split("/", 1)
+                checked_cut(scope, name, place)
         return places
 
     def _new_shared(self, *, recovers: bool = False) -> SharedGroup:
