@@ -12,7 +12,6 @@ For work on the protocol below streams there are `ConnectionPool` and its flows,
 """
 
 from segstore.client.client import Client, connect
-from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import (
     Basic,
@@ -27,6 +26,7 @@ from segstore.client.connection import (
     SegmentRequests,
 )
 from segstore.client.controller import (
+    Cluster,
     CutError,
     RetentionPolicy,
     RetentionType,

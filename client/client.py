@@ -15,10 +15,9 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
-from segstore.client.controller import Access, Controller, ControllerLocations
+from segstore.client.controller import Access, Cluster, Controller, ControllerLocations
 from segstore.client.groups import GroupEnd, GroupForm, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
 from segstore.client.segment import SegmentReader, SegmentWriter
@@ -53,8 +52,8 @@ def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
     """
     if not isinstance(uri, str):
         raise ValueError(f"a controller address is text, such as tcp://HOST:PORT, not {uri!r:.200}")
-    scheme, found, rest = uri.partition("://")
-    if not found:
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
         scheme, rest = "tcp", uri
     if scheme not in ("tcp", "tls", "pravega", "pravegas"):
         raise ValueError(f"{uri!r} is not a controller address: the scheme must be tcp or tls")
@@ -79,8 +78,8 @@ class Client(ClosedAfter):
     ) -> None:
         self._endpoints, self._tls = parse_uri(uri)
         if credentials is not None and not hasattr(credentials, "authorization"):
-            given = type(credentials).__name__
-            raise TypeError(f"credentials are Basic(username, password), Bearer(fetch) or a Credentials, not a {given}")
+            kind = type(credentials).__name__
+            raise TypeError(f"credentials are Basic(username, password), Bearer(fetch) or a Credentials, not a {kind}")
         self._credentials = credentials
         self._settings = settings
         self._random = random or Random()

@@ -156,31 +156,31 @@ class ClientSettings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_names(cls, given: Any) -> Any:
+    def _check_names(cls, values: Any) -> Any:
         others = (field.validation_alias for field in cls.model_fields.values())
         known = {
             *cls.model_fields,
-            *(name for each in others if isinstance(each, AliasChoices) for name in each.choices),
+            *(name for alias in others if isinstance(alias, AliasChoices) for name in alias.choices),
         }
-        unknown = [str(each) for each in given if each not in known] if isinstance(given, dict) else []
+        unknown = [str(name) for name in values if name not in known] if isinstance(values, dict) else []
         if unknown:
             near = difflib.get_close_matches(unknown[0], cls.model_fields, 1)
             raise ValueError(f"there is no client setting {unknown[0][:100]!r}" + (f" ({near[0]}?)" if near else ""))
-        return given
+        return values
 
     @field_validator("control_api")
     @classmethod
-    def _check_address(cls, given: str | None) -> str | None:
-        if given is not None:
-            check_url(given)
-        return given
+    def _check_address(cls, url: str | None) -> str | None:
+        if url is not None:
+            check_url(url)
+        return url
 
     @field_validator("control_api_token")
     @classmethod
-    def _check_word(cls, given: SecretStr | None) -> SecretStr | None:
-        if given is not None and not all("!" <= each <= "~" for each in given.get_secret_value()):
+    def _check_word(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not all("!" <= character <= "~" for character in token.get_secret_value()):
             raise ValueError("a token must be one word of printable ASCII characters")
-        return given
+        return token
 
     @property
     def setup_timeout(self) -> Backoff:
@@ -192,9 +192,6 @@ class ClientSettings(BaseModel):
     def from_environment(cls, environment: Mapping[str, str] | None = None, **explicit: Any) -> Self:
         """Reads settings from the environment; arguments override it. Raises ValueError for a bad name or value."""
         source = os.environ if environment is None else environment
-        given: dict[str, Any] = {}
-        for variable, text in source.items():
-            if not variable.startswith(ENVIRONMENT_PREFIX):
-                continue
-            given[variable.removeprefix(ENVIRONMENT_PREFIX).lower()] = text
-        return cls.model_validate(given | explicit)
+        prefix = ENVIRONMENT_PREFIX
+        values = {name.removeprefix(prefix).lower(): text for name, text in source.items() if name.startswith(prefix)}
+        return cls.model_validate(values | explicit)

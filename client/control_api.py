@@ -51,9 +51,9 @@ async def register_writer(url: str, name: str, timeout_ms: float, token: SecretS
     status, _, rest = answer.partition(b"\r\n")
     words = status.decode("latin-1").split(" ", 2)
     if len(words) < 2 or words[1] not in ("200", "201", "204"):
-        said = rest.partition(b"\r\n\r\n")[2].decode("utf-8", "replace").strip()
+        reason = rest.partition(b"\r\n\r\n")[2].decode("utf-8", "replace").strip()
         raise PeerRefused(
-            f"the control API at {endpoint} does not register writer {name!r}: {words[1:2] or words} {said[:300]}",
+            f"the control API at {endpoint} does not register writer {name!r}: {words[1:2] or words} {reason[:300]}",
             endpoint=endpoint,
             status=" ".join(words[1:]),
         )

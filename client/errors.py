@@ -263,11 +263,11 @@ class EventTooLarge(Final, advice="make it smaller or raise the limit"):
     """The event has ``actual`` bytes; the limit is ``limit``."""
 
     @classmethod
-    def check(cls, data: Buffer, limit: int, segment: str) -> None:
-        """Raises `EventTooLarge` if the data for a segment is above the limit."""
+    def check(cls, data: Buffer, limit: int, **target: Any) -> None:
+        """Raises `EventTooLarge` if the data is above the limit. target: its `segment` or `stream`."""
         if len(data) > limit:
-            said = f"{len(data)} bytes for {segment}, the limit is {limit}"
-            raise cls(said, segment=segment, limit=limit, actual=len(data))
+            (name,) = target.values()
+            raise cls(f"{len(data)} bytes for {name}, the limit is {limit}", limit=limit, actual=len(data), **target)
 
 
 class BadEvent(Final, advice="skip it, or read it with the serializer that wrote it"):

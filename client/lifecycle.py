@@ -133,8 +133,8 @@ async def within(limit_ms: float, otherwise: str | Callable[[], str], **facts: A
         async with asyncio.timeout(limit_ms / 1000):
             yield
     except TimeoutError as cause:
-        said = otherwise if isinstance(otherwise, str) else otherwise()
-        raise RequestTimedOut(f"{said} within {limit_ms:.0f} ms", limit=limit_ms, **facts) from cause
+        text = otherwise if isinstance(otherwise, str) else otherwise()
+        raise RequestTimedOut(f"{text} within {limit_ms:.0f} ms", limit=limit_ms, **facts) from cause
 
 
 async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

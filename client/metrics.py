@@ -136,6 +136,6 @@ def collector(client: Client, *, name: str = "default", timeout_s: float = 1.0) 
             "client.metrics() gives the same numbers without it",
             name="prometheus_client",
         ) from cause
-    made = Collector(timeout_s)
-    made.add(client, name=name)
-    return made
+    metrics = Collector(timeout_s)
+    metrics.add(client, name=name)
+    return metrics

@@ -40,11 +40,11 @@ class Backoff(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_json(cls, given: Any) -> Any:
-        if not isinstance(given, str):
-            return given
+    def _read_json(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
         try:
-            return json.loads(given, object_pairs_hook=unique)
+            return json.loads(value, object_pairs_hook=unique)
         except DuplicateKey:
             raise
         except (ValueError, RecursionError) as error:

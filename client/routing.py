@@ -87,8 +87,8 @@ class RangeRouter:
             if piece.segment.segment_id != segment_id:
                 pieces.append(piece)
                 continue
-            for each in following:
-                low, high = max(each.low, piece.low), min(each.high, piece.high)
+            for successor in following:
+                low, high = max(successor.low, piece.low), min(successor.high, piece.high)
                 if low < high:
-                    pieces.append(RangeAssignment(low, high, each))
+                    pieces.append(RangeAssignment(low, high, successor))
         self._set(pieces)

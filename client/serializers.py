@@ -24,8 +24,6 @@ from segstore.wire.names import split_segment_id
 
 T = TypeVar("T")
 E = TypeVar("E", bound=FramedEvent | StreamEvent)
-In_contra = TypeVar("In_contra", contravariant=True)
-Out_co = TypeVar("Out_co", covariant=True)
 
 
 class Serializer(Protocol[T]):
@@ -55,21 +53,17 @@ class JsonSerializer:
             raise ValueError("the JSON is nested too deeply") from cause
 
 
-class _Encodes(Protocol[In_contra]):
-    def encode(self, value: In_contra, /) -> bytes: ...
-
-
-class _Decodes(Protocol[Out_co]):
-    def decode(self, data: bytes, /) -> Out_co: ...
-
-
 class MsgspecSerializer(Generic[T]):
     """JSON or MessagePack of typed values, checked against their type, by an encoder and a decoder of msgspec.
 
     The caller creates them, best when a module is imported, because msgspec inspects a type at its first use.
     """
 
-    def __init__(self, encoder: _Encodes[T], decoder: _Decodes[T]) -> None:
+    def __init__(
+        self,
+        encoder: msgspec.json.Encoder | msgspec.msgpack.Encoder,
+        decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T],
+    ) -> None:
         self._encoder: Final = encoder
         self._decoder: Final = decoder
 

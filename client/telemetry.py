@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from segstore.client.stream import EventWriter
 from segstore.wire.controller_api import SERVICE
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
+    from opentelemetry.metrics import Histogram, Meter
     from opentelemetry.trace import Span, Tracer
 
 _NAME: Final = "segstore.client"
@@ -66,7 +67,7 @@ class Telemetry:
     def sending(self, stream: str, count: int) -> Iterator[None]:
         """Observes the storing of `count` events."""
         attributes = _operation("send", stream)
-        with self._measured(attributes), self._span(f"send {stream}", "PRODUCER", attributes, count):
+        with _measured(self._durations, attributes), self._span(f"send {stream}", "PRODUCER", attributes, count):
             yield
         if self._sent is not None:
             self._sent.add(count, attributes)
@@ -75,13 +76,8 @@ class Telemetry:
     def calling(self, method: str) -> Iterator[None]:
         """Observes a call to a controller."""
         attributes = {"rpc.system": "grpc", "rpc.service": SERVICE, "rpc.method": method}
-        began_s = time.perf_counter()
-        try:
-            with self._span(f"{SERVICE}/{method}", "CLIENT", attributes):
-                yield
-        finally:
-            if self._calls is not None:
-                self._calls.record((time.perf_counter() - began_s) * 1000, attributes)
+        with _measured(self._calls, attributes, 1000), self._span(f"{SERVICE}/{method}", "CLIENT", attributes):
+            yield
 
     def receiving(self, stream_of: Callable[[Any], str], group: str | None = None) -> Receiving:
         """Returns the observer of a reader. stream_of: returns "scope/stream" of a segment, as the reader names it."""
@@ -110,23 +106,26 @@ class Telemetry:
         if self._tracer is None or self._trace is None:
             yield
             return
-        given = attributes if count is None else {**attributes, "messaging.batch.message_count": count}
+        if count is not None:
+            attributes = {**attributes, "messaging.batch.message_count": count}
         span: Span
-        with self._tracer.start_as_current_span(name, kind=self._trace.SpanKind[kind], attributes=given) as span:
+        with self._tracer.start_as_current_span(name, kind=self._trace.SpanKind[kind], attributes=attributes) as span:
             try:
                 yield
             except (Exception, asyncio.CancelledError) as error:
                 span.set_attribute("error.type", type(error).__name__)
                 raise
 
-    @contextmanager
-    def _measured(self, attributes: Mapping[str, Any]) -> Iterator[None]:
-        began_s = time.perf_counter()
-        try:
-            yield
-        finally:
-            if self._durations is not None:
-                self._durations.record(time.perf_counter() - began_s, attributes)
+
+@contextmanager
+def _measured(durations: Histogram | None, attributes: Mapping[str, Any], per_s: int = 1) -> Iterator[None]:
+    """Records how long the block takes, in fractions of a second: `per_s` of them are one."""
+    began_s = time.perf_counter()
+    try:
+        yield
+    finally:
+        if durations is not None:
+            durations.record((time.perf_counter() - began_s) * per_s, attributes)
 
 
 def telemetry_of() -> Telemetry | None:
@@ -141,14 +140,14 @@ def _operation(name: str, stream: str) -> dict[str, Any]:
     return {**_SYSTEM, **named, "messaging.destination.name": stream}
 
 
+@dataclass(slots=True, eq=False)
 class Receiving:
     """Observes the events that a reader hands to its user."""
 
-    def __init__(self, telemetry: Telemetry, stream_of: Callable[[Any], str], group: str | None) -> None:
-        self._telemetry = telemetry
-        self._stream_of = stream_of
-        self._group = group
-        self._since_s: float | None = None
+    _telemetry: Telemetry
+    _stream_of: Callable[[Any], str]
+    _group: str | None
+    _since_s: float | None = None
 
     def waits(self) -> None:
         """The user waits from now on, if it did not before."""

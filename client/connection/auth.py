@@ -136,8 +136,8 @@ def warn_if_unencrypted(controllers: Iterable[Endpoint]) -> None:
     """Logs a warning if credentials for controllers leave this machine; to be called for connections without TLS."""
     elsewhere = next((controller for controller in controllers if not _is_loopback(controller.host)), None)
     if elsewhere is not None:
-        said = "credentials are sent to controller %s unencrypted; tls:// encrypts them"
-        log.warning(said, elsewhere, extra={"endpoint": str(elsewhere)})
+        text = "credentials are sent to controller %s unencrypted; tls:// encrypts them"
+        log.warning(text, elsewhere, extra={"endpoint": str(elsewhere)})
 
 
 def _is_loopback(host: str) -> bool:

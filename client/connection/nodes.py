@@ -5,11 +5,12 @@
           └───────disconnected()───────┴─────────────────────┘
 
 There is no timeout state: an attempt that takes too long is cancelled and its node becomes DISCONNECTED. Only nodes in
-CONNECTING are timed. Each consecutive set-up failure doubles that node's timeout and back-off; READY resets both.
+CONNECTING are timed, by the caller. Each consecutive set-up failure doubles the timeout and back-off of its node; READY
+resets both.
 
-Invariants: `timed` holds exactly the nodes in CONNECTING; a timeout never exceeds its maximum. The caller passes times,
-in milliseconds of any monotonic clock, and the `Random` for the jitter. Nothing here does I/O; a transition that the
-table lacks is a caller's bug and raises `ValueError`.
+Invariant: a timeout never exceeds its maximum. The caller passes times, in milliseconds of any monotonic clock, and the
+`Random` for the jitter. Nothing here does I/O; a transition that the table lacks is a caller's bug and raises
+`ValueError`.
 
 Follows KIP-601, `ClusterConnectionStates` and `NetworkClient.leastLoadedNode` (Kafka). Deliberate differences: nodes
 are considered in the order given (Kafka starts at a random node); disconnected nodes are chosen by failed attempts, as
@@ -38,19 +39,11 @@ class NodeState(Enum):
     READY = auto()
 
 
-class NodeEvent(Enum):
-    """An event that changes a node's state."""
-
-    CONNECTING = auto()
-    READY = auto()
-    DISCONNECTED = auto()
-
-
 TRANSITIONS: Final = {
-    (NodeState.DISCONNECTED, NodeEvent.CONNECTING): NodeState.CONNECTING,
-    (NodeState.CONNECTING, NodeEvent.READY): NodeState.READY,
-    (NodeState.CONNECTING, NodeEvent.DISCONNECTED): NodeState.DISCONNECTED,
-    (NodeState.READY, NodeEvent.DISCONNECTED): NodeState.DISCONNECTED,
+    (NodeState.DISCONNECTED, NodeState.CONNECTING),
+    (NodeState.CONNECTING, NodeState.READY),
+    (NodeState.CONNECTING, NodeState.DISCONNECTED),
+    (NodeState.READY, NodeState.DISCONNECTED),
 }
 
 
@@ -62,17 +55,6 @@ class SetupHistory:
         failed_setups: consecutive failed set-ups; determines the timeout.
         last_attempt_ms: start of the last attempt; None before the first.
     """
-
-    __slots__ = (
-        "_backoff",
-        "_random",
-        "_retry_at_ms",
-        "_timeouts",
-        "failed_setups",
-        "failures",
-        "last_attempt_ms",
-        "timeout_ms",
-    )
 
     def __init__(self, timeouts: Backoff, backoff: Backoff, random: Random) -> None:
         self._timeouts = timeouts
@@ -87,9 +69,6 @@ class SetupHistory:
     def wait_ms(self, now_ms: float) -> float:
         """The remaining back-off."""
         return max(self._retry_at_ms - now_ms, 0.0)
-
-    def began(self, now_ms: float) -> None:
-        self.last_attempt_ms = now_ms
 
     def succeeded(self) -> None:
         self.failures = self.failed_setups = 0
@@ -124,40 +103,34 @@ class NodeStates(Generic[N]):
     ) -> None:
         self._nodes: dict[N, _Node] = {node: _Node(SetupHistory(timeouts, backoff, random)) for node in nodes}
         self._least_recently_tried = least_recently_tried
-        self._timed: dict[N, float] = {}
 
     def __iter__(self) -> Iterator[N]:
         return iter(self._nodes)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _move(self, node: N, event: NodeEvent) -> _Node:
+    def _move(self, node: N, state: NodeState) -> _Node:
         entry = self._nodes[node]
-        following = TRANSITIONS.get((entry.state, event))
-        if following is None:
-            raise ValueError(f"{node} is {entry.state.name} and cannot take {event.name}")
-        entry.state = following
+        if (entry.state, state) not in TRANSITIONS:
+            raise ValueError(f"{node} is {entry.state.name} and cannot become {state.name}")
+        entry.state = state
         return entry
 
     def connecting(self, node: N, now_ms: float) -> float:
         """Starts a set-up; returns its timeout in milliseconds."""
-        entry = self._move(node, NodeEvent.CONNECTING)
-        entry.history.began(now_ms)
-        timeout_ms = entry.history.timeout_ms
-        self._timed[node] = now_ms + timeout_ms
-        return timeout_ms
+        entry = self._move(node, NodeState.CONNECTING)
+        entry.history.last_attempt_ms = now_ms
+        return entry.history.timeout_ms
 
     def ready(self, node: N) -> None:
         """Records that the node's connection is set up."""
-        entry = self._move(node, NodeEvent.READY)
-        del self._timed[node]
+        entry = self._move(node, NodeState.READY)
         entry.history.succeeded()
 
     def disconnected(self, node: N, now_ms: float) -> None:
         """Records that the connection or the attempt ended, for any reason, along with its requests in flight."""
         was_connecting = self._nodes[node].state is NodeState.CONNECTING
-        entry = self._move(node, NodeEvent.DISCONNECTED)
-        self._timed.pop(node, None)
+        entry = self._move(node, NodeState.DISCONNECTED)
         entry.in_flight = 0
         entry.history.failed(now_ms, while_setting_up=was_connecting)
 
@@ -180,15 +153,6 @@ class NodeStates(Generic[N]):
 
     def in_flight(self, node: N) -> int:
         return self._nodes[node].in_flight
-
-    @property
-    def timed(self) -> frozenset[N]:
-        """The nodes in CONNECTING, whose set-up is being timed."""
-        return frozenset(self._timed)
-
-    def timed_out(self, now_ms: float) -> list[N]:
-        """Returns the nodes whose set-up has timed out; the caller cancels it and calls `disconnected`."""
-        return [node for node, deadline in self._timed.items() if now_ms >= deadline]
 
     def can_connect(self, node: N, now_ms: float) -> bool:
         """Whether the node is disconnected and past its back-off."""

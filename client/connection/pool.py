@@ -63,33 +63,29 @@ def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_f
     if not usable:
         return None
     if len(usable) < maximum:
-        return next((each for each in usable if each.users == 0), None)
+        return next((entry for entry in usable if entry.users == 0), None)
     if policy == "least_busy":
-        return min(usable, key=lambda each: (each.bytes_in_flight, each.users))
-    return min(usable, key=lambda each: each.users)
+        return min(usable, key=lambda entry: (entry.bytes_in_flight, entry.users))
+    return min(usable, key=lambda entry: entry.users)
 
 
 class FlowIds:
     """Allocates the flow numbers of one pool: 1 to 2^31 - 1, round-robin, each number in use at most once."""
 
-    __slots__ = ("_in_use", "_last")
+    __slots__ = ("_last", "in_use")
 
     def __init__(self, last: int = 0) -> None:
         self._last = last
-        self._in_use: set[int] = set()
-
-    @property
-    def in_use(self) -> int:
-        return len(self._in_use)
+        self.in_use: set[int] = set()
 
     def take(self) -> int:
         """Allocates a free number. Raises ValueError if all are in use."""
-        self._last = next_flow(self._last, self._in_use)
-        self._in_use.add(self._last)
+        self._last = next_flow(self._last, self.in_use)
+        self.in_use.add(self._last)
         return self._last
 
     def give_back(self, flow_id: int) -> None:
-        self._in_use.discard(flow_id)
+        self.in_use.discard(flow_id)
 
 
 class PoolMetrics(msgspec.Struct, frozen=True):
@@ -111,8 +107,6 @@ class PoolMetrics(msgspec.Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct, eq=False):
-    """A pooled connection, ready or being set up."""
-
     users: int = 0
     connection: Connection | None = None
     task: asyncio.Task[ClientError | None] | None = None
@@ -322,7 +316,6 @@ class ConnectionPool(ClosedAfter):
         return self._timers.time() * 1000
 
     def _drop(self, store: _Store, entry: _Entry) -> None:
-        """Removes an entry and closes any connection of it."""
         store.remove(entry)
         if entry.connection is not None:
             entry.connection.close(Closed(f"the connection to {entry.connection.name} was closed"))
@@ -379,12 +372,12 @@ class ConnectionPool(ClosedAfter):
     def metrics(self) -> PoolMetrics:
         entries = list(self._entries())
         ready = [entry for entry in entries if entry.task is None]
-        there = [each.connection for each in entries if each.connection is not None]
+        connections = [entry.connection for entry in entries if entry.connection is not None]
         return PoolMetrics(
             connections=len(ready),
             connecting=len(entries) - len(ready),
-            flows=sum(len(each.flows) for each in there),
-            bytes_in_flight=sum(each.outbox.bytes_in_flight for each in there),
+            flows=sum(len(connection.flows) for connection in connections),
+            bytes_in_flight=sum(connection.outbox.bytes_in_flight for connection in connections),
             **msgspec.structs.asdict(self.counters),
         )
 
@@ -403,13 +396,13 @@ class ConnectionPool(ClosedAfter):
             self._prune_timer.cancel()
         entries = list(self._entries())
         tasks = [entry.task for entry in entries if entry.task is not None]
-        connections = [each.connection for each in entries if each.connection is not None and each.task is None]
+        connections = [entry.connection for entry in entries if entry.connection is not None and entry.task is None]
         for task in tasks:
             task.cancel()
         for connection in connections:
             connection.close(Closed("the connection pool was closed", endpoint=connection.name))
         connections += self._leaving
-        waits: list[asyncio.Future[Any]] = [*tasks, *(each.gone for each in connections)]
+        waits: list[asyncio.Future[Any]] = [*tasks, *(connection.gone for connection in connections)]
         try:
             if waits:
                 await asyncio.wait(waits, timeout=timeout_s)
@@ -417,6 +410,6 @@ class ConnectionPool(ClosedAfter):
             for connection in connections:
                 connection.cut()
             self._closing.set_result(None)
-        left = [each.gone for each in connections if not each.gone.done()]
-        if left:
-            await asyncio.wait(left, timeout=timeout_s)
+        open_sockets = [connection.gone for connection in connections if not connection.gone.done()]
+        if open_sockets:
+            await asyncio.wait(open_sockets, timeout=timeout_s)

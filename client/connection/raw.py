@@ -103,8 +103,8 @@ class RawClient:
                 self._pending[request_id] = reply
                 return await reply
         except TimeoutError as cause:
-            said = f"{flow.endpoint} did not answer within {limit_ms:.0f} ms"
-            raise RequestTimedOut(said, endpoint=flow.endpoint, request_id=request_id, limit=limit_ms) from cause
+            text = f"{flow.endpoint} did not answer within {limit_ms:.0f} ms"
+            raise RequestTimedOut(text, endpoint=flow.endpoint, request_id=request_id, limit=limit_ms) from cause
         finally:
             self._pending.pop(request_id, None)
 
@@ -230,7 +230,7 @@ class SegmentRequests(FreedAfter):
                 return reply
             if reply.is_failure:
                 raise failure(reply, endpoint=str(endpoint), segment=segment)
-            due = " or ".join(each.type_name for each in (expected if isinstance(expected, tuple) else (expected,)))
+            due = " or ".join(kind.type_name for kind in (expected if isinstance(expected, tuple) else (expected,)))
             raise ProtocolViolation(
                 f"{endpoint} answers with {reply.type_name} where {due} is due", endpoint=str(endpoint), segment=segment
             )
@@ -242,13 +242,13 @@ class SegmentRequests(FreedAfter):
         client = self._clients.get(endpoint)
         if client is not None and not client.closed:
             return client
-        made = await RawClient.open(self._pool, endpoint)
+        opened = await RawClient.open(self._pool, endpoint)
         client = self._clients.get(endpoint)
         if client is not None and not client.closed:
-            made.close()  # another request was faster
+            opened.close()  # another request was faster
             return client
-        self._clients[endpoint] = made
-        return made
+        self._clients[endpoint] = opened
+        return opened
 
     def close(self) -> None:
         """Fails pending requests. Can be called twice; a later request opens a new client."""

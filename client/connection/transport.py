@@ -431,8 +431,8 @@ class Flow:
         try:
             self.handler.on_lost(error)
         except Exception:
-            said = "the user of flow %d to %s failed when notified that it is lost"
-            log.exception(said, self.flow_id, self.endpoint, extra={"endpoint": str(self.endpoint)})
+            text = "the user of flow %d to %s failed when notified that it is lost"
+            log.exception(text, self.flow_id, self.endpoint, extra={"endpoint": str(self.endpoint)})
 
     def _check(self) -> None:
         if self.closed:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.client.controller.controller import (
     Access,
+    Cluster,
     Controller,
     ControllerLocations,
     Successor,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Access",
+    "Cluster",
     "Controller",
     "ControllerChannels",
     "ControllerLocations",

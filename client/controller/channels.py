@@ -174,8 +174,8 @@ class ControllerChannels(OfOneLoop):
                 unavailable += 1  # the node is up; it is the requested service that is unavailable
                 pause_s = self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000
                 if self._loop.time() + pause_s >= deadline:
-                    said = f"{node} failed {method}: {error.details()}"
-                    raise PeerRefused(said, endpoint=str(node), limit=limit_ms, method=method) from None
+                    text = f"{node} failed {method}: {error.details()}"
+                    raise PeerRefused(text, endpoint=str(node), limit=limit_ms, method=method) from None
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling() or not (self._closed or self._channels.get(node) is not channel):
@@ -302,8 +302,8 @@ class ControllerChannels(OfOneLoop):
                 # Log once: waiting callers retry many times a second.
                 if not self._closed and node not in self._silent:
                     self._silent.add(node)
-                    said = "controller %s; retrying while calls wait"
-                    log.warning(said, self._last_failure, extra={"endpoint": str(node)})
+                    text = "controller %s; retrying while calls wait"
+                    log.warning(text, self._last_failure, extra={"endpoint": str(node)})
                 self.states.disconnected(node, self._now_ms())
                 await channel.close(None)
 
@@ -392,7 +392,6 @@ def _of(settings: ClientSettings) -> Credentials | None:
 
 
 def _stream_of(request: Message) -> str | None:
-    """The stream that a request concerns, if any."""
     info = getattr(request, "streamInfo", request)
     scope, stream = getattr(info, "scope", ""), getattr(info, "stream", "")
     return f"{scope}/{stream}" if isinstance(scope, str) and scope and stream else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from random import Random
@@ -17,10 +17,16 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.client.connection import Endpoint, TokenCache
+from segstore.client.connection import ConnectionPool, Endpoint, Locations, TokenCache
 from segstore.client.controller.cuts import checked_cut
-from segstore.client.controller.groups import group_from_message, group_to_message
-from segstore.client.controller.policies import ScalingPolicy, StreamConfig, from_message, to_message
+from segstore.client.controller.policies import (
+    ScalingPolicy,
+    StreamConfig,
+    from_message,
+    group_from_message,
+    group_to_message,
+    to_message,
+)
 from segstore.client.errors import (
     NoSuchReaderGroup,
     NoSuchStream,
@@ -40,6 +46,7 @@ from segstore.wire.schema import encode_mutf8
 
 if TYPE_CHECKING:
     from segstore.client.controller.channels import ControllerChannels, NodeResponse
+    from segstore.client.telemetry import Telemetry
 
 T = TypeVar("T")
 
@@ -95,12 +102,16 @@ class Successor(NamedTuple):
     predecessors: tuple[int, ...]
 
 
-def _range(scope: str, stream: str, each: Any) -> SegmentRange:
+def _range(scope: str, stream: str, segment: Any) -> SegmentRange:
     """Returns a segment of the stream that was asked about. Raises ValueError for an impossible id or range."""
-    number = each.segmentId.segmentId
-    if not 0 <= each.minKey < each.maxKey <= 1:
-        raise ValueError(f"segment {number} with keys from {each.minKey} to {each.maxKey}")
-    return SegmentRange(number, name_of(scope, stream, number), each.minKey, each.maxKey)
+    number = segment.segmentId.segmentId
+    if not 0 <= segment.minKey < segment.maxKey <= 1:
+        raise ValueError(f"segment {number} with keys from {segment.minKey} to {segment.maxKey}")
+    return SegmentRange(number, name_of(scope, stream, number), segment.minKey, segment.maxKey)
+
+
+def _ranges(scope: str, stream: str, segments: Iterable[Any]) -> list[SegmentRange]:
+    return [_range(scope, stream, segment) for segment in segments]
 
 
 def name_of(scope: str, stream: str, segment_id: int) -> str:
@@ -162,10 +173,10 @@ class Controller:
         while True:
             answer = await self._ask(method, request(continuationToken=m.ContinuationToken(token=token), **about))
             page = answer.message if scope is None else _succeeded(answer, f"scope {scope}")
-            found = names(page)
-            for name in found:
+            elements = names(page)
+            for name in elements:
                 yield name
-            if not found:
+            if not elements:
                 return
             pages += 1
             token = page.continuationToken.token
@@ -241,20 +252,20 @@ class Controller:
         )
         answer = await self._ask("scale", request)
         started = _succeeded(answer, f"stream {scope}/{stream}", "STARTED")
-        made = _valid(answer, "answer to scale", lambda it: [_range(scope, stream, segment) for segment in it.segments])
+        segments = _valid(answer, "answer to scale", lambda it: _ranges(scope, stream, it.segments))
         if wait_ms:
             await self._scaled(scope, stream, started.epoch, wait_ms)
-        return made
+        return segments
 
     async def _scaled(self, scope: str, stream: str, epoch: int, wait_ms: float) -> None:
         """Waits until the scale that started from an epoch has finished."""
-        name, asked, random = f"{scope}/{stream}", 0, Random()
+        name, polls, random = f"{scope}/{stream}", 0, Random()
         request = m.ScaleStatusRequest(streamInfo=_info(scope, stream), epoch=epoch)
         late = f"the scale of {name} from epoch {epoch} was started but did not finish"
         async with within(wait_ms, late, stream=name):
             while (status := _status((answer := await self._ask("checkScale", request)).message)) == "IN_PROGRESS":
-                asked += 1
-                await asyncio.sleep(POLLS.delay_ms(asked, random) / 1000)
+                polls += 1
+                await asyncio.sleep(POLLS.delay_ms(polls, random) / 1000)
         if status != "SUCCESS":
             raise RequestRejected(
                 f"the scale of {name} from epoch {epoch} was started, but then the controller reported {status}",
@@ -270,9 +281,7 @@ class Controller:
         return await self._ranges("getCurrentSegments", _info(scope, stream), scope, stream)
 
     async def _ranges(self, method: str, request: Any, scope: str, stream: str) -> list[SegmentRange]:
-        return await self._read(
-            method, request, lambda it: [_range(scope, stream, segmentrange) for segmentrange in it.segmentRanges]
-        )
+        return await self._read(method, request, lambda it: _ranges(scope, stream, it.segmentRanges))
 
     async def head(self, scope: str, stream: str) -> dict[int, int]:
         """Returns the stream's head as a cut: segment id → offset."""
@@ -288,7 +297,7 @@ class Controller:
         request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
         method = "getSegmentsImmediatelyFollowing"
         answer = await self._ask(method, request)
-        found = _valid(
+        successors = _valid(
             answer,
             f"answer to {method}",
             lambda it: [
@@ -297,7 +306,7 @@ class Controller:
             ],
         )
         epoch, _ = split_segment_id(segment_id)
-        for successor in found:
+        for successor in successors:
             if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # following it could loop forever
                 raise ProtocolViolation(
                     f"{answer.node} says that {successor.segment.name} follows "
@@ -306,7 +315,7 @@ class Controller:
                     segment=successor.segment.name,
                     stream=f"{scope}/{stream}",
                 )
-        return found
+        return successors
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
         """Returns the segments of an epoch."""
@@ -332,10 +341,7 @@ class Controller:
         return await self._read(
             "createTransaction",
             m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms),
-            lambda it: (
-                _identifier(it.txnId),
-                [_range(scope, stream, activesegment) for activesegment in it.activeSegments],
-            ),
+            lambda it: (_identifier(it.txnId), _ranges(scope, stream, it.activeSegments)),
         )
 
     async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
@@ -376,8 +382,8 @@ class Controller:
             "listCompletedTransactions",
             request,
             lambda it: {
-                _identifier(each.txnId): TransactionStatus(m.TxnResponse.Status.Name(each.status))
-                for each in it.response
+                _identifier(entry.txnId): TransactionStatus(m.TxnResponse.Status.Name(entry.status))
+                for entry in it.response
             },
         )
 
@@ -395,14 +401,7 @@ class Controller:
         answer = await self._ask(
             "noteTimestampFromWriter", m.TimestampFromWriter(writer=writer, position=cut, timestamp=timestamp)
         )
-        status = _status(answer.message, "result")
-        if status != "SUCCESS":
-            raise RequestRejected(
-                f"the time {timestamp} of writer {writer} of {scope}/{stream}: the controller reports {status}",
-                endpoint=str(answer.node),
-                stream=f"{scope}/{stream}",
-                status=status,
-            )
+        _succeeded(answer, f"the time {timestamp} of writer {writer} of {scope}/{stream}", field="result")
 
     async def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
         """Removes a writer from the computation of watermarks; returns False if it has reported no time."""
@@ -477,7 +476,7 @@ class Controller:
     def list_tables(self, scope: str) -> AsyncIterator[str]:
         """Iterates over all key-value tables of a scope, page by page."""
         method, request = "listKeyValueTablesInScope", m.KVTablesInScopeRequest
-        return self._pages(method, request, scope, lambda page: [kvtable.kvtName for kvtable in page.kvtables])
+        return self._pages(method, request, scope, lambda page: [table.kvtName for table in page.kvtables])
 
     async def table_config(self, scope: str, table: str) -> TableConfig:
         """Returns a table's configuration. Raises NoSuchTable."""
@@ -585,25 +584,25 @@ def _valid(answer: NodeResponse, what: str, read: Callable[[Any], T]) -> T:
         ) from problem
 
 
-def _succeeded(answer: NodeResponse, what: str, success: str = "SUCCESS") -> Any:
+def _succeeded(answer: NodeResponse, what: str, success: str = "SUCCESS", field: str = "status") -> Any:
     """Returns the message if its status is success, else raises. what: "scope a", "stream a/b" or "table a/b"."""
-    status = _status(answer.message)
+    status = _status(answer.message, field)
     if status == success:
         return answer.message
     kind, _, name = what.rpartition(" ")
     facts: dict[str, Any] = {"endpoint": str(answer.node), "status": status}
     if kind != "scope":
         facts["stream"] = name
-    said = f"{what}: the controller reports {status}"
+    text = f"{what}: the controller reports {status}"
     if status == "TABLE_NOT_FOUND":
-        raise NoSuchTable(said, **facts)
+        raise NoSuchTable(text, **facts)
     if status == "RG_NOT_FOUND":
         raise NoSuchReaderGroup(f"reader group {name} does not exist", **facts)
     if status in ("STREAM_NOT_FOUND", "SCOPE_NOT_FOUND"):
-        raise NoSuchStream(said, **facts)
+        raise NoSuchStream(text, **facts)
     if status == "STREAM_SEALED":
-        raise StreamSealed(said, **facts)
-    raise RequestRejected(said, **facts)
+        raise StreamSealed(text, **facts)
+    raise RequestRejected(text, **facts)
 
 
 def _group_config(answer: NodeResponse, scope: str, group: str) -> GroupConfig:
@@ -616,6 +615,16 @@ def _created(answer: NodeResponse, exists: str, what: str) -> bool:
         return False
     _succeeded(answer, what)
     return True
+
+
+class Cluster(NamedTuple):
+    """A cluster, as a client reaches it: connections to its stores, its controller, and the locations of its segments,
+    with tokens for one kind of access. telemetry: observes operations; None for none."""
+
+    pool: ConnectionPool
+    controller: Controller
+    locations: Locations
+    telemetry: Telemetry | None = None
 
 
 class ControllerLocations:

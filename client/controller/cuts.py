@@ -59,7 +59,7 @@ class StreamCut(Mapping[int, int]):
         if not scope or not stream or "/" in stream:
             raise CutError(f"{parts[1][:80]!r} in a stream cut is not SCOPE/STREAM", text)
         try:
-            numbers, epochs, offsets = ([int(each) for each in part.split(",")] for part in parts[2:])
+            numbers, epochs, offsets = ([int(number) for number in part.split(",")] for part in parts[2:])
             rows = list(zip(numbers, epochs, offsets, strict=True))
             cut = {segment_id(epoch, number): _offset(offset) for number, epoch, offset in rows}
         except ValueError as cause:

@@ -1,20 +1,22 @@
-"""Configurations of streams: scaling and retention policies, and tags.
+"""Configurations of streams and of reader groups: scaling and retention policies, tags, and the controller's messages.
 
 Values are immutable. The methods that create policies check them; a configuration is checked before it is sent. Other
 clients' configurations are returned as they are. Names and limits follow `StreamConfiguration`, `ScalingPolicy` and
-`RetentionPolicy` (Pravega's client).
+`RetentionPolicy`, messages `ModelHelper` (Pravega's client).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final, Self
+from uuid import UUID
 
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import MAX_INT32, MAX_INT64
+from segstore.wire.reader_groups import RETENTIONS, Cuts, GroupConfig
 
 _MAX_TAGS: Final = 127
 _MAX_TAG_CHARACTERS: Final = 255
@@ -93,9 +95,9 @@ class RetentionPolicy:
     @classmethod
     def _checked(cls, kind: RetentionType, minimum: int, maximum: int | None) -> Self:
         limit = MAX_INT64 if maximum is None else maximum
-        for kept, most in ((limit, MAX_INT64), (minimum, limit)):
-            if not 1 <= kept <= most:
-                raise ValueError(f"what is kept must be from 1 to {most} {_UNITS[kind]}, not {kept}")
+        for size, most in ((limit, MAX_INT64), (minimum, limit)):
+            if not 1 <= size <= most:
+                raise ValueError(f"what is kept must be from 1 to {most} {_UNITS[kind]}, not {size}")
         return cls(kind, minimum, maximum)
 
 
@@ -157,15 +159,15 @@ def to_message(scope: str, stream: str, config: StreamConfig) -> Any:
 def from_message(message: Any) -> StreamConfig:
     """Returns the configuration in a controller's message. Raises ValueError for an unknown kind of policy."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
-    kept = None
+    policy = None
     if retention.retentionType:
         maximum = None if retention.retentionMax in (0, MAX_INT64) else retention.retentionMax
-        kept = RetentionPolicy(RetentionType(retention.retentionType), retention.retentionParam, maximum)
+        policy = RetentionPolicy(RetentionType(retention.retentionType), retention.retentionParam, maximum)
     return StreamConfig(
         scaling=ScalingPolicy(
             ScaleType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
         ),
-        retention=kept,
+        retention=policy,
         tags=tuple(message.tags.tag),
         timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
         rollover_bytes=message.rolloverSizeBytes,
@@ -184,3 +186,46 @@ def _at_least_1(**numbers: int) -> tuple[int, ...]:
 
 def _milliseconds(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
+
+
+# --- reader groups ----------------------------------------------------------------------------------------------------
+
+
+def group_to_message(scope: str, group: str, config: GroupConfig) -> Any:
+    return m.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName=group,
+        groupRefreshTimeMillis=config.refresh_ms,
+        automaticCheckpointIntervalMillis=config.checkpoint_ms,
+        maxOutstandingCheckpointRequest=config.most_checkpoints,
+        retentionType=RETENTIONS.index(config.retention),
+        generation=config.generation,
+        readerGroupId=str(config.id),
+        startingStreamCuts=[_cut(*item) for item in config.starts.items()],
+        endingStreamCuts=[_cut(*item) for item in config.ends.items()],
+    )
+
+
+def group_from_message(message: Any) -> GroupConfig:
+    """Raises ValueError for values that no group's configuration has."""
+    if not 0 <= message.retentionType < len(RETENTIONS):
+        raise ValueError(f"{message.retentionType} is no type of retention")
+    return GroupConfig(
+        _cuts(message.startingStreamCuts),
+        _cuts(message.endingStreamCuts),
+        message.groupRefreshTimeMillis,
+        message.automaticCheckpointIntervalMillis,
+        message.maxOutstandingCheckpointRequest,
+        RETENTIONS[message.retentionType],
+        message.generation,
+        UUID(message.readerGroupId),
+    )
+
+
+def _cut(name: str, cut: Mapping[int, int]) -> Any:
+    scope, _, stream = name.partition("/")
+    return m.StreamCut(streamInfo=m.StreamInfo(scope=scope, stream=stream), cut=cut)
+
+
+def _cuts(messages: Iterable[Any]) -> Cuts:
+    return {f"{message.streamInfo.scope}/{message.streamInfo.stream}": dict(message.cut) for message in messages}

@@ -8,8 +8,7 @@ from segstore.client.groups.changes import (
     SegmentsAcquired,
     SegmentsReleased,
 )
-from segstore.client.groups.checkpoints import Checkpoint
-from segstore.client.groups.group import GroupEnd, GroupRetention, GroupStart, ReaderGroup
+from segstore.client.groups.group import Checkpoint, GroupEnd, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.groups.positions import GroupMetrics, SegmentLag
 from segstore.client.groups.reader import GroupEvent, GroupReader, Position
 from segstore.client.groups.shared import GroupForm

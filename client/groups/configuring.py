@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from segstore.client.cluster import Cluster
-from segstore.client.controller import Controller, CutError, name_of
+from segstore.client.controller import Cluster, Controller, CutError, name_of
 from segstore.client.errors import ConditionFailed, RequestRejected
 from segstore.client.groups.positions import cuts_of, read_before
 from segstore.client.groups.shared import SharedGroup
@@ -44,7 +43,9 @@ async def check_ends(controller: Controller, starts: Cuts, ends: Cuts) -> None:
     for stream, end in ends.items():
         scope, _, name = stream.partition("/")
         start = starts[stream] or await controller.head(scope, name)
-        behind = [each for each in start.keys() & end.keys() if end[each] != _END and start[each] > end[each]]
+        behind = [
+            segment for segment in start.keys() & end.keys() if end[segment] != _END and start[segment] > end[segment]
+        ]
         try:
             if end and not behind:
                 await controller.segments_between(scope, name, start, end)
@@ -94,15 +95,15 @@ async def reset_group(cluster: Cluster, shared: SharedGroup, cuts: Cuts | None, 
 
         if not await shared.change(announce):
             continue
-        asked = config._replace(starts=starts, ends=ends)
+        requested = config._replace(starts=starts, ends=ends)
         try:
-            generation = await cluster.controller.update_reader_group(shared.scope, shared.name, asked)
+            generation = await cluster.controller.update_reader_group(shared.scope, shared.name, requested)
         except RequestRejected as rejected:
             if rejected.details.get("status") != "INVALID_CONFIG":
                 raise
             await renew(cluster, shared)  # another client has replaced it
             continue
-        initial = await initial_state(cluster.controller, asked._replace(generation=generation))
+        initial = await initial_state(cluster.controller, requested._replace(generation=generation))
         await shared.change(lambda draft, initial=initial: draft.add(initial))  # type: ignore[misc]
         return
 
@@ -113,8 +114,8 @@ async def renew(cluster: Cluster, shared: SharedGroup) -> None:
     initial = await initial_state(cluster.controller, config)
 
     def begin(draft: Draft) -> None:
-        found = draft.state.config
-        if found is None or found.generation < config.generation:
+        current = draft.state.config
+        if current is None or current.generation < config.generation:
             draft.add(initial)
 
     await shared.change(begin)

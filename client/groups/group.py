@@ -11,33 +11,39 @@ configuration; in the form shared with the clients in Rust and Python, the state
 and of this client can be in one group. The first client to open a group creates it with its starting positions; later
 clients join it.
 
-Invariant: an existing group is never re-created, so its form and its positions are kept. Refused: a group without
-streams; checkpoints and resets of a group in a table, which lacks the data for them. Follows `ReaderGroupManagerImpl`
-and `ReaderGroupImpl` (Pravega's client).
+In a checkpoint, each reader was between two events. The initiator adds it to the group's state, which names the online
+readers. Each reader takes it at its next `read`, which adds the reader's positions; when the last reader has taken it,
+it is complete. A reader that goes offline meanwhile takes it with its last positions. Readers also begin automatic
+checkpoints, as often as the group's configuration asks for.
+
+Invariants: an existing group is never re-created, so its form and its positions are kept; a checkpoint that times out
+or is cancelled is removed, unless other checkpoints are in progress, because only all can be removed together; then
+readers take it, and it has no effect. Refused: a group without streams; checkpoints and resets of a group in a table,
+which lacks the data for them. Follows `ReaderGroupManagerImpl` and `ReaderGroupImpl` (Pravega's client).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
 from uuid import uuid4
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
-from segstore.client.controller import StreamCut, checked_cut
+from segstore.client.controller import Cluster, StreamCut, checked_cut
 from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.changes import GroupListener
-from segstore.client.groups.checkpoints import Checkpoint, checkpointed
 from segstore.client.groups.configuring import check_ends, initial_state, reset_group
 from segstore.client.groups.positions import GroupMetrics, covering, cuts_of, end_of, finished_positions, lag_of
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.shared import GroupForm, SharedGroup
 from segstore.client.groups.state import Draft, recorded
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, within
+from segstore.client.retry import POLLS
 from segstore.client.stream import check_cut
-from segstore.wire.reader_groups import GroupConfig, GroupState
+from segstore.wire.reader_groups import GroupConfig
 
 _Place = Literal["head", "tail"] | Mapping[int, int]
 GroupStart = Literal["head", "tail"] | Mapping[str, _Place]
@@ -50,6 +56,13 @@ are missing from a mapping are read without an end."""
 GroupRetention = Literal["none", "manual", "automatic"]
 """Whether the streams of a group keep data that it has not read: no; behind the cuts that `update_retention` reports;
 or behind its last checkpoint."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint of a group. cuts: "scope/stream" → cut; a new group can start there (`from_`)."""
+
+    name: str
+    cuts: Mapping[str, StreamCut]
 
 
 class ReaderGroup(OpenedBefore, ClosedAfter):
@@ -98,7 +111,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         self._cluster = cluster
         self._state_locations = state_locations
         self._starts = self._starts_of(streams, from_)
-        self._ends = {} if to is None else self._ends_of(streams, to)
+        self._ends = {} if to is None else self._checked("end", ("tail",), streams, to)
         self._config = GroupConfig(
             {}, refresh_ms=refresh_ms, checkpoint_ms=checkpoint_ms or -1, retention=retention, generation=0
         )
@@ -108,25 +121,23 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         starts: dict[str, _Place] = {_full(self.scope, stream): "head" for stream in streams}
         return starts | self._checked("start", ("head", "tail"), streams, from_)
 
-    def _ends_of(self, streams: Sequence[str], to: GroupEnd) -> dict[str, _Place]:
-        return self._checked("end", ("tail",), streams, to)
-
-    def _checked(self, what: str, words: tuple[str, ...], streams: Sequence[str], given: Any) -> dict[str, _Place]:
+    def _checked(self, what: str, words: tuple[str, ...], streams: Sequence[str], requested: Any) -> dict[str, _Place]:
         """Returns the places given for streams. Raises ValueError for other words, and for streams of other groups."""
         own = f"{self.scope}/{self.name}"
-        for each in given.values() if isinstance(given, Mapping) else [given]:
-            if each not in words and not isinstance(each, Mapping):
+        for place in requested.values() if isinstance(requested, Mapping) else [requested]:
+            if place not in words and not isinstance(place, Mapping):
                 allowed = ", ".join(map(repr, words))
-                raise ValueError(f"the group {own} must {what} at {allowed} or a cut, not {each!r}")
+                raise ValueError(f"the group {own} must {what} at {allowed} or a cut, not {place!r}")
         names = [_full(self.scope, stream) for stream in streams]
-        if not isinstance(given, Mapping):
-            return dict.fromkeys(names, given)
-        places: dict[str, _Place] = {_full(self.scope, each): place for each, place in given.items()}
+        if not isinstance(requested, Mapping):
+            return dict.fromkeys(names, requested)
+        places: dict[str, _Place] = {_full(self.scope, stream): place for stream, place in requested.items()}
         if not places.keys() <= set(names):
-            raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(given)}")
+            raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(requested)}")
         for stream, place in places.items():
             if isinstance(place, Mapping):
-                checked_cut(*_parts(stream), place)
+                scope, name = stream.split("/", 1)
+                checked_cut(scope, name, place)
         return places
 
     def _new_shared(self, *, recovers: bool = False) -> SharedGroup:
@@ -157,25 +168,25 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         starts, ends = await self._cuts(self._starts), await self._cuts(self._ends)
         for stream, cut in starts.items():
             if not cut:
-                await cluster.controller.head(*_parts(stream))  # raises NoSuchStream
+                await cluster.controller.head(*stream.split("/", 1))  # raises NoSuchStream
         await check_ends(cluster.controller, starts, ends)
-        asked = self._config._replace(starts=starts, ends=ends, id=uuid4())
+        config = self._config._replace(starts=starts, ends=ends, id=uuid4())
         if self._shared_with == "java":
             # Another client may have created it meanwhile, and its configuration holds.
-            asked = await cluster.controller.create_reader_group(self.scope, self.name, asked)
-        await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, asked))
+            config = await cluster.controller.create_reader_group(self.scope, self.name, config)
+        await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, config))
 
     async def _cuts(self, places: Mapping[str, _Place]) -> dict[str, Mapping[int, int]]:
         """Returns the cuts that a configuration has, {} for the head."""
-        found: dict[str, Mapping[int, int]] = {}
+        cuts: dict[str, Mapping[int, int]] = {}
         for stream, place in places.items():
-            scope, name = _parts(stream)
+            scope, name = stream.split("/", 1)
             if isinstance(place, Mapping):
                 await check_cut(self._cluster, scope, name, place)
-                found[stream] = dict(place)
+                cuts[stream] = dict(place)
             else:
-                found[stream] = {} if place == "head" else await end_of(self._cluster, scope, name)
-        return found
+                cuts[stream] = {} if place == "head" else await end_of(self._cluster, scope, name)
+        return cuts
 
     # --- readers ----------------------------------------------------------------------------------------------------
 
@@ -188,7 +199,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     async def readers(self) -> list[str]:
         """Returns the names of all online readers, including other clients' readers."""
-        return sorted((await self._state()).readers)
+        return sorted((await self._shared.fetch()).readers)
 
     async def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
         """Takes a failed reader offline; returns whether it was online.
@@ -211,12 +222,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     # --- state ------------------------------------------------------------------------------------------------------
 
-    async def _state(self) -> GroupState:
-        return await self._shared.fetch()
-
     async def config(self) -> GroupConfig:
         """Returns the group's configuration."""
-        config = (await self._state()).config
+        config = (await self._shared.fetch()).config
         assert config is not None
         return config
 
@@ -229,7 +237,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         The result can be passed as `from_` of another group.
         """
-        state = await self._state()
+        state = await self._shared.fetch()
         finished = await finished_positions(self._cluster, state.future)
         return cuts_of(finished | await covering(self._cluster, recorded(state), state.ends))
 
@@ -238,7 +246,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         Readers record their positions every `refresh_ms`.
         """
-        return await lag_of(self._cluster, await self._state())
+        return await lag_of(self._cluster, await self._shared.fetch())
 
     async def reset(self, from_: GroupStart | None = None, *, to: GroupEnd | None = None) -> None:
         """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
@@ -253,7 +261,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         streams = await self.streams()
         self._shared.refuse_in_table("resets")
         starts = None if from_ is None else await self._cuts(self._starts_of(streams, from_))
-        ends = None if to is None else await self._cuts(self._ends_of(streams, to))
+        ends = None if to is None else await self._cuts(self._checked("end", ("tail",), streams, to))
         await reset_group(self._cluster, self._shared, starts, ends)
 
     async def update_retention(self, cuts: Mapping[str, Mapping[int, int]]) -> None:
@@ -267,7 +275,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             own = f"{self.scope}/{self.name}"
             raise ConditionFailed(f"the retention of the reader group {own} is {config.retention!r}, not 'manual'")
         for name, cut in cuts.items():
-            scope, stream = _parts(_full(self.scope, name))
+            scope, stream = _full(self.scope, name).split("/", 1)
             checked = checked_cut(scope, stream, cut)
             await self._cluster.controller.update_subscriber_cut(scope, stream, self._shared.group, config, checked)
 
@@ -282,7 +290,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         table, and the errors of requests.
         """
         name = str(uuid4()) if name is None else name
-        return await checkpointed(self._cluster, self._shared, name, timeout_ms)
+        return await _checkpointed(self._cluster, self._shared, name, timeout_ms)
 
     async def checkpoints(self, every_s: float, *, timeout_ms: float = 60_000) -> AsyncIterator[Checkpoint]:
         """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""
@@ -305,6 +313,47 @@ def _full(scope: str, stream: str) -> str:
     return stream if "/" in stream else f"{scope}/{stream}"
 
 
-def _parts(full_name: str) -> tuple[str, str]:
-    scope, _, stream = full_name.partition("/")
-    return scope, stream
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+async def _checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout_ms: float) -> Checkpoint:
+    """Begins a checkpoint and waits until each online reader has taken it. Raises as `ReaderGroup.checkpoint`."""
+
+    def begin(draft: Draft) -> dict[str, set[int]]:
+        draft.begin_checkpoint(name)
+        return draft.state.future
+
+    cancel = partial(Draft.cancel_checkpoint, name=name)
+    await shared.fetch()
+    shared.refuse_in_table("checkpoints")
+    facts = {**shared.facts, "checkpoint": name}
+    with shared.watching(name) as taken:
+        future = await shared.change_or_undo(begin, cancel, f"the checkpoint {name}")
+        end = cancel
+        try:
+            positions = await finished_positions(cluster, future)
+            async with within(timeout_ms, lambda: _late(shared, name), **facts):
+                complete = await _complete(cluster, shared, name, taken)
+                positions |= await covering(cluster, complete, shared.state.ends)
+            end = partial(Draft.end_checkpoint, name=name)
+        finally:
+            await shared.change(end)
+    return Checkpoint(name, cuts_of(positions))
+
+
+async def _complete(
+    cluster: Cluster, shared: SharedGroup, name: str, taken: Callable[[], Mapping[str, int] | None]
+) -> Mapping[str, int]:
+    polls = 0
+    while (positions := taken()) is None:
+        if name not in shared.state.checkpoints.waiting:
+            raise ConditionFailed(f"another client removed the checkpoint {name}", **shared.facts)
+        polls += 1
+        await asyncio.sleep(POLLS.delay_ms(polls, cluster.pool.random) / 1000)
+        await shared.fetch()
+    return positions
+
+
+def _late(shared: SharedGroup, name: str) -> str:
+    waiting = sorted(shared.state.checkpoints.waiting.get(name, ()))
+    return f"the readers {', '.join(waiting)} did not take the checkpoint {name}"

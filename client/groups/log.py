@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
+from segstore.client.controller import Cluster
 from segstore.client.errors import NoSuchStream
 from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.wire.reader_groups import GroupState, InitialState, Update, encode_update
@@ -26,17 +26,15 @@ _COMPACT_SHARE: Final = 0.05
 
 
 class _Rules:
-    """The operations on a state, for `StateSynchronizer`."""
-
     def create(self, initial: bytes) -> GroupState:
-        made = GroupState()
-        made.apply_bytes(initial)
-        return made
+        state = GroupState()
+        state.apply_bytes(initial)
+        return state
 
     def apply(self, state: GroupState, update: bytes) -> GroupState:
-        made = state.copy()
-        made.apply_bytes(update)
-        return made
+        changed = state.copy()
+        changed.apply_bytes(update)
+        return changed
 
     def compact(self, state: GroupState) -> bytes:
         return state.encode()
@@ -59,9 +57,9 @@ class _Synchronizer(StateSynchronizer[GroupState]):
 
     def _take(self, revision: Revision, record: bytes) -> None:
         super()._take(revision, record)
-        for each in self._watched:
-            if each.positions is None and self.state is not None:
-                each.positions = self.state.checkpoints.complete(each.name)
+        for checkpoint in self._watched:
+            if checkpoint.positions is None and self.state is not None:
+                checkpoint.positions = self.state.checkpoints.complete(checkpoint.name)
 
 
 class GroupLog:
@@ -107,7 +105,7 @@ class GroupLog:
     async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
         """Writes the updates that `decide` returns, which is called again on a conflict; returns the new state."""
         synchronizer = await self._opened()
-        return await synchronizer.update(lambda state: [encode_update(each) for each in decide(state)])
+        return await synchronizer.update(lambda state: [encode_update(update) for update in decide(state)])
 
     async def compact_if_due(self) -> GroupState | None:
         """Writes the whole state now and then, so that new readers read only what follows; returns it if so."""

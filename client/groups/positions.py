@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import StreamCut, name_of, parts_of
+from segstore.client.controller import Cluster, StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
 from segstore.client.lifecycle import all_of
@@ -53,11 +53,11 @@ class GroupMetrics(NamedTuple):
 
 def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
     """Sorts positions, qualified segment name → offset, into cuts by "scope/stream"."""
-    found: dict[tuple[str, str], dict[int, int]] = {}
+    cuts: dict[tuple[str, str], dict[int, int]] = {}
     for segment, offset in sorted(positions.items()):
         scope, stream, number = parts_of(segment)
-        found.setdefault((scope, stream), {})[number] = offset
-    return {f"{scope}/{stream}": StreamCut(scope, stream, cut) for (scope, stream), cut in found.items()}
+        cuts.setdefault((scope, stream), {})[number] = offset
+    return {f"{scope}/{stream}": StreamCut(scope, stream, cut) for (scope, stream), cut in cuts.items()}
 
 
 async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -> dict[str, int]:
@@ -65,7 +65,7 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
 
     future: segment → ids of the predecessors that are not finished.
     """
-    found: dict[str, int] = {}
+    ends: dict[str, int] = {}
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         for segment, waiting in future.items():
             scope, stream, _ = parts_of(segment)
@@ -73,8 +73,8 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
                 finished = set(successor.predecessors) - waiting if successor.segment.name == segment else set()
                 for name in [name_of(scope, stream, number) for number in finished]:
                     with suppress(SegmentMissing):  # truncated meanwhile
-                        found[name] = (await requests.info(name)).write_offset
-    return found
+                        ends[name] = (await requests.info(name)).write_offset
+    return ends
 
 
 async def read_before(cluster: Cluster, positions: Iterable[str], ends: Mapping[str, int]) -> dict[str, int]:
@@ -87,16 +87,16 @@ async def read_before(cluster: Cluster, positions: Iterable[str], ends: Mapping[
     seen, before = set(positions), set[str]()
     ahead = list(seen)
     while ahead:
-        some = [each for each in ahead if each not in ends]
-        found = await all_of(cluster.controller.successors(*parts_of(each)) for each in some)
+        continued = [segment for segment in ahead if segment not in ends]
+        successors = await all_of(cluster.controller.successors(*parts_of(segment)) for segment in continued)
         ahead = []
-        for segment, following in zip(some, found, strict=True):
+        for segment, following in zip(continued, successors, strict=True):
             scope, stream, _ = parts_of(segment)
-            for each in following:
-                before |= {name_of(scope, stream, number) for number in each.predecessors}
-                if each.segment.name not in seen:
-                    seen.add(each.segment.name)
-                    ahead.append(each.segment.name)
+            for successor in following:
+                before |= {name_of(scope, stream, number) for number in successor.predecessors}
+                if successor.segment.name not in seen:
+                    seen.add(successor.segment.name)
+                    ahead.append(successor.segment.name)
     known = {segment: -1 if at == MAX_INT64 else at for segment, at in ends.items()}
     return {segment: known.get(segment, -1) for segment in (before | known.keys()) - seen}
 
@@ -109,23 +109,23 @@ async def covering(cluster: Cluster, positions: Mapping[str, int], ends: Mapping
 
 async def resolved(cluster: Cluster, positions: Mapping[str, int]) -> dict[str, int]:
     """Returns positions with the ends of segments in place of -1, by which readers in Java mean them."""
-    found = {segment: offset for segment, offset in positions.items() if offset >= 0}
+    offsets = {segment: offset for segment, offset in positions.items() if offset >= 0}
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
-        for segment in positions.keys() - found.keys():
+        for segment in positions.keys() - offsets.keys():
             info = await _info(requests, segment)
             if info is not None:
-                found[segment] = info.write_offset
-    return found
+                offsets[segment] = info.write_offset
+    return offsets
 
 
 async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     """Returns the end of a stream as a cut of its last segments, also if it is sealed. Raises NoSuchStream."""
     controller = cluster.controller
-    found = await tail_of(cluster, scope, stream)
-    head = {} if found else await controller.head(scope, stream)
+    tail = await tail_of(cluster, scope, stream)
+    head = {} if tail else await controller.head(scope, stream)
     between = await controller.segments_between(scope, stream, head, {}) if head else ()
     if not between:
-        return found
+        return tail
     last, _ = split_segment_id(max(between))
     names = {segment.name: segment.segment_id for segment in await controller.epoch_segments(scope, stream, last)}
     ends = await resolved(cluster, dict.fromkeys(names, -1))
@@ -136,7 +136,7 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
     """Returns a group's lag: its segments, and the successors of sealed segments, unread from their start."""
     readers = {segment: name for name, segments in state.readers.items() for segment in segments}
     offsets = dict.fromkeys(state.future, 0) | await resolved(cluster, recorded(state) | _reported(state))
-    found: list[SegmentLag] = []
+    lags: list[SegmentLag] = []
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         seen = set(offsets)
         while offsets:
@@ -148,11 +148,12 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
                 if info is not None:
                     start = max(offset, info.start_offset)
                     end = min(info.write_offset, state.ends.get(segment, MAX_INT64))
-                    found.append(SegmentLag(segment, readers.get(segment), start, max(start, end)))
-            following = await all_of(cluster.controller.successors(*parts_of(each)) for each in continued)
-            offsets = {each.segment.name: 0 for some in following for each in some if each.segment.name not in seen}
+                    lags.append(SegmentLag(segment, readers.get(segment), start, max(start, end)))
+            following = await all_of(cluster.controller.successors(*parts_of(segment)) for segment in continued)
+            names = [successor.segment.name for successor in chain(*following)]
+            offsets = {name: 0 for name in names if name not in seen}
             seen.update(offsets)
-    return GroupMetrics(tuple(sorted(found)), {name: len(segments) for name, segments in state.readers.items()})
+    return GroupMetrics(tuple(sorted(lags)), {name: len(segments) for name, segments in state.readers.items()})
 
 
 def _reported(state: GroupState) -> dict[str, int]:

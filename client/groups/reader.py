@@ -26,8 +26,7 @@ from typing import Final, NamedTuple, Self
 from uuid import uuid4
 
 from segstore.client.attempts import Attempts
-from segstore.client.cluster import Cluster
-from segstore.client.controller import Successor, parts_of
+from segstore.client.controller import Cluster, Successor, parts_of
 from segstore.client.errors import (
     Closed,
     NoSuchReaderGroup,
@@ -200,15 +199,17 @@ class GroupReader(OpenedBefore):
         return segments_of(self._shared.group, state, self.name)
 
     async def _follow(self, segment: str, offset: int) -> None:
-        """Reads one segment to its end, or to the group's end."""
         end = self._shared.state.ends.get(segment, _UNBOUNDED)
         attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._pool.random)
-        begun = reached = offset
+        limit, begun = self._pool.settings.max_large_event_bytes, offset
+        reached = offset
         with self._ahead.producing(f"reading {segment}", segment=segment):
             while 0 <= offset < end:  # readers in Java record -1 at the end
+                pause_s: float | None = None
                 async with SegmentReader(self._pool, self._locations, segment, offset) as reader:
                     try:
-                        await self._read_from(reader, end)
+                        decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
+                        await self._ahead.fill(segment, reader, decoder, end)
                     except SegmentTruncated as truncated:
                         begins = truncated.details.get("start_offset", -1)
                         if begins <= reader.offset:
@@ -219,19 +220,12 @@ class GroupReader(OpenedBefore):
                         offset = begins
                         pause_s = attempts.failed(truncated)
                     except SegmentMissing:
-                        pause_s = None  # fully truncated; if the stream is gone, the request for successors fails
-                    else:
-                        pause_s = None
+                        pass  # fully truncated; if the stream is gone, the request for successors fails
                     reached = reader.offset
                 if pause_s is None:
                     break
                 await asyncio.sleep(pause_s)
             self._ahead.mark(_End(segment, reached == begun))
-
-    async def _read_from(self, reader: SegmentReader, end: int) -> None:
-        segment, limit = reader.segment, self._pool.settings.max_large_event_bytes
-        decoder = EventAssembler(segment, reader.offset, limit, GroupEvent, segment)
-        await self._ahead.fill(segment, reader, decoder, end)
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments about to be released, and drops their unread events."""
@@ -261,7 +255,7 @@ class GroupReader(OpenedBefore):
     async def _keep(self) -> None:
         """Records positions, checkpoints and finished segments, and releases or acquires segments."""
         ended = self._ended[:_AT_ONCE]
-        following = {each.segment: await self._following(each) for each in ended}
+        following = {end.segment: await self._following(end) for end in ended}
         state = await self._shared.fetch()
         missing = self._positions.keys() - self._mine(state).keys()
         if missing:
@@ -335,12 +329,11 @@ class GroupReader(OpenedBefore):
             try:
                 await self._cluster.controller.update_subscriber_cut(cut.scope, cut.stream, group, config, cut)
             except (RequestRejected, NoSuchStream) as refused:  # the stream keeps more than it has to
-                said = "the checkpoint of %s does not bound the retention of %s/%s: %r"
-                log.warning(said, group, cut.scope, cut.stream, refused, extra={"stream": cut.stream})
+                text = "the checkpoint of %s does not bound the retention of %s/%s: %r"
+                log.warning(text, group, cut.scope, cut.stream, refused, extra={"stream": cut.stream})
         await self._shared.change(lambda draft: draft.add(CheckpointPublished(True)))
 
     def _want(self, checkpoints: Iterable[str]) -> None:
-        """Notes checkpoints that wait for this reader, for `read` to take."""
         new = [name for name in checkpoints if name not in self._taken and name not in self._wanted]
         if new:
             self._wanted += new
@@ -353,7 +346,7 @@ class GroupReader(OpenedBefore):
 
     async def _give_up(self, count: int) -> None:
         """Stops reading up to `count` segments of which the user holds no event; none if it is negative."""
-        busy = {*(each.segment for each in self._ended), self._in_hand[0] if self._in_hand is not None else None}
+        busy = {*(end.segment for end in self._ended), self._in_hand[0] if self._in_hand is not None else None}
         free = [segment for segment in reversed(self._positions) if segment not in busy]
         await self._stop(free[: max(0, count)])
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, TypeVar
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
+from segstore.client.controller import Cluster
 from segstore.client.errors import (
     ClientError,
     ConditionFailed,
@@ -87,7 +87,6 @@ class SharedGroup:
 
     @contextmanager
     def _missing_as_no_group(self) -> Iterator[None]:
-        """Converts a missing stream or table to NoSuchReaderGroup."""
         try:
             yield
         except NoSuchReaderGroup:
@@ -123,24 +122,24 @@ class SharedGroup:
             await self._find()
             return
         with self._missing_as_no_group():
-            found = await self._store.fetch()
-        if found is None:
+            state = await self._store.fetch()
+        if state is None:
             raise self.missing()
-        self.state = found
+        self.state = state
 
     async def _find(self) -> None:
         """Fetches the state from where it is kept."""
         refused: TokenRefused | None = None
         for form, store in self._stores.items():
             try:
-                found = await store.fetch()
+                state = await store.fetch()
             except (NoSuchStream, SegmentMissing):
                 continue
             except TokenRefused as error:  # which a store may report of a table that does not exist
                 refused = error if form == "java" else refused
                 continue
-            if found is not None:
-                self.form, self.state = form, found
+            if state is not None:
+                self.form, self.state = form, state
                 return
         raise self.missing() if refused is None else refused
 
@@ -185,8 +184,8 @@ class SharedGroup:
                 if not changing.cancelled() and changing.exception() is None:
                     await self.change(undo)
         except (ClientError, TimeoutError) as problem:
-            said = "%s of %s was cancelled, but may have been applied: %r"
-            log.warning(said, what, self.group, problem, extra=dict(self.facts))
+            text = "%s of %s was cancelled, but may have been applied: %r"
+            log.warning(text, what, self.group, problem, extra=dict(self.facts))
         finally:
             changing.cancel()
             await asyncio.gather(changing, return_exceptions=True)
@@ -203,8 +202,8 @@ class SharedGroup:
         watched = WatchedCheckpoint(checkpoint)
 
         def taken() -> Mapping[str, int] | None:
-            found = watched.positions
-            return self.state.checkpoints.complete(checkpoint) if found is None else found
+            positions = watched.positions
+            return self.state.checkpoints.complete(checkpoint) if positions is None else positions
 
         self._log.watched.add(watched)
         try:

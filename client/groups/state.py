@@ -117,8 +117,8 @@ class Draft:
     def end(self, reader: str, segment: str, following: Iterable[Successor]) -> None:
         """Records that a reader has read a segment to its end. following: its successors. Raises ReaderOffline."""
         if segment in self.segments_of(reader):
-            before = {each.segment.name: each.predecessors for each in following}
-            ranges = {each.segment.name: (each.segment.low, each.segment.high) for each in following}
+            before = {successor.segment.name: successor.predecessors for successor in following}
+            ranges = {range_.name: (range_.low, range_.high) for range_, _ in following}
             self.add(SegmentCompleted(reader, segment, before, self.state.ranges | ranges))
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
@@ -132,11 +132,11 @@ class Draft:
 
         Raises ConditionFailed if a checkpoint of this name is kept, or if too many are in progress.
         """
-        found, config = self.state.checkpoints, self.state.config
-        if name in found.positions:
-            how = "is in progress" if name in found.waiting else "was taken before"
+        checkpoints, config = self.state.checkpoints, self.state.config
+        if name in checkpoints.positions:
+            how = "is in progress" if name in checkpoints.waiting else "was taken before"
             raise ConditionFailed(f"a checkpoint {name} of {self.group} {how}", checkpoint=name)
-        outstanding = found.outstanding()
+        outstanding = checkpoints.outstanding()
         if config is not None and len(outstanding) >= config.most_checkpoints:
             names = ", ".join(outstanding)
             raise ConditionFailed(
@@ -156,7 +156,8 @@ class Draft:
         """Records a reader's positions in a checkpoint; a no-op if that does not wait for the reader."""
         if name in self.awaited(reader):
             mine = self.segments_of(reader)
-            self.add(CheckpointReader(name, reader, {each: positions.get(each, at) for each, at in mine.items()}))
+            taken = {segment: positions.get(segment, at) for segment, at in mine.items()}
+            self.add(CheckpointReader(name, reader, taken))
 
     def end_checkpoint(self, name: str) -> None:
         """Forgets the checkpoints before `name`, which is complete."""
@@ -186,31 +187,31 @@ def is_over(state: GroupState, reader: str) -> bool:
     """
     if state.unassigned or state.future or state.readers.get(reader):
         return False
-    return all(state.ends.get(each, MAX_INT64) <= at for some in state.readers.values() for each, at in some.items())
+    return all(state.ends.get(segment, MAX_INT64) <= at for segment, at in recorded(state).items())
 
 
 def recorded(state: GroupState) -> dict[str, int]:
     """Returns where each assigned or unassigned segment would be continued: segment → offset, -1 for its end."""
-    found = dict(state.unassigned)
+    positions = dict(state.unassigned)
     for segments in state.readers.values():
-        found.update(segments)
-    return found
+        positions.update(segments)
+    return positions
 
 
 def share(state: GroupState, reader: str) -> Share:
     """Returns what an online reader should do so that readers differ by at most one segment."""
     mine = len(state.readers[reader])
     others = sorted(len(segments) for name, segments in state.readers.items() if name != reader)
-    got = 0
+    acquired = 0
     for _ in state.unassigned:
-        if not others or mine + got <= others[0]:
-            got += 1
+        if not others or mine + acquired <= others[0]:
+            acquired += 1
         else:
             others[0] += 1
             others.sort()
     release = 0
-    while others and mine + got - release >= others[0] + 2 and release < mine:
+    while others and mine + acquired - release >= others[0] + 2 and release < mine:
         release += 1
         others[0] += 1
         others.sort()
-    return Share(got, 0 if got else release)
+    return Share(acquired, 0 if acquired else release)

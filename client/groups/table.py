@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations, SegmentRequests
+from segstore.client.controller import Cluster
 from segstore.client.errors import (
     ConditionFailed,
     NoSuchReaderGroup,
@@ -90,14 +90,14 @@ class GroupTable:
     async def _fetch_existing(self) -> None:
         own = f"{self._scope}/{self._group}"
         try:
-            found = await self.fetch()
+            state = await self.fetch()
         except SegmentMissing as missing:
             raise NoSuchReaderGroup(
                 f"the reader group {own} was deleted, and its store cannot create it again yet; another name can be"
                 " used at once",
                 **self.facts,
             ) from missing
-        if found is None and await self._is_key_value_table():
+        if state is None and await self._is_key_value_table():
             raise ConditionFailed(f"the reader group {own} cannot have the name of a key-value table", **self.facts)
 
     async def _is_key_value_table(self) -> bool:
@@ -138,22 +138,22 @@ class GroupTable:
         """Reads new entries; returns their number."""
         new, from_scratch = 0, False
         while True:
-            asked = self._position
+            position = self._position
             try:
-                delta = await self._table.delta(asked, _PAGE)
+                delta = await self._table.delta(position, _PAGE)
             except SegmentMissing:
                 self._forget()
                 raise
             except PeerRefused as refused:
                 illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
-                if not illegal or not asked or from_scratch:
+                if not illegal or not position or from_scratch:
                     raise
                 self._forget()  # the table was recreated, and is shorter
                 from_scratch = True
                 continue
-            if delta.items and delta.position <= asked:
+            if delta.items and delta.position <= position:
                 raise ProtocolViolation(
-                    f"{self._table.name} returned entries after {asked}, but continues from {delta.position}",
+                    f"{self._table.name} returned entries after {position}, but continues from {delta.position}",
                     **self.facts,
                 )
             if delta.clear:
@@ -192,8 +192,8 @@ class GroupTable:
         """
         for attempt in range(1, _ATTEMPTS + 1):
             draft = self._state.copy()
-            for each in decide(self._state):
-                draft.apply(each)
+            for update in decide(self._state):
+                draft.apply(update)
             values: dict[_Key, bytes] = {}
             for outer, inner, value in self._state.changes_to(draft):
                 values[outer, inner] = value
@@ -229,10 +229,10 @@ class GroupTable:
         return True
 
     async def _look_up(self, items: list[Item]) -> None:
-        found = zip(items, await self._table.get([each.key for each in items]), strict=True)
-        self._take([Item(item.key, NOT_EXISTS) if each is None else each for item, each in found], anyway=True)
+        pairs = zip(items, await self._table.get([item.key for item in items]), strict=True)
+        self._take([Item(item.key, NOT_EXISTS) if entry is None else entry for item, entry in pairs], anyway=True)
 
     async def _holds(self, items: list[Item]) -> bool:
         """Whether the table has these values: then an update whose reply was lost was applied."""
-        found = await self._table.get([each.key for each in items])
-        return all(each is not None and each.value == item.value for item, each in zip(items, found, strict=True))
+        stored = await self._table.get([item.key for item in items])
+        return all(entry is not None and entry.value == item.value for item, entry in zip(items, stored, strict=True))

@@ -3,8 +3,7 @@
 from segstore.client.segment.conditional import ConditionalWriter
 from segstore.client.segment.reader import Chunk, SegmentReader
 from segstore.client.segment.states import WriterState
-from segstore.client.segment.stats import SegmentWriterStats, WriterStats, add_up
-from segstore.client.segment.writer import SegmentWriter
+from segstore.client.segment.writer import SegmentWriter, SegmentWriterStats, WriterStats, add_up
 
 __all__ = [
     "Chunk",

@@ -231,7 +231,7 @@ class SegmentReader(FreedAfter):
         flow = self._flow
         if flow is None or flow.closed or self._asked is None:
             return
-        asked = self._asked
+        offset = self._asked
         self._probe = self._loop.create_future()
         limit_ms = self._settings.request_timeout_ms
         late = f"{flow.endpoint} did not answer a request about {self.segment}"
@@ -242,7 +242,7 @@ class SegmentReader(FreedAfter):
                 info = await self._probe
         finally:
             self._probe = None
-        if self._asked == asked and (info.write_offset > asked or info.is_sealed or info.start_offset > asked):
+        if self._asked == offset and (info.write_offset > offset or info.is_sealed or info.start_offset > offset):
             raise ConnectionLost(f"{flow.endpoint} lost a read of {self.segment}", endpoint=flow.endpoint)
         self._attempts.progress()  # the read waits at the tail, and the store responds
 

@@ -57,24 +57,6 @@ class WriterSetup:
         failures: number of consecutive failed attempts since an event was stored.
     """
 
-    __slots__ = (
-        "_answer",
-        "_attempts",
-        "_flow_id",
-        "_idle_since_s",
-        "_locations",
-        "_owner",
-        "_pool",
-        "_segment",
-        "_settled",
-        "_task",
-        "_token",
-        "_writer_id",
-        "endpoint",
-        "failures",
-        "request_id",
-    )
-
     def __init__(
         self, owner: SetUpOwner, pool: ConnectionPool, locations: Locations, segment: str, writer_id: UUID
     ) -> None:
@@ -174,8 +156,8 @@ class WriterSetup:
             rejected = RequestRejected(f"{self._segment} cannot be written to: {problem}", segment=self._segment)
             owner.gave_up(rejected.caused_by(problem))
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
-            said = f"setting up a writer of {self._segment} failed: {problem!r}"
-            owner.gave_up(ProtocolViolation(said, segment=self._segment).caused_by(problem))
+            text = f"setting up a writer of {self._segment} failed: {problem!r}"
+            owner.gave_up(ProtocolViolation(text, segment=self._segment).caused_by(problem))
         if not attempts.failures:
             self._attempts = None
         if self._task is asyncio.current_task():

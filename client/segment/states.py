@@ -43,16 +43,16 @@ _ACTIVE: Final = (WriterState.CONNECTING, WriterState.SETTING_UP, WriterState.OP
 TRANSITIONS: Final = {
     (WriterState.CONNECTING, WriterEvent.SENT): WriterState.SETTING_UP,
     (WriterState.SETTING_UP, WriterEvent.ANSWERED): WriterState.OPEN,
-    **{(each, WriterEvent.LOST): WriterState.CONNECTING for each in _ACTIVE},
-    **{(each, WriterEvent.SEGMENT_OVER): WriterState.OVER for each in _ACTIVE},
-    **{(each, WriterEvent.FAILED): WriterState.FAILED for each in (*_ACTIVE, WriterState.OVER)},
-    **{(each, WriterEvent.CLOSED): WriterState.CLOSED for each in (*_ACTIVE, WriterState.OVER, WriterState.FAILED)},
+    **{(state, WriterEvent.LOST): WriterState.CONNECTING for state in _ACTIVE},
+    **{(state, WriterEvent.SEGMENT_OVER): WriterState.OVER for state in _ACTIVE},
+    **{(state, WriterEvent.FAILED): WriterState.FAILED for state in (*_ACTIVE, WriterState.OVER)},
+    **{(state, WriterEvent.CLOSED): WriterState.CLOSED for state in (*_ACTIVE, WriterState.OVER, WriterState.FAILED)},
 }
 
 
 def after(state: WriterState, event: WriterEvent) -> WriterState:
     """Returns the next state. Raises ValueError if the table has no transition."""
-    found = TRANSITIONS.get((state, event))
-    if found is None:
+    following = TRANSITIONS.get((state, event))
+    if following is None:
         raise ValueError(f"a segment writer in state {state.name} cannot take {event.name}")
-    return found
+    return following

@@ -1,7 +1,8 @@
 """Writes events to one segment, exactly once and in order, across reconnects.
 
 This module holds the methods for users; `WriterMachine` does the work and documents the guarantees for events and
-buffers.
+buffers. Statistics are aggregated by writer name (seed 79.8): writers with the same name may have started different
+segment writers, so statistics are matched by name and segment, never by position.
 
 Invariant: `aclose` returns within its deadline and leaves no task, timer or flow.
 """
@@ -9,8 +10,10 @@ Invariant: `aclose` returns within its deadline and leaves no task, timer or flo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from segstore.client.connection import InFlight, Pending, Waiter
 from segstore.client.errors import ClientError, Closed, EventTooLarge
@@ -47,7 +50,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         else until this is stored, so send it immediately if the connection is idle.
         """
         if len(data) > self._largest and self._carry is None:
-            EventTooLarge.check(data, self._largest, self.segment)
+            EventTooLarge.check(data, self._largest, segment=self.segment)
         if self._error is not None:
             raise self._again()
         queue = self._events
@@ -165,3 +168,68 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         await self._setup.aclose()
         if self._carrying is not None:
             await asyncio.gather(self._carrying, return_exceptions=True)
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+class SegmentWriterStats(msgspec.Struct, frozen=True):
+    """Statistics for one segment: writers currently set up, set-ups so far, unacknowledged appends and bytes, and the
+    highest event number known to be stored, or -1."""
+
+    connected: int
+    set_ups: int
+    unsettled: int
+    held_bytes: int
+    last_sequence: int
+
+
+class WriterStats(msgspec.Struct, frozen=True):
+    """Statistics for one name: accepted events and bytes, and statistics by segment."""
+
+    name: str
+    events: int
+    bytes: int
+    segments: Mapping[str, SegmentWriterStats]
+
+    @property
+    def connected(self) -> int:
+        """Number of segment writers currently set up."""
+        return sum(segment.connected for segment in self.segments.values())
+
+    @property
+    def unsettled(self) -> int:
+        """Number of unacknowledged appends."""
+        return sum(segment.unsettled for segment in self.segments.values())
+
+    @property
+    def last_sequence(self) -> int:
+        """The highest stored event number over all segments, or -1."""
+        return max((segment.last_sequence for segment in self.segments.values()), default=-1)
+
+
+def add_up(stats: Iterable[WriterStats]) -> dict[str, WriterStats]:
+    """Aggregates statistics by name: adds counts and takes the maximum of event numbers."""
+    totals: dict[str, WriterStats] = {}
+    for stat in stats:
+        before = totals.get(stat.name)
+        totals[stat.name] = stat if before is None else _both(before, stat)
+    return totals
+
+
+def _both(one: WriterStats, other: WriterStats) -> WriterStats:
+    segments = dict(one.segments)
+    for name, more in other.segments.items():
+        known = segments.get(name)
+        segments[name] = (
+            more
+            if known is None
+            else SegmentWriterStats(
+                known.connected + more.connected,
+                known.set_ups + more.set_ups,
+                known.unsettled + more.unsettled,
+                known.held_bytes + more.held_bytes,
+                max(known.last_sequence, more.last_sequence),
+            )
+        )
+    return WriterStats(one.name, one.events + other.events, one.bytes + other.bytes, segments)

@@ -22,9 +22,8 @@ import os
 from contextlib import suppress
 from typing import Final, Literal, Self
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import name_of
+from segstore.client.controller import Cluster, name_of
 from segstore.client.errors import (
     EventTooLarge,
     ProtocolViolation,
@@ -44,8 +43,6 @@ _MAX_READ_BYTES: Final = 2 * 1024 * 1024
 
 
 class _ByteStream(StreamClient):
-    """The common base of writer and reader."""
-
     def __init__(self, cluster: Cluster, scope: str, stream: str) -> None:
         super().__init__(cluster, scope, stream)
         self._requests = SegmentRequests(cluster.pool, cluster.locations)
@@ -94,6 +91,7 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
             raise StreamSealed(f"stream {self._name} is sealed", stream=self._name)
         self._segment = self._only([segment.segment_id for segment in segments])
         self._writer = SegmentWriter(self._pool, self._locations, self._segment)
+        self._conditional = ConditionalWriter(self._pool, self._locations, self._segment)
 
     async def append(self, data: Buffer) -> None:
         """Queues bytes; waits for room. They are stored once `flush` returns. The buffer is copied and may be reused.
@@ -116,9 +114,8 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         the segment ends. Concurrent calls run one at a time. Raises EventTooLarge, and what `flush` raises.
         """
         await self.flush()
-        EventTooLarge.check(data, self._settings.max_event_bytes, self.segment)
-        if self._conditional is None:
-            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment)
+        EventTooLarge.check(data, self._settings.max_event_bytes, segment=self.segment)
+        assert self._conditional is not None
         return await self._conditional.write_bytes(bytes(data), offset)
 
     async def flush(self) -> None:
@@ -283,9 +280,9 @@ class ByteReader(ClosedAfter, _ByteStream):
         return self.position
 
     def _move(self, position: int) -> None:
-        kept = position - self.position
-        if 0 <= kept <= len(self._held) and self._reader is not None:
-            self._held = self._held[kept:]
+        moved = position - self.position
+        if 0 <= moved <= len(self._held) and self._reader is not None:
+            self._held = self._held[moved:]
         else:
             reader, self._reader = self._reader, None
             self._held, self._ended = memoryview(b""), False

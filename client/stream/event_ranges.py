@@ -12,16 +12,15 @@ Deliberate differences: all offsets are checked against the segments; empty rang
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, Self
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import CutError, checked_cut, name_of
+from segstore.client.controller import Cluster, CutError, name_of
 from segstore.client.errors import ProtocolViolation
 from segstore.client.lifecycle import ClosedAfter, all_of
 from segstore.client.segment import SegmentReader
-from segstore.client.stream.event_reader import From, StreamEvent, check_cut, tail_of
+from segstore.client.stream.event_reader import From, StreamEvent, checked_place, offsets_of
 from segstore.client.stream.events import EventAssembler
 
 
@@ -52,35 +51,23 @@ async def event_ranges(cluster: Cluster, scope: str, stream: str, from_: From, t
     and "tail", NoSuchStream, SegmentMissing, and the errors of controller calls and requests.
     """
     controller = cluster.controller
-    start, end = await all_of(_offsets(cluster, scope, stream, each) for each in (from_, to))
+    places = [checked_place(scope, stream, place) for place in (from_, to)]
+    start, end = await all_of(offsets_of(cluster, scope, stream, place) for place in places)
     if not start:  # the stream is sealed and read from its tail
         return []
     between = sorted(await controller.segments_between(scope, stream, start, end))
-    names = [name_of(scope, stream, each) for each in between]
+    names = [name_of(scope, stream, number) for number in between]
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         infos = await all_of(requests.info(name) for name in names)
-    found = []
+    ranges = []
     for segment_id, name, info in zip(between, names, infos, strict=True):
         first = start.get(segment_id, info.start_offset)
         last = end.get(segment_id, info.write_offset)
         if first > last:
             raise CutError(f"{name} has no range from {first} to {last}", name)
         if first < last:
-            found.append(EventRange(scope, stream, segment_id, first, last))
-    return found
-
-
-async def _offsets(cluster: Cluster, scope: str, stream: str, place: From) -> dict[int, int]:
-    """Returns a position's offsets; {} for the tail of a sealed stream. Raises CutError."""
-    if isinstance(place, Mapping):
-        cut = checked_cut(scope, stream, place)
-        await check_cut(cluster, scope, stream, cut)
-        return cut
-    if place == "head":
-        return await cluster.controller.head(scope, stream)
-    if place == "tail":
-        return await tail_of(cluster, scope, stream)
-    raise ValueError(f"a range of {scope}/{stream} begins and ends at 'head', 'tail' or a cut, not {place!r}")
+            ranges.append(EventRange(scope, stream, segment_id, first, last))
+    return ranges
 
 
 class EventRangeReader(ClosedAfter):

@@ -22,9 +22,8 @@ from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import Controller, CutError, StreamCut, Successor, checked_cut, name_of
+from segstore.client.controller import Cluster, Controller, CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, frequent, not_open
 from segstore.client.routing import SegmentRange
@@ -52,7 +51,24 @@ async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     segments = await cluster.controller.current_segments(scope, stream)
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         infos = await all_of(requests.info(segment.name) for segment in segments)
-    return {each.segment_id: info.write_offset for each, info in zip(segments, infos, strict=True)}
+    return {segment.segment_id: info.write_offset for segment, info in zip(segments, infos, strict=True)}
+
+
+def checked_place(scope: str, stream: str, place: From) -> From:
+    """Returns a place to read from. Raises ValueError for other words, and for a cut of another stream."""
+    if isinstance(place, Mapping):
+        return checked_cut(scope, stream, place)
+    if place not in ("head", "tail"):
+        raise ValueError(f"{scope}/{stream} must be read from 'head', 'tail' or a cut, not {place!r}")
+    return place
+
+
+async def offsets_of(cluster: Cluster, scope: str, stream: str, place: From) -> dict[int, int]:
+    """Returns the offsets of a checked place; {} for the tail of a sealed stream. Raises CutError."""
+    if isinstance(place, Mapping):
+        await check_cut(cluster, scope, stream, place)
+        return dict(place)
+    return await (cluster.controller.head(scope, stream) if place == "head" else tail_of(cluster, scope, stream))
 
 
 async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int, int]) -> None:
@@ -77,7 +93,7 @@ async def check_cut_with(
             return info.write_offset, info.is_sealed
         return None
 
-    names = {name_of(scope, stream, each): offset for each, offset in cut.items()}
+    names = {name_of(scope, stream, number): offset for number, offset in cut.items()}
     ends = dict(zip(names, await all_of(map(end_of, names)), strict=True))
     for name, offset in names.items():
         if (end := ends[name]) is not None and offset > end[0]:
@@ -91,16 +107,16 @@ async def check_cut_with(
 async def _ranges_of(controller: Controller, scope: str, stream: str, cut: Mapping[int, int]) -> list[SegmentRange]:
     """Returns the key ranges of a cut's segments. Raises CutError, NoSuchStream."""
     known: dict[int, SegmentRange] = {}
-    for epoch in sorted({split_segment_id(each)[0] for each in cut}):
+    for epoch in sorted({split_segment_id(number)[0] for number in cut}):
         try:
             known |= {segment.segment_id: segment for segment in await controller.epoch_segments(scope, stream, epoch)}
         except NoSuchStream:  # or the epoch does not exist
             await controller.current_segments(scope, stream)
-    for each in cut:
-        if each not in known:
-            name = name_of(scope, stream, each)
+    for number in cut:
+        if number not in known:
+            name = name_of(scope, stream, number)
             raise CutError(f"{_shown(cut)} is no cut of {scope}/{stream}: {name} was never one of its segments", name)
-    return [known[each] for each in cut]
+    return [known[number] for number in cut]
 
 
 def _misfit(ranges: Sequence[SegmentRange], unfinished: Sequence[SegmentRange]) -> str | None:
@@ -132,11 +148,9 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
 
     def __init__(self, cluster: Cluster, scope: str, stream: str, *, from_: From = "head") -> None:
         """from_: "head", "tail", or a cut. Raises ValueError otherwise, also for a cut of another stream."""
-        if from_ not in ("head", "tail") and not isinstance(from_, Mapping):
-            raise ValueError(f"{scope}/{stream} must be read from 'head', 'tail' or a cut, not {from_!r}")
         super().__init__(cluster, scope, stream)
         self._cut: dict[int, int] = {}
-        self._from = checked_cut(scope, stream, from_) if isinstance(from_, Mapping) else from_
+        self._from = checked_place(scope, stream, from_)
         self._successors = Successors(self._controller, self._settings, self._pool.random)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._readers: dict[int, SegmentReader] = {}
@@ -157,7 +171,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
             raise Closed(f"the reader of {self._name} was already opened")
         self._opened = True
         try:
-            start = await self._start()
+            start = await offsets_of(self._cluster, self.scope, self.stream, self._from)
             if self._closed:
                 raise not_open(f"the reader of {self._name}", closed=True)
         except BaseException:
@@ -166,14 +180,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         self._cut = start
         for segment_id, offset in start.items():
             self._begin(segment_id, offset)
-
-    async def _start(self) -> dict[int, int]:
-        if isinstance(self._from, Mapping):
-            await check_cut(self._cluster, self.scope, self.stream, self._from)
-            return dict(self._from)
-        if self._from == "head":
-            return await self._controller.head(self.scope, self.stream)
-        return await tail_of(self._cluster, self.scope, self.stream)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -185,7 +191,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         )
 
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
-        """Reads one segment to its end, then starts its successors."""
         with self._ahead.producing(f"reading {reader.segment}", segment=reader.segment):
             try:
                 limit, begun = self._settings.max_large_event_bytes, reader.offset
@@ -205,25 +210,25 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         try:
             await self._controller.current_segments(self.scope, self.stream)
         except NoSuchStream:
-            said = f"stream {self._name} is gone: {missing.message}"
-            raise NoSuchStream(said, **missing.facts() | {"stream": self._name}) from missing
+            text = f"stream {self._name} is gone: {missing.message}"
+            raise NoSuchStream(text, **missing.facts() | {"stream": self._name}) from missing
         except ClientError:
             return  # the reader reports the missing segment instead
 
     def _end(self, segment_id: int, following: Sequence[Successor]) -> None:
         """Handles the end of a segment: starts the successors whose predecessors have all ended."""
         self._ended.add(segment_id)
-        self._following[segment_id] = {each.segment.segment_id for each in following}
+        self._following[segment_id] = {successor.segment.segment_id for successor in following}
         begun = tuple(
-            each.segment.segment_id
-            for each in following
-            if each.segment.segment_id not in self._readers and self._ended.issuperset(each.predecessors)
+            successor.segment.segment_id
+            for successor in following
+            if successor.segment.segment_id not in self._readers and self._ended.issuperset(successor.predecessors)
         )
-        for each in begun:
-            self._begin(each, 0)
-        over = tuple(each for each, after in self._following.items() if after and after <= self._readers.keys())
-        for each in over:
-            del self._following[each]
+        for number in begun:
+            self._begin(number, 0)
+        over = tuple(ended for ended, after in self._following.items() if after and after <= self._readers.keys())
+        for ended in over:
+            del self._following[ended]
         self._ahead.mark(_Turn(over, begun))
 
     # --- reading ----------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ import logging
 from typing import Final
 from uuid import uuid4
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import LEAST_COST, Pending, Route, add_behind
 from segstore.client.control_api import register_writer
+from segstore.client.controller import Cluster
 from segstore.client.errors import (
     ClientError,
     EventTooLarge,
@@ -125,9 +125,10 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             raise StreamSealed(f"stream {self._name} is sealed", stream=self._name)
         self._router = router = RangeRouter(segments)
         try:
-            given = self._settings
-            if self._register and given.control_api is not None:
-                await register_writer(given.control_api, self.name, given.request_timeout_ms, given.control_api_token)
+            settings = self._settings
+            if self._register and settings.control_api is not None:
+                timeout_ms, token = settings.request_timeout_ms, settings.control_api_token
+                await register_writer(settings.control_api, self.name, timeout_ms, token)
             version = -1
             while version != router.version:  # a sealed segment was replaced by its successors
                 version = router.version
@@ -195,14 +196,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         """
         if type(event) is not bytes:  # saves nearly every event a call
             event = whole_event(event)
-        size = len(event)
-        if size > self._largest:
-            raise EventTooLarge(
-                f"an event of {size} bytes for {self._name}, the limit is {self._largest}",
-                stream=self._name,
-                limit=self._largest,
-                actual=size,
-            )
+        if len(event) > self._largest:
+            EventTooLarge.check(event, self._largest, stream=self._name)
         route = self._routes.get(routing_key)
         if route is None or route[2].state is not _OPEN:
             route = self._route(routing_key)
@@ -226,8 +221,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         if writer is None or writer.state is not _OPEN:
             writer = self._writer_of(segment)
         route = writer.queue, position, writer
-        kept = writer.set_ups and len(self._routes) < _MOST_ROUTES and self._choice.by_key
-        if kept and routing_key is not None and len(routing_key) <= _LONGEST_KEPT:
+        is_cached = writer.set_ups and len(self._routes) < _MOST_ROUTES and self._choice.by_key
+        if is_cached and routing_key is not None and len(routing_key) <= _LONGEST_KEPT:
             self._routes[routing_key] = route
         return route
 
@@ -288,7 +283,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                 raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router
             assert router is not None
-            router.replace(segment.segment_id, [each.segment for each in successors])
+            router.replace(segment.segment_id, [successor.segment for successor in successors])
             # There is no await from here on, so later events are queued behind those taken over.
             by_target: dict[int, tuple[SegmentRange, list[Pending]]] = {}
             for item in writer.take_pending():
@@ -303,8 +298,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                 self._events -= after - events  # both writers count them
                 self._bytes -= size_after - size
             if not self._lazy_start:
-                for each in router.segments:
-                    self._writer_of(each)
+                for range_ in router.segments:
+                    self._writer_of(range_)
         except ClientError as problem:
             self._fail(writer, problem)
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
@@ -358,23 +353,27 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
     def is_connected(self) -> bool:
         """Whether at least one segment writer has started and all that have are set up at their stores."""
         started = self._started
-        return bool(started) and all(each.state is WriterState.OPEN for each in started)
+        return bool(started) and all(writer.state is WriterState.OPEN for writer in started)
 
     @property
     def last_sequence(self) -> int:
         """The highest event number of this writer that any segment is known to have stored, or -1."""
-        return max(self._last_sequence, *(each.last_number for each in self._started), -1)
+        return max(self._last_sequence, *(writer.last_number for writer in self._started), -1)
 
     def stats(self) -> WriterStats:
         """Returns statistics of accepted events and of the segment writers that have started."""
         segments = {
-            each.segment: SegmentWriterStats(
-                int(each.state is WriterState.OPEN), each.set_ups, each.unsettled, each.held_bytes, each.last_number
+            writer.segment: SegmentWriterStats(
+                int(writer.state is WriterState.OPEN),
+                writer.set_ups,
+                writer.unsettled,
+                writer.held_bytes,
+                writer.last_number,
             )
-            for each in self._started
+            for writer in self._started
         }
         accepted = [writer.accepted for writer in self._writers.values()]
-        events, size = self._events + sum(each[0] for each in accepted), self._bytes + sum(each[1] for each in accepted)
+        events, size = (sum(numbers) for numbers in zip((self._events, self._bytes), *accepted, strict=True))
         return WriterStats(self.name, events, size, segments)
 
     # --- flush and shutdown -----------------------------------------------------------------------------------------

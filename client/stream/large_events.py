@@ -145,7 +145,7 @@ class LargeEventWriter:
                 raise
             except _AGAIN as error:
                 self.restarts += 1
-                self._learn(attempt, error, attempts.failures + 1)
+                self._learn(attempt, error, in_doubt=attempts.failures > 0)
                 pause_s = attempts.failed(error)
             else:
                 if self.exactly_once:
@@ -153,8 +153,8 @@ class LargeEventWriter:
                 return
             await asyncio.sleep(pause_s)
 
-    def _learn(self, attempt: _Attempt, error: ClientError, failures: int) -> None:
-        learn(self._locations, attempt.target, error, attempt.endpoint, attempt.token, in_doubt=failures > 1)
+    def _learn(self, attempt: _Attempt, error: ClientError, *, in_doubt: bool) -> None:
+        learn(self._locations, attempt.target, error, attempt.endpoint, attempt.token, in_doubt=in_doubt)
         if attempt.merge_sent and not self.exactly_once:
             attempt.merge_sent = False
             self.unsure += 1

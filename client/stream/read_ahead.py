@@ -154,16 +154,16 @@ class ReadAhead(Generic[K, E, M]):
         """Drops the events of the segments, and the marks, that the predicates select."""
         if self._read is not None and whose(self._read.key):
             self._release()
-        kept: deque[_Read[K, E] | M] = deque()
-        for each in self._queue:
-            if not isinstance(each, _Read):
-                if not which(each):
-                    kept.append(each)
-            elif whose(each.key):
-                self.held_bytes -= each.size
+        queue: deque[_Read[K, E] | M] = deque()
+        for item in self._queue:
+            if not isinstance(item, _Read):
+                if not which(item):
+                    queue.append(item)
+            elif whose(item.key):
+                self.held_bytes -= item.size
             else:
-                kept.append(each)
-        self._queue = kept
+                queue.append(item)
+        self._queue = queue
         self._look()
 
     def clear(self) -> None:

@@ -75,7 +75,7 @@ class RevisionedStream(ClosedAfter):
         self._locations = locations
         self._requests = SegmentRequests(pool, locations, recovers=recovers)
         self._writer: SegmentWriter | None = None
-        self._conditional: ConditionalWriter | None = None
+        self._conditional: Final = ConditionalWriter(pool, locations, segment)
         self._closed = False
 
     def _check(self) -> None:
@@ -99,8 +99,8 @@ class RevisionedStream(ClosedAfter):
         try:
             yield
         except SegmentMissing as error:
-            said = f"the revisioned stream {self.segment} does not exist: {error.message}"
-            raise NoSuchStream(said, **error.facts() | {"segment": self.segment}) from error
+            text = f"the revisioned stream {self.segment} does not exist: {error.message}"
+            raise NoSuchStream(text, **error.facts() | {"segment": self.segment}) from error
 
     async def _info(self) -> StreamSegmentInfo:
         self._check()
@@ -165,9 +165,7 @@ class RevisionedStream(ClosedAfter):
         """
         self._check()
         offset = self._offset(revision)
-        EventTooLarge.check(data, self._pool.settings.max_event_bytes, self.segment)
-        if self._conditional is None:
-            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment)
+        EventTooLarge.check(data, self._pool.settings.max_event_bytes, segment=self.segment)
         with self._missing_as_no_stream():
             if not await self._conditional.write_event(data, offset):
                 return None
@@ -176,7 +174,7 @@ class RevisionedStream(ClosedAfter):
     async def write(self, data: bytes) -> None:
         """Appends an entry unconditionally. Raises as `write_conditionally`."""
         self._check()
-        EventTooLarge.check(data, self._pool.settings.max_event_bytes, self.segment)
+        EventTooLarge.check(data, self._pool.settings.max_event_bytes, segment=self.segment)
         if self._writer is None:
             self._writer = SegmentWriter(self._pool, self._locations, self.segment, frame_events=True)
         with self._missing_as_no_stream():
@@ -227,10 +225,8 @@ class RevisionedStream(ClosedAfter):
     async def aclose(self) -> None:
         """Waits for a pending write, then closes. Can be called twice."""
         self._closed = True
-        conditional, self._conditional = self._conditional, None
         writer, self._writer = self._writer, None
-        if conditional is not None:
-            conditional.close()
+        self._conditional.close()
         self._requests.close()
         if writer is not None:
             with self._missing_as_no_stream():

@@ -91,8 +91,6 @@ class SinglePartition(Router):
 
 
 class _Hashed(Choice):
-    """Chooses by routing key, at random without a key."""
-
     __slots__ = ("_next", "_random", "by_key")
 
     def __init__(self, random: Random) -> None:
@@ -141,15 +139,15 @@ class _InTurn(Choice):
         """Keeps existing members, but one per segment after merges, and fills up with random new members."""
         self._version = ranges.version
         turn = self._members[self._at] if self._members else None
-        kept = {ranges.route(position).segment_id: position for position in reversed(self._members)}
-        members = [position for position in self._members if kept[ranges.route(position).segment_id] == position]
+        by_segment = {ranges.route(position).segment_id: position for position in reversed(self._members)}
+        members = [position for position in self._members if by_segment[ranges.route(position).segment_id] == position]
         others = {
             piece.segment.segment_id: piece.low
             for piece in reversed(ranges.pieces)
-            if piece.segment.segment_id not in kept
+            if piece.segment.segment_id not in by_segment
         }
-        wanted = len(others) if self._limit is None else min(len(others), self._limit - len(members))
-        members += self._random.sample(sorted(others.values()), wanted)
+        count = len(others) if self._limit is None else min(len(others), self._limit - len(members))
+        members += self._random.sample(sorted(others.values()), count)
         self._members = members
         # The next member stays next; if it has gone, the member that took over its segment is next.
-        self._at = 0 if turn is None else members.index(kept[ranges.route(turn).segment_id])
+        self._at = 0 if turn is None else members.index(by_segment[ranges.route(turn).segment_id])

@@ -14,9 +14,8 @@ from random import Random
 from typing import Final, NamedTuple
 
 from segstore.client.attempts import Attempts
-from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
-from segstore.client.controller import Controller, Successor, parts_of
+from segstore.client.controller import Cluster, Controller, Successor, parts_of
 from segstore.client.errors import Retriable, RetriesExhausted
 
 _AT_ONCE_S: Final = 1.0
@@ -78,16 +77,16 @@ class Successors:
             last: Retriable | None = None
             try:
                 async with attempts.one():
-                    found = await self.controller.successors(scope, stream, segment_id)
-                    if found or not await self.controller.current_segments(scope, stream):
+                    successors = await self.controller.successors(scope, stream, segment_id)
+                    if successors or not await self.controller.current_segments(scope, stream):
                         break
             except Retriable as problem:
                 last = problem
             await asyncio.sleep(attempts.failed(last))
         if chain is not None:
             chain = chain._replace(found_s=self.now_s())
-            self._chains.update((each.segment.name, chain) for each in found)
-        return found
+            self._chains.update((successor.segment.name, chain) for successor in successors)
+        return successors
 
     def _chain(self, segment: str, *, in_vain: bool) -> _Chain | None:
         """Returns the chain that ends with this segment; None unless `in_vain`. Raises RetriesExhausted on timeout."""

@@ -23,8 +23,7 @@ from math import sqrt
 from typing import Final
 from uuid import UUID, uuid4
 
-from segstore.client.cluster import Cluster
-from segstore.client.controller import TransactionStatus
+from segstore.client.controller import Cluster, TransactionStatus
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -81,9 +80,9 @@ class TransactionWriter(ClosedAfter, StreamClient):
         if self._closed:
             raise not_open(f"the transaction writer of {self._name}", closed=True)
         lease = self._settings.transaction_lease_ms if lease_ms is None else lease_ms
-        made = Transaction(self._cluster, self, identifier, lease_ms=lease)
-        self._open.add(made)
-        return made
+        transaction = Transaction(self._cluster, self, identifier, lease_ms=lease)
+        self._open.add(transaction)
+        return transaction
 
     async def status(self, transaction: UUID) -> TransactionStatus:
         """Returns the status of any transaction of the stream."""
@@ -96,7 +95,7 @@ class TransactionWriter(ClosedAfter, StreamClient):
     async def aclose(self) -> None:
         """Aborts open transactions; if the controller cannot, their leases end them. Can be called twice."""
         self._closed = True
-        await asyncio.gather(*(each.leave() for each in tuple(self._open)))
+        await asyncio.gather(*(transaction.leave() for transaction in tuple(self._open)))
 
 
 class Transaction(OpenedBefore, StreamClient):
@@ -165,16 +164,16 @@ class Transaction(OpenedBefore, StreamClient):
         while self._error is None:
             await asyncio.sleep(interval_s)
             try:
-                said = await self._controller.ping_transaction(self.scope, self.stream, self.id, self.lease_ms)
+                status = await self._controller.ping_transaction(self.scope, self.stream, self.id, self.lease_ms)
             except Retriable:
                 continue  # the call was already retried; the lease may last until the next ping
             except ClientError as error:
                 self._fail(error)
                 return
-            if said in _GONE:
-                self._fail(self._over(f"has ended: a ping returned {said}", said))
+            if status in _GONE:
+                self._fail(self._over(f"has ended: a ping returned {status}", status))
                 return
-            if said in _NO_LONGER:
+            if status in _NO_LONGER:
                 return
             self.pings += 1
 
@@ -266,13 +265,13 @@ class Transaction(OpenedBefore, StreamClient):
     async def _committed(self) -> None:
         limit_ms = self._settings.transaction_commit_timeout_ms
         late = f"transaction {self._id} of {self._name} did not finish committing"
-        asked = 0
+        polls = 0
         async with within(limit_ms, late, stream=self._name, transaction=self._id):
             while (status := await self.status()) is TransactionStatus.COMMITTING or (
                 status is TransactionStatus.OPEN  # accepted, but not visible yet
             ):
-                asked += 1
-                await asyncio.sleep(POLLS.delay_ms(asked, self._pool.random) / 1000)
+                polls += 1
+                await asyncio.sleep(POLLS.delay_ms(polls, self._pool.random) / 1000)
         if status is not TransactionStatus.COMMITTED:
             raise self._over(f"was to be committed but is {status.value}", status.value)
 

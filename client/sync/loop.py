@@ -55,9 +55,9 @@ class LoopThread:
             loop = runner.get_loop()
             started.set_result(loop)
             loop.run_forever()
-        for each in tuple(self._pending):  # calls that came after the end
-            if each.set_running_or_notify_cancel():
-                each.set_exception(_ended())
+        for result in tuple(self._pending):  # calls that came after the end
+            if result.set_running_or_notify_cancel():
+                result.set_exception(_ended())
 
     @property
     def is_here(self) -> bool:
@@ -130,7 +130,6 @@ def _ended() -> Closed:
 
 
 def _threads_are_replaced() -> bool:
-    """Whether gevent or eventlet has replaced the threads of the system by its own."""
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     return (gevent is not None and gevent.is_module_patched("threading")) or (
         eventlet is not None and eventlet.is_monkey_patched("thread")

@@ -126,10 +126,10 @@ def step(inner: AsyncIterator[E], lease: Lease) -> E:
     async def taken() -> Any:
         return await anext(inner, _END)
 
-    found = lease.run(taken)
-    if found is _END:
+    result = lease.run(taken)
+    if result is _END:
         raise StopIteration
-    element: E = found
+    element: E = result
     return element
 
 

@@ -43,8 +43,6 @@ class Bounds(NamedTuple):
 
 
 class _Cursor(msgspec.Struct):
-    """The read position in one partition."""
-
     partition: SegmentRange
     segment: TableSegment
     bounds: Bounds

@@ -7,6 +7,7 @@ keys and values are copies. Follows `TableSegmentImpl` (Pravega's client).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from segstore.client.connection import SegmentRequests
@@ -66,6 +67,7 @@ class Delta(NamedTuple):
     position: int
 
 
+@dataclass(slots=True, eq=False)
 class TableSegment:
     """Requests about one table segment. They raise the errors of `SegmentRequests.ask`.
 
@@ -73,11 +75,8 @@ class TableSegment:
         name: the segment's name.
     """
 
-    __slots__ = ("_requests", "name")
-
-    def __init__(self, requests: SegmentRequests, name: str) -> None:
-        self.name = name
-        self._requests = requests
+    _requests: SegmentRequests
+    name: str
 
     async def _ask(self, expected: type[R], make: Callable[[int, str], Command]) -> R:
         return await self._requests.ask(self.name, expected, make)
@@ -103,20 +102,20 @@ class TableSegment:
     async def remove(self, keys: Sequence[tuple[bytes, int]]) -> None:
         """Removes keys with the given versions atomically. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
         self._check(len(keys), sum(len(key) for key, _ in keys))
-        wanted = [TableKey(key, version) for key, version in keys]
-        await self._ask(TableKeysRemoved, lambda id_, token: RemoveTableKeys(id_, self.name, token, wanted))
+        table_keys = [TableKey(key, version) for key, version in keys]
+        await self._ask(TableKeysRemoved, lambda id_, token: RemoveTableKeys(id_, self.name, token, table_keys))
 
     async def get(self, keys: Sequence[bytes]) -> list[Item | None]:
         """Returns the entries of some keys, None where missing. All values together must fit into one frame."""
         self._check(len(keys), sum(map(len, keys)))
-        wanted = [TableKey(key) for key in keys]
-        reply = await self._ask(TableRead, lambda id_, token: ReadTable(id_, self.name, token, wanted))
-        found = _items(reply.entries)
-        self._expect(len(keys), len(found))
-        for asked, item in zip(keys, found, strict=True):
+        table_keys = [TableKey(key) for key in keys]
+        reply = await self._ask(TableRead, lambda id_, token: ReadTable(id_, self.name, token, table_keys))
+        items = _items(reply.entries)
+        self._expect(len(keys), len(items))
+        for asked, item in zip(keys, items, strict=True):
             if item.key != asked:
                 raise ProtocolViolation(f"{self.name} returned a key that was not requested", segment=self.name)
-        return [None if item.version == NOT_EXISTS else item for item in found]
+        return [None if item.version == NOT_EXISTS else item for item in items]
 
     async def keys(self, count: int, first: bytes, last: bytes) -> list[Item]:
         """Returns the first keys, of fixed length, between two bounds."""
@@ -152,13 +151,13 @@ class TableSegment:
                     actual=actual,
                 )
 
-    def _expect(self, asked: int, got: int) -> None:
-        if asked != got:
+    def _expect(self, expected: int, actual: int) -> None:
+        if expected != actual:
             raise ProtocolViolation(
-                f"{self.name} returned {got} entries where {asked} were requested",
+                f"{self.name} returned {actual} entries where {expected} were requested",
                 segment=self.name,
-                limit=asked,
-                actual=got,
+                limit=expected,
+                actual=actual,
             )
 
 

@@ -23,9 +23,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
-from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import TableConfig
+from segstore.client.controller import Cluster, TableConfig
 from segstore.client.errors import (
     BadKeyVersion,
     ConditionFailed,
@@ -144,11 +143,11 @@ class KeyValueTable(OpenedBefore, FreedAfter):
 
     def _key(self, key: Key) -> tuple[TableKey, bytes]:
         """Returns the key in parts and as its partition stores it. Raises EntryRefused."""
-        whole = key if isinstance(key, TableKey) else TableKey(key)
+        parts = key if isinstance(key, TableKey) else TableKey(key)
         config = self.config
         for part, name, length in (
-            (whole.primary, "primary", config.primary_key_bytes),
-            (whole.secondary, "secondary", config.secondary_key_bytes),
+            (parts.primary, "primary", config.primary_key_bytes),
+            (parts.secondary, "secondary", config.secondary_key_bytes),
         ):
             if len(part) != length:
                 raise EntryRefused(
@@ -157,7 +156,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
                     limit=length,
                     actual=len(part),
                 )
-        return whole, whole.primary + whole.secondary
+        return parts, parts.primary + parts.secondary
 
     def _split(self, data: bytes, segment: str) -> TableKey:
         size = self.config.primary_key_bytes
@@ -242,12 +241,11 @@ class KeyValueTable(OpenedBefore, FreedAfter):
 
     @contextmanager
     def _missing_as_gone(self) -> Iterator[None]:
-        """Converts a missing partition to NoSuchTable."""
         try:
             yield
         except SegmentMissing as error:
-            said = f"table {self._name} is gone: {error}"
-            raise NoSuchTable(said, **error.facts() | {"stream": self._name}) from error
+            text = f"table {self._name} is gone: {error}"
+            raise NoSuchTable(text, **error.facts() | {"stream": self._name}) from error
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -258,7 +256,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     async def get_all(self, keys: Iterable[Key]) -> list[TableEntry | None]:
         """Returns the entries of any keys, in the order given. They are not read at a single point in time."""
         parts = [self._key(key) for key in keys]
-        found: list[TableEntry | None] = [None] * len(parts)
+        entries: list[TableEntry | None] = [None] * len(parts)
         by_partition: dict[SegmentRange, list[int]] = {}
         for at, (key, _) in enumerate(parts):
             by_partition.setdefault(self._partition(key), []).append(at)
@@ -270,7 +268,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
                 items = await self._segment(partition).get([parts[at][1] for at in places])
             for at, item in zip(places, items, strict=True):
                 if item is not None:
-                    found[at] = TableEntry(parts[at][0], item.value, Version(partition.segment_id, item.version))
+                    entries[at] = TableEntry(parts[at][0], item.value, Version(partition.segment_id, item.version))
 
         reads: list[Coroutine[Any, Any, None]] = [
             read(partition, places[start : start + _READ_AT_ONCE])
@@ -279,7 +277,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         ]
         with self._missing_as_gone():
             await all_of(reads)
-        return found
+        return entries
 
     async def exists(self, key: Key) -> bool:
         """Returns whether a key exists, without fetching its value."""
@@ -328,20 +326,20 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         if prefix is not None and (from_ is not None or to is not None):
             raise EntryRefused(f"an iteration over {self._name} takes a prefix or a range, not both", stream=self._name)
         length = config.primary_key_bytes if primary is None else config.secondary_key_bytes
-        for given, exact in ((from_, True), (to, True), (prefix, False)):
-            if given is not None and (len(given) > length or (exact and len(given) != length)):
+        for bound, exact in ((from_, True), (to, True), (prefix, False)):
+            if bound is not None and (len(bound) > length or (exact and len(bound) != length)):
                 raise EntryRefused(
-                    f"a bound of {len(given)} bytes for an iteration over keys of {length} bytes of {self._name}",
+                    f"a bound of {len(bound)} bytes for an iteration over keys of {length} bytes of {self._name}",
                     stream=self._name,
                     limit=length,
-                    actual=len(given),
+                    actual=len(bound),
                 )
-        whole = config.primary_key_bytes + config.secondary_key_bytes
+        key_bytes = config.primary_key_bytes + config.secondary_key_bytes
         first = (primary or b"") + (prefix or from_ or b"")
         last = (primary or b"") + (prefix or to or b"")
-        bounds = Bounds(first.ljust(whole, b"\0"), last.ljust(whole, b"\xff"))
+        bounds = Bounds(first.ljust(key_bytes, b"\0"), last.ljust(key_bytes, b"\xff"))
         if after:
-            if len(after) != whole:
+            if len(after) != key_bytes:
                 raise EntryRefused(f"{after!r} is not a token of an iteration over {self._name}", stream=self._name)
             bounds = bounds.behind(after)
         partitions = router.segments if primary is None else [self._partition(TableKey(primary))]

@@ -22,7 +22,6 @@ from segstore.client.errors import (
     SegmentMissing,
     StreamSealed,
     TokenExpired,
-    TokenRefused,
 )
 from segstore.client.retry import Backoff
 from segstore.client.routing import SegmentRange
@@ -261,20 +260,6 @@ async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_w
             assert [each[:3] for each in await take(events, 100)] == [b"%03d" % number for number in range(100)]
 
 
-async def test_events_survive_a_store_that_cuts_connections() -> None:
-    async with MockCluster(watched=False, stores=1) as mock, client(mock) as pravega:
-        await stream(pravega, 2)
-        async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
-            for number in range(200):
-                await writer.submit(b"%d" % number, routing_key="one")
-                if number % 40 == 20:
-                    for connection in tuple(mock.stores[0].hub.connections):
-                        connection.abort()
-                    await asyncio.sleep(0)
-            await writer.flush()
-            assert await take(events, 200) == [b"%d" % number for number in range(200)]
-
-
 async def test_closing_ends_what_waits_and_can_be_done_twice(mock: MockCluster) -> None:
     pravega = client(mock)
     with pytest.raises(Closed):
@@ -350,17 +335,6 @@ async def test_delegation_tokens_come_from_the_controller_and_are_asked_for_agai
         async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
             await writer.write(b"with a fresh one")
             assert await take(events, 1) == [b"with a fresh one"]
-
-
-async def test_without_a_token_a_writer_and_a_reader_are_refused() -> None:
-    async with MockCluster(watched=False, auth_key=KEY) as mock, client(mock) as pravega:
-        await stream(pravega)
-        with pytest.raises(TokenRefused):
-            async with pravega.event_writer("a", "s") as writer:
-                await writer.write(b"no token")
-        async with pravega.event_reader("a", "s") as events:
-            with pytest.raises(TokenRefused):
-                await events.read()
 
 
 async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:

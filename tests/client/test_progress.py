@@ -12,10 +12,9 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
-from segstore.client.controller import Controller, ControllerChannels, name_of
+from segstore.client.controller import Cluster, Controller, ControllerChannels, name_of
 from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader

@@ -30,12 +30,6 @@ async def pravega() -> AsyncIterator[Client]:
         yield client
 
 
-async def test_a_stream_without_segments_is_refused_before_anybody_is_asked(pravega: Client) -> None:
-    with pytest.raises(ValueError, match="a stream has from 1 to 2147483647 segments, not 0"):
-        await pravega.controller.create_stream("a", "none", segments=0)
-    assert [name async for name in pravega.controller.list_streams("a")] == ["s"]
-
-
 WRONG_EVENTS: list[tuple[Any, Any, str]] = [
     ("text", None, "an event must be bytes, not str"),
     ({}, None, "an event must be bytes, not dict"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from segstore.server.cluster import MockCluster
-from tests.official.client import OfficialClient, run
+from tests.official.client import OfficialClient
 from tests.official.support import MARKS, Held, cut_connections, eventually, make_stream, transient_segments, uri
 
 pytestmark = MARKS
@@ -32,35 +32,6 @@ async def test_broken_connections_lose_and_double_nothing() -> None:
             await writer.result()
             assert await reader.result() == {"events": KEYS * PER_KEY, "wrong": [], "problem": ""}
     assert cut >= 8, "no connection was there to be cut"
-
-
-async def test_connections_that_are_cut_all_the_time_still_get_events_through_once() -> None:
-    what = {"scope": "a", "stream": "s", "keys": 10, "per_key": 1000}
-    async with MockCluster(watched=False) as cluster:
-        await make_stream(cluster, "a", "s", 2)
-
-        def appends() -> int:
-            return sum(store.service.counters.appends for store in cluster.stores)
-
-        async def cut_for_ever() -> None:
-            # Not before something came through: where setting up takes longer than what is between two cuts, nothing
-            # ever would, and the client waits for ten seconds before each new attempt.
-            while True:
-                seen = appends()
-                await asyncio.sleep(0.03)
-                while appends() == seen:  # noqa: ASYNC110  what is counted has no event
-                    await asyncio.sleep(0.005)
-                cut_connections(cluster)
-
-        async with OfficialClient(uri(cluster), "events.write", **what, in_flight=100) as writer:
-            await writer.said("writing")
-            cutting = asyncio.create_task(cut_for_ever())
-            try:
-                await writer.result()
-            finally:
-                cutting.cancel()
-                await asyncio.gather(cutting, return_exceptions=True)
-        assert await run(uri(cluster), "events.read", **what) == {"events": 10_000, "wrong": [], "problem": ""}
 
 
 async def test_killed_clients_leave_no_task_descriptor_or_transient_segment() -> None:

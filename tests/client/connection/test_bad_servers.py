@@ -17,15 +17,7 @@ import pytest
 
 from segstore.client import Client, TableConfig, connect
 from segstore.client.connection import Endpoint
-from segstore.client.errors import (
-    ClientError,
-    ConnectFailed,
-    NoNodeAvailable,
-    NoSuchStream,
-    RequestTimedOut,
-    RetriesExhausted,
-    TransactionOver,
-)
+from segstore.client.errors import ClientError, ConnectFailed, NoSuchStream, RetriesExhausted, TransactionOver
 from segstore.client.retry import Backoff
 from segstore.client.stream import StateSynchronizer
 from segstore.server.cluster import MockCluster
@@ -432,40 +424,6 @@ async def test_a_store_that_cannot_be_reached_is_named_with_the_segment() -> Non
         assert error.segment in str(error)
         assert "127.0.0.1:1" in str(error)
         assert isinstance(error.__cause__, ConnectFailed)
-
-
-async def test_a_request_that_is_not_answered_names_endpoint_segment_and_request() -> None:
-    once = Backoff(initial_ms=1, max_ms=1, jitter=0, max_attempts=1)
-    async with good_cluster() as mock:
-        assert mock.address is not None
-        async with HostileStore(Endpoint(*mock.address), "silence", 1) as hostile:
-            silent = settings(retry=once, request_timeout_ms=1_000, socket_connection_setup_timeout_ms=1_000)
-            async with connect(f"tcp://{mock.controller_uri}", silent) as pravega:
-                hostile.take_over(pravega)
-                async with pravega.table("a", "t") as table:
-                    error = None
-                    while error is None:  # the store is good for a while
-                        error = await error_of(table.exists(b"\0\0"))
-    assert isinstance(error, RetriesExhausted)
-    assert isinstance(error.__cause__, (RequestTimedOut, ConnectFailed))
-    assert error.endpoint == str(hostile.endpoint)
-    assert error.segment is not None
-
-
-async def test_a_controller_that_speaks_no_grpc_or_hangs_up_is_an_error_by_the_deadline() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()[:2]
-    async with server:
-        async with connect(f"tcp://{host}:{port}", settings(request_timeout_ms=200)) as pravega:
-            with pytest.raises((NoNodeAvailable, RequestTimedOut)) as caught:
-                await pravega.controller.create_scope("a")
-            assert caught.value.endpoint == f"{host}:{port}"
-        await asyncio.sleep(0.05)  # asyncio loses a connection that it accepts while it closes the server
 
 
 async def test_a_stream_that_vanishes_ends_its_writer_and_its_reader() -> None:

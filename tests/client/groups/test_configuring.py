@@ -109,9 +109,9 @@ async def test_a_replacement_that_another_client_did_not_finish_is_finished_by_a
         with pytest.raises(ReaderOffline):
             await take(reader, 10)
         assert (await shared.config(), await shared.readers()) == (later._replace(generation=1), [])
-        before = await shared._state()
+        before = await shared._shared.fetch()
         await renew(pravega._cluster("READ"), shared._shared)
-        assert await shared._state() is before, "it is the newest"
+        assert await shared._shared.fetch() is before, "it is the newest"
         async with shared.reader("r") as again:
             assert await take(again, 1) == [first[2]]
 
@@ -253,7 +253,7 @@ async def test_a_group_that_has_read_sealed_streams_is_not_reset_to_its_last_che
             await shared.checkpoint()
         with pytest.raises(ConditionFailed, match="read to their ends before its last checkpoint"):
             await shared.reset()
-        assert not (await shared._state()).updating
+        assert not (await shared._shared.fetch()).updating
         await shared.reset("head")
         async with shared.reader("r") as reader:
             assert len([event async for event in reader]) == 5
@@ -383,7 +383,7 @@ async def test_a_stream_keeps_what_its_group_has_not_read(pravega: Client) -> No
         published = asyncio.ensure_future(take(reader, 11))
 
         async def is_published() -> bool:
-            found = (await shared._state()).checkpoints
+            found = (await shared._shared.fetch()).checkpoints
             return found.last is not None and found.published
 
         await until_read(is_published)

@@ -171,29 +171,8 @@ async def test_concurrent_first_events_share_one_start_and_keep_their_order() ->
             mock.faults.clear("wait")
             last = asyncio.ensure_future(writer.write(b"060", routing_key="k"))
             await asyncio.gather(*sends, *late, last)
+            assert len(set_ups(mock)) == len(set(set_ups(mock)))
         assert await read_all(pravega, 61) == [b"%03d" % number for number in range(61)]
-
-
-@pytest.mark.seed("79.3")
-async def test_sends_wait_for_the_start_of_a_second_writer_and_share_it() -> None:
-    async with streaming(2) as (mock, pravega):
-        async with pravega.event_writer("a", "s", lazy_start=True) as writer:
-            other, key = await hold_next_start(mock, pravega, writer)
-            sends = [asyncio.ensure_future(writer.submit(b"%d" % number, routing_key=key)) for number in range(9)]
-            await mock.faults.wait_held("wait")
-            assert not any(send.done() for send in sends)
-            mock.faults.clear("wait")
-            acks = await asyncio.gather(*sends)
-            await asyncio.gather(*acks)
-            assert set_ups(mock).count(other) == 1
-        assert await read_all(pravega, 9) == [b"%d" % number for number in range(9)]
-
-
-async def hold_next_start(mock: MockCluster, pravega: Client, writer: EventWriter) -> tuple[str, str]:
-    """Holds the start of the second segment writer of two; returns its segment and a routing key that goes there."""
-    (other,) = {segment.name for segment in await pravega.controller.current_segments("a", "s")} - set(started(writer))
-    mock.faults.add("type = SETUP_APPEND", do="hold", name="wait")
-    return other, await key_of(pravega, other)
 
 
 async def key_of(pravega: Client, segment: str) -> str:
@@ -231,7 +210,9 @@ async def test_a_start_that_fails_raises_from_each_send_and_a_later_send_tries_a
 async def test_a_send_that_is_cancelled_while_the_writer_starts_takes_nothing_back() -> None:
     async with streaming(2) as (mock, pravega):
         async with pravega.event_writer("a", "s", lazy_start=True) as writer:
-            _, key = await hold_next_start(mock, pravega, writer)
+            (other,) = {each.name for each in await pravega.controller.current_segments("a", "s")} - started(writer)
+            key = await key_of(pravega, other)
+            mock.faults.add("type = SETUP_APPEND", do="hold", name="wait")
             sending = asyncio.ensure_future(writer.write(b"one", routing_key=key))
             await mock.faults.wait_held("wait")
             sending.cancel()
@@ -300,25 +281,6 @@ async def test_a_partial_round_robin_connects_to_its_limit_and_grows_with_the_st
                 await writer.write(b"%d" % number)
             assert len(started(writer)) == 3
         assert len(await read_all(pravega, 48)) == 48
-
-
-@pytest.mark.seed("79.6")
-async def test_a_single_partition_has_one_writer_and_a_round_robin_all() -> None:
-    async with (
-        streaming(5) as (_, pravega),
-        pravega.event_writer("a", "s", lazy_start=True, router=SinglePartition()) as single,
-        pravega.event_writer("a", "s", lazy_start=True, router=RoundRobin()) as robin,
-    ):
-        for number in range(10):
-            await single.write(b"x", routing_key=f"{number}")
-            assert len(started(single)) == 1
-            assert len(started(robin)) == max(1, min(number, 5))
-            await robin.write(b"x")
-        assert len(started(robin)) == 5
-        await scale(pravega, 7)
-        for _ in range(6):
-            await single.write(b"x")
-        assert len(started(single)) == 1
 
 
 @looped(("size", "count"), [(1, 2048), (64 * 1024, 32)])

@@ -15,7 +15,7 @@ from segstore.client.stream.transactions import ping_interval_ms
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from tests.client.support import until
-from tests.client.test_client import client, stream, take
+from tests.client.test_client import client, stream
 from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -71,20 +71,6 @@ async def test_a_block_commits_at_its_end_and_each_key_keeps_its_order() -> None
         for key in range(5):
             mine = [int(each.partition(b":")[2]) for each in got if each.startswith(b"%d:" % key)]
             assert mine == list(range(key, 60, 5))
-
-
-async def test_nothing_is_seen_before_the_commit(pravega: Client) -> None:
-    await stream(pravega, 2)
-    async with (
-        pravega.transaction_writer("a", "s") as transactions,
-        pravega.event_writer("a", "s") as events,
-        pravega.event_reader("a", "s") as reader,
-    ):
-        async with transactions.begin() as transaction:
-            await transaction.write(b"inside", routing_key="k")
-            await events.write(b"outside", routing_key="k")
-            assert await take(reader, 1) == [b"outside"]
-        assert await take(reader, 1) == [b"inside"]
 
 
 async def test_an_exception_in_the_block_aborts_and_is_the_callers(mock: MockCluster, pravega: Client) -> None:

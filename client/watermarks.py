@@ -1,31 +1,57 @@
-"""The time window of a position in a stream, from the stream of its watermarks (`_MARK…`).
+"""Watermarks: the time window of a position in a stream, from the times that its writers note.
 
     async with pravega.time_windows("scope", "stream") as windows:
         window = await windows.at(events.cut)
 
-Watermarks are read as the position advances, each once; marks that the position has not passed are kept.
+Watermarks are read from their stream (`_MARK…`) as the position advances, each once; marks that the position has not
+passed are kept. An entry there is a versioned value of Pravega's serializers: format and version, the number of
+revisions, and for each revision its number and size before its content. The content of revision 0 is two times, the
+number of segments, and for each a versioned value (id and key range) and an offset. Later revisions are ignored.
 
-Invariant: the lower bound never goes back. Refused: entries that are not watermarks. Follows `WatermarkReaderImpl`
-(Pravega's client).
+Invariant: the lower bound never goes back. Refused: entries of another format, lengths beyond the data, a time range or
+a key range that ends before it starts. Follows `WatermarkReaderImpl` (Pravega's client), `Watermark`,
+`SegmentWithRange`, `VersionedSerializer` and `RevisionDataInputStream`.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from struct import Struct
+from typing import Any, Final, NamedTuple
 
-from segstore.client.cluster import Cluster
-from segstore.client.controller import StreamCut, checked_cut
+from segstore.client.controller import Cluster, StreamCut, checked_cut
 from segstore.client.errors import NoSuchStream, ProtocolViolation, SegmentTruncated
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.stream import Revision, RevisionedStream
-from segstore.client.watermarks.codec import Mark, decode_mark
 from segstore.wire.names import segment_name, split_segment_id
 
 _PREFIX: Final = "_MARK"
 _MOST_EPOCHS: Final = 64
+_HEADER: Final = Struct(">BBB")
+_REVISION: Final = Struct(">Bi")
+_TIMES: Final = Struct(">qq")
+_SEGMENT: Final = Struct(">qdd")
+_OFFSET: Final = Struct(">q")
+
+
+class MarkedSegment(NamedTuple):
+    """A segment in a watermark's cut, with its key range and an offset."""
+
+    segment_id: int
+    low: float
+    high: float
+    offset: int
+
+
+class Mark(NamedTuple):
+    """A watermark: the range of the writers' times when they were at most at a cut."""
+
+    lower: int
+    upper: int
+    segments: tuple[MarkedSegment, ...]
 
 
 class TimeWindow(NamedTuple):
@@ -63,7 +89,7 @@ class TimeWindows(ClosedAfter):
         ProtocolViolation, and the errors of requests.
         """
         offsets = checked_cut(self.scope, self.stream, cut)
-        position = {each: (*(await self._range(each)), offset) for each, offset in offsets.items()}
+        position = {number: (*(await self._range(number)), offset) for number, offset in offsets.items()}
         ahead = self._ahead
         while ahead and compared(position, ahead[0]) > 0:
             self._passed = ahead.popleft().lower
@@ -77,19 +103,19 @@ class TimeWindows(ClosedAfter):
         Everything before it is of that time or before. Independent of `at`. Raises ProtocolViolation, and the errors
         of requests.
         """
-        found: Mark | None = None
+        last: Mark | None = None
         try:
             async with aclosing(self._marks.read(await self._marks.oldest())) as entries:
                 async for entry in entries:
                     mark = self._decoded(entry.data)
                     if mark.upper > timestamp:
                         break
-                    found = mark
+                    last = mark
         except NoSuchStream:
             return None  # no watermark was written yet
-        if found is None:
+        if last is None:
             return None
-        return StreamCut(self.scope, self.stream, {segment.segment_id: segment.offset for segment in found.segments})
+        return StreamCut(self.scope, self.stream, {segment.segment_id: segment.offset for segment in last.segments})
 
     async def _read_on(self, position: Mapping[int, tuple[float, float, int]]) -> None:
         """Reads watermarks until one lies behind the position."""
@@ -122,14 +148,14 @@ class TimeWindows(ClosedAfter):
     async def _range(self, segment_id: int) -> tuple[float, float]:
         """Returns a segment's key range; all keys for a segment that its epoch does not have."""
         epoch, _ = split_segment_id(segment_id)
-        found = self._ranges.get(epoch)
-        if found is None:
+        ranges = self._ranges.get(epoch)
+        if ranges is None:
             segments = await self._controller.epoch_segments(self.scope, self.stream, epoch)
-            found = {segment.segment_id: (segment.low, segment.high) for segment in segments}
+            ranges = {segment.segment_id: (segment.low, segment.high) for segment in segments}
             while len(self._ranges) >= _MOST_EPOCHS:
                 del self._ranges[next(iter(self._ranges))]
-            self._ranges[epoch] = found
-        return found.get(segment_id, (0.0, 1.0))
+            self._ranges[epoch] = ranges
+        return ranges.get(segment_id, (0.0, 1.0))
 
     async def aclose(self) -> None:
         """Releases the flows. Can be called twice."""
@@ -144,10 +170,67 @@ def compared(position: Mapping[int, tuple[float, float, int]], mark: Mark) -> in
     below = above = False
     for segment_id, (low, high, offset) in position.items():
         same = [segment for segment in mark.segments if segment.segment_id == segment_id]
-        for each in same or [each for each in mark.segments if each.low < high and low < each.high]:
-            here, there = (segment_id, offset), (each.segment_id, each.offset)
+        for segment in same or [segment for segment in mark.segments if segment.low < high and low < segment.high]:
+            here, there = (segment_id, offset), (segment.segment_id, segment.offset)
             above = above or here > there
             below = below or here < there
     if below:
         return 0 if above else -1
     return 1
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+class _Input:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def unpack(self, form: Struct) -> tuple[Any, ...]:
+        values = form.unpack_from(self.data, self.at)
+        self.at += form.size
+        return values
+
+    def value(self) -> _Input:
+        """Returns the content of revision 0 of the versioned value here, and goes behind the value."""
+        form, version, revisions = self.unpack(_HEADER)
+        if form != 0 or version != 0 or not revisions:
+            raise ValueError(f"format {form}, version {version} with {revisions} revisions is not known")
+        first: _Input | None = None
+        for _ in range(revisions):
+            _, size = self.unpack(_REVISION)
+            if not 0 <= size <= len(self.data) - self.at:
+                raise ValueError(f"{size} bytes expected at {self.at}, only {len(self.data) - self.at} left")
+            first = first or _Input(self.data[self.at : self.at + size])
+            self.at += size
+        assert first is not None
+        return first
+
+    def count(self) -> int:
+        """Returns a number of 1, 2 or 4 bytes; its first bits give the length."""
+        if self.at >= len(self.data):
+            raise ValueError(f"a number expected at {self.at}, where the data ends")
+        first = self.data[self.at]
+        size, bits = (1, 7) if first < 0x80 else (2, 14) if first < 0xC0 else (4, 30)
+        number = int.from_bytes(self.data[self.at : self.at + size])
+        self.at += size
+        return number & (1 << bits) - 1
+
+
+def decode_mark(data: bytes) -> Mark:
+    """Returns the watermark in an entry. Raises ValueError."""
+    try:
+        content = _Input(data).value()
+        lower, upper = content.unpack(_TIMES)
+        segments = []
+        for _ in range(content.count()):
+            segment_id, low, high = content.value().unpack(_SEGMENT)
+            if segment_id < 0 or not 0 <= low < high <= 1:
+                raise ValueError(f"segment {segment_id} from {low} to {high} is no segment")
+            segments.append(MarkedSegment(segment_id, low, high, *content.unpack(_OFFSET)))
+    except struct.error as cause:
+        raise ValueError(f"it ends too early: {cause}") from cause
+    if upper < lower:
+        raise ValueError(f"the times from {lower} to {upper} are no range")
+    return Mark(lower, upper, tuple(segments))
