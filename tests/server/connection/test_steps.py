@@ -21,8 +21,8 @@ from segstore.wire import (
     encode,
 )
 from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, set_up, until
-from tests.server.tap.test_inspection import peer_of as tap_peer
 from tests.server.tap.test_inspection import tapped
+from tests.server.tap.test_server import connected
 
 MANY = 20_000
 
@@ -131,7 +131,7 @@ async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own(store: Moc
 
 
 async def test_a_tap_forwards_in_order_and_an_append_waits_for_few_requests_of_a_flood() -> None:
-    async with tapped() as (_, tap), await tap_peer(tap) as victim, await tap_peer(tap) as busy:
+    async with tapped() as (_, tap), await connected(tap) as victim, await connected(tap) as busy:
         await victim.ask(HELLO, create(), set_up())
         asked = "type = GET_STREAM_SEGMENT_INFO"
         busy.send(HELLO, *(GetStreamSegmentInfo(number, SEGMENT, "") for number in range(3_000)), KeepAlive())

@@ -10,10 +10,9 @@ import pytest
 
 from segstore.server import FaultSettings, Rule, StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
-from segstore.server.faults import Faults, Observer
+from segstore.server.faults import Faults, FaultWaits, Observer
 from segstore.server.faults.decisions import NoSuchRule, Wait
 from segstore.server.faults.rules import reply_class
-from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
     AppendSetup,
     DataAppended,
