@@ -110,6 +110,7 @@ class Finding(NamedTuple):
 
     @property
     def kinds(self) -> set[str]:
+        """The kinds of its failures, such as "lost"."""
         return {failure.partition(":")[0] for failure in self.broken}
 
     def __str__(self) -> str:
