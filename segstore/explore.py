@@ -108,8 +108,13 @@ class Finding(NamedTuple):
     broken: tuple[str, ...]
     records: list[Record]
 
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of its failures, such as "lost"."""
+        return {failure.partition(":")[0] for failure in self.broken}
+
     def __str__(self) -> str:
-        return "\n".join([str(self.cut), *(f"  {printable(each)}" for each in self.broken)])
+        return "\n".join([str(self.cut), *(f"  {printable(failure)}" for failure in self.broken)])
 
 
 Tell = Callable[[int, int, Finding | None], object]
@@ -127,8 +132,8 @@ class Exploration(NamedTuple):
     def unreached_lines(self) -> list[str]:
         """The cut points that no run reached, in a line for each type of request."""
         by_type: dict[str, list[CutPoint]] = {}
-        for each in self.unreached:
-            by_type.setdefault(each.type_name, []).append(each)
+        for point in self.unreached:
+            by_type.setdefault(point.type_name, []).append(point)
         return [
             f"not reached: {points[0]}" + (f", and {len(points) - 1} more of this type" if points[1:] else "")
             for points in by_type.values()
@@ -243,16 +248,16 @@ async def explore_trace(
             except (ConnectionError, TimeoutError):
                 return False  # the shortened dialogue fails even without a fault
             runs += again.runs
-            kinds = {each.partition(":")[0] for each in finding.broken}
-            for each in again.findings:
-                if each.cut.where == finding.cut.where and kinds & {said.partition(":")[0] for said in each.broken}:
-                    smallest = each
+            for candidate in again.findings:
+                if candidate.cut.where == finding.cut.where and candidate.kinds & finding.kinds:
+                    smallest = candidate
                     return True
             return False
 
         await shortened(steps, breaks)
         findings.append(smallest)
-    distinct = {(each.cut, each.broken): each for each in findings}  # several may have been shortened to the same
+    # Several may have been shortened to the same.
+    distinct = {(finding.cut, finding.broken): finding for finding in findings}
     return Exploration(runs, list(distinct.values()), found.unreached)
 
 
@@ -272,9 +277,8 @@ async def explore_command(
     cannot be run.
     """
     words = words_of(command)
-    with_controller = names_place(words, "controller")
     make_store: Callable[[], Mock] = MockSegmentStore
-    if with_controller:
+    if with_controller := names_place(words, "controller"):
         from segstore.server.cluster import MockCluster
 
         make_store = MockCluster
@@ -295,12 +299,12 @@ async def explore_command(
     wanted = None
     if records is not None:
         steps = read_script(records)
-        made = await _run(
+        good = await _run(
             lambda mock: TraceClient(steps).run(mock.host, mock.port), None, "", timeout_s, MockSegmentStore
         )
-        if made.raised is not None:
-            raise made.raised
-        wanted = made.segments
+        if good.raised is not None:
+            raise good.raised
+        wanted = good.segments
     return await explore(
         client, match=match, timeout_s=timeout_s, keep_order=keep_order, wanted=wanted, make_store=make_store, tell=tell
     )
@@ -314,9 +318,8 @@ async def _run(
     make_store: Callable[[], Mock],
     check: Callable[[Mock], str | None] | None = None,
 ) -> Outcome:
-    recorder = _Recorder()
+    recorder, hung = _Recorder(), False
     raised: BaseException | None = None
-    hung = False
     async with make_store() as mock:
         for server in _servers(mock):
             server.hub.recorder = recorder
@@ -333,11 +336,11 @@ async def _run(
         violation = None if check is None else check(mock)
         counts: Counter[str] = Counter()
         requests = []
-        wanted = {request.number for request in mock.requests(match)}
-        for each in mock.requests("kind = frame"):
-            counts[each.type_name] += 1
-            if each.number in wanted and each.type_name != "KEEP_ALIVE":
-                requests.append((each.type_name, counts[each.type_name]))
+        wanted = {seen.number for seen in mock.requests(match)}
+        for seen in mock.requests("kind = frame"):
+            counts[seen.type_name] += 1
+            if seen.number in wanted and seen.type_name != "KEEP_ALIVE":
+                requests.append((seen.type_name, counts[seen.type_name]))
         was_cut = bool(mock.faults.decisions)
         mock.faults.clear()
     return Outcome(segments, raised, hung, recorder.records(), requests, was_cut, violation)
@@ -402,10 +405,10 @@ def _in_order(wanted: list[bytes], found: list[bytes], records: Iterable[Record]
     # Merged events have no writer here, so all of them must keep one order.
     return all(
         _same_order(
-            [each for each in wanted if writer_of.get(each) == writer],
-            [each for each in found if writer_of.get(each) == writer],
+            [event for event in wanted if writer_of.get(event) == writer],
+            [event for event in found if writer_of.get(event) == writer],
         )
-        for writer in {writer_of.get(each) for each in wanted}
+        for writer in {writer_of.get(event) for event in wanted}
     )
 
 
@@ -414,9 +417,7 @@ def _same_order(wanted: list[bytes], found: list[bytes]) -> bool:
     if len(set(wanted)) < len(wanted):
         return Counter(wanted) != Counter(found) or wanted == found
     there, known = set(found), set(wanted)
-    return [each for each in wanted if each in there] == [
-        fromkey for fromkey in dict.fromkeys(found) if fromkey in known
-    ]
+    return [event for event in wanted if event in there] == [event for event in dict.fromkeys(found) if event in known]
 
 
 def _said(events: Counter[bytes]) -> str:

@@ -14,6 +14,7 @@ from segstore.server import MockSegmentStore
 from segstore.traces import TraceClient
 from segstore.wire import (
     AppendSetup,
+    Command,
     CreateTableSegment,
     KeepAlive,
     ReadSegment,
@@ -38,16 +39,18 @@ def event(number: int) -> bytes:
     return bytes(4) + len(data).to_bytes(4, "big") + data
 
 
-def requests(count: int = 3) -> list[Record]:
-    """A dialogue of a writer, without replies."""
-    commands = [
-        HELLO,
-        create(),
-        set_up(),
-        *(append(number, event(number)) for number in range(1, count + 1)),
-        KeepAlive(),
+def dialogue(*requests: tuple[int, Command]) -> list[Record]:
+    """Requests without replies, with the numbers of their connections."""
+    return [
+        Record(at, connection, Direction.REQUEST, RecordKind.FRAME, encode(command))
+        for at, (connection, command) in enumerate(requests)
     ]
-    return [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(each)) for at, each in enumerate(commands)]
+
+
+def requests(count: int = 3) -> list[Record]:
+    """The dialogue of a writer."""
+    appends = (append(number, event(number)) for number in range(1, count + 1))
+    return dialogue(*((1, command) for command in (HELLO, create(), set_up(), *appends, KeepAlive())))
 
 
 async def writer(mock: MockSegmentStore, *, careful: bool = True, again_as: UUID | None = WRITER) -> None:
@@ -153,14 +156,10 @@ async def test_events_in_another_order_are_found() -> None:
 async def test_events_of_several_writers_may_come_between_each_other() -> None:
     """The first writer is cut off and comes back behind the second; what each of them wrote is in order."""
     other = UUID(int=9)
-    both = [
+    records = dialogue(
         (1, HELLO), (1, create()), (1, set_up()), (2, HELLO), (2, SetupAppend(2, other, SEGMENT, "")),
         (1, append(1, event(1))), (2, append(1, event(2), other)), (1, append(2, event(3))),
-    ]  # fmt: skip
-    records = [
-        Record(at, connection, Direction.REQUEST, RecordKind.FRAME, encode(command))
-        for at, (connection, command) in enumerate(both)
-    ]
+    )  # fmt: skip
     found = await explore_trace(records)
     assert (found.findings, found.unreached) == ([], [])
 
@@ -169,14 +168,10 @@ async def test_events_of_several_writers_may_come_between_each_other() -> None:
 async def test_a_read_that_waits_at_the_tail_holds_nothing_up(answered: bool) -> None:
     """It is answered by what another connection writes, or by nobody; either way the dialogue is good."""
     data = event(1)
-    dialogue = [
+    records = dialogue(
         (1, HELLO), (1, create()), (1, set_up()), (2, HELLO), (2, ReadSegment(SEGMENT, 0, 1000, "", 5)),
         (1, append(1, data)),
-    ]  # fmt: skip
-    records = [
-        Record(at, connection, Direction.REQUEST, RecordKind.FRAME, encode(command))
-        for at, (connection, command) in enumerate(dialogue)
-    ]
+    )  # fmt: skip
     if answered:
         reply = encode(SegmentRead(SEGMENT, 0, True, False, data, 5))
         records.append(Record(9, 2, Direction.REPLY, RecordKind.FRAME, reply))

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
+def replaying(trace: Path, *options: str) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
+    """A running `segstore replay`, and its announcement."""
+    return started([sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0", *options])
+
+
 def run(*arguments: Any) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
@@ -66,9 +72,7 @@ def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Pa
         '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "makeTea", "call": 3}',
     ]
     trace.write_text(trace.read_text() + "\n".join(lines) + "\n")
-    options = ["--port", "0", "--controller-port", "0", "--mode", "match"]
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), *options]
-    with started(command) as (process, line):
+    with replaying(trace, "--controller-port", "0", "--mode", "match") as (process, line):
         controller = line.rpartition(", controller ")[2].strip()
         with grpc.insecure_channel(controller) as channel:
             method = METHODS["createScope"]
@@ -92,8 +96,7 @@ def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Pa
 
 
 def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with started(command) as (process, line):
+    with replaying(trace) as (process, line):
         where = line.removeprefix("segstore listens: segment store ").strip()
         result = run("send", trace, "--to", where)
         process.send_signal(signal.SIGTERM)
@@ -105,8 +108,7 @@ def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
 def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answers(trace: Path) -> None:
     lines = [line for line in trace.read_text().splitlines(keepends=True) if "HELLO" not in line]
     trace.write_text("".join(lines))
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with started(command) as (process, line):
+    with replaying(trace) as (process, line):
         assert process.stdout is not None
         port = line.rpartition(":")[2]
         with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
@@ -126,9 +128,8 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
 
 
 def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
-    ports = ["--port", "0", "--controller-port", "0", "--http-port", "0", "--announce", "json"]
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), *ports, "--mode", "match", "--missing", "close"]
-    with started(command) as (process, line):
+    ports = ("--controller-port", "0", "--http-port", "0", "--announce", "json")
+    with replaying(trace, *ports, "--mode", "match", "--missing", "close") as (process, line):
         addresses = json.loads(line)
         url, (host, _, port) = f"http://{addresses['http']}/", addresses["segment_store"].partition(":")
         assert addresses["controller"].startswith(f"{host}:")
@@ -154,8 +155,7 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
 
 
 def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: Path) -> None:
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with started(command) as (process, line):
+    with replaying(trace) as (process, line):
         assert process.stdout is not None
         port = line.rpartition(":")[2]
         process.stdout.close()
@@ -171,8 +171,7 @@ def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: P
 def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
     line = '{"at_ns": 9, "conn": 1, "dir": "request", "hex": "0000001e00000003616263"}\n'
     trace.write_text(trace.read_text() + line)
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
-    with started(command) as (process, _):
+    with replaying(trace) as (process, _):
         process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=20)[1]
     expected = "records of clients left out: 1; on connection 1: "

@@ -164,17 +164,6 @@ def test_a_token_of_the_controller_is_that_of_the_stream_or_the_table(
     assert "secret" not in repr(Access(authorization="secret", token="secret"))
 
 
-async def test_a_trace_server_and_the_replay_of_its_trace_agree(tmp_path: Path) -> None:
-    async with fresh() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
-        await program(tap.controller_uri)
-    records = read_all(tmp_path / "run.wtrace")
-    async with TraceServer(records) as server:
-        controller = await server.start_controller(records)
-        found = await drive(records, server.host, server.port, controller=controller)
-        assert (found.differences, server.problems) == ([], [])
-        assert not server.unused()
-
-
 async def test_another_outcome_is_a_difference_with_both_answers() -> None:
     records = one_by_one((ask("createScope", scope("a")), reply("createScope")))
     async with fresh() as cluster:

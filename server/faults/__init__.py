@@ -1,14 +1,13 @@
 """Fault rules: their models, the decisions, and the lane that applies them to a connection."""
 
 from segstore.server.faults.decisions import Decision, NoSuchRule, Plan, Tally, Wait
-from segstore.server.faults.faults import Faults, NoFaults, WithFaults, fault_decorator
+from segstore.server.faults.faults import Faults, FaultWaits, NoFaults, WithFaults, fault_decorator
 from segstore.server.faults.file import Document, FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import line_of
 from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName, check_wait
 from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, RoundTrip, Rule, RuleOptions, Status
-from segstore.server.faults.waits import FaultWaits
 
 __all__ = [
     "Action",

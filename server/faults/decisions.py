@@ -115,7 +115,7 @@ class _Rule:
         self.rule = rule
         self.name = name
         self.matches = rule.filter
-        self.waits = all(isinstance(each, Delay | Hold) for each in rule.do)
+        self.waits = all(isinstance(action, Delay | Hold) for action in rule.do)
         self.enabled = True
         self.matched = 0
         self.counts: Counter[Any] = Counter()
@@ -150,8 +150,8 @@ class Decider:
         name = rule.name or f"rule {self._named}"
         if name in self._rules:
             raise ValueError(f"there is a rule with the name {name!r}")
-        self._rules[name] = made = _Rule(rule, name)
-        self._look_at(made)
+        self._rules[name] = counted = _Rule(rule, name)
+        self._look_at(counted)
         return name
 
     def replace(self, name: str, rule: Rule) -> str:
@@ -162,11 +162,10 @@ class Decider:
         old, new = self._rule(name), rule.name or name
         if new != name and new in self._rules:
             raise ValueError(f"there is a rule with the name {new!r}")
-        made = _Rule(rule, new)
-        made.enabled = old.enabled
-        self._rules = {
-            new if each == name else each: made if each == name else kept for each, kept in self._rules.items()
-        }
+        replacement = _Rule(rule, new)
+        replacement.enabled = old.enabled
+        rules = (replacement if counted is old else counted for counted in self._rules.values())
+        self._rules = {counted.name: counted for counted in rules}
         self._changed()
         return new
 
@@ -200,12 +199,11 @@ class Decider:
             if rule.enabled:
                 self._look_at(rule)
 
-    def _look_at(self, each: _Rule) -> None:
+    def _look_at(self, counted: _Rule) -> None:
         """An enabled rule takes effect."""
-        self.looks_at_replies = self.looks_at_replies or each.rule.on == "reply"
-        self.looks_at_appends = self.looks_at_appends or _may_match_append(each)
-        reads_payloads = each.matches is not None and "data" in each.matches.names
-        self.looks_at_payloads = self.looks_at_payloads or reads_payloads
+        self.looks_at_replies |= counted.rule.on == "reply"
+        self.looks_at_appends |= _may_match_append(counted)
+        self.looks_at_payloads |= counted.matches is not None and "data" in counted.matches.names
 
     @property
     def rules(self) -> list[str]:
@@ -253,57 +251,44 @@ class Decider:
         name, act = chosen or ("", None)
         return Plan(name, act, _together(before), _together(after))
 
-    def _asked(self, each: _Rule, seen: Seen) -> Action | None:
+    def _asked(self, counted: _Rule, seen: Seen) -> Action | None:
         """Returns the action if the rule fires."""
-        rule = each.rule
-        if rule.store is not None and rule.store != seen.store:
+        rule = counted.rule
+        # It does not fire in four cases: 1. no match; 2. an unselected match; 3. `times` is used up; 4. chance.
+        if rule.store not in (None, seen.store) or rule.about_calls != (seen.call is not None):
             return None
-        if rule.about_calls != (seen.call is not None):
-            return None
-        if each.matches is not None and not each.matches(seen):
+        if counted.matches is not None and not counted.matches(seen):
             return None
         key = _key(rule, seen)
-        each.matched += 1
-        each.counts[key] += 1
-        nth, fired = each.counts[key], each.fired[key]
+        counted.matched += 1
+        counted.counts[key] += 1
+        nth, fired = counted.counts[key], counted.fired[key]
         if rule.nth and nth not in rule.nth:
             return None
         if nth <= rule.skip or (nth - rule.skip) % rule.every:
             return None
         if rule.times is not None and fired >= rule.times:
             return None
-        if rule.probability < 1 and not self._by_chance(each, seen.connection):
+        if rule.probability < 1 and not self._by_chance(counted, seen.connection):
             return None
-        each.fired[key] += 1
+        counted.fired[key] += 1
         action: Action = rule.do[fired % len(rule.do)]
-        self._record(each.name, action, nth, seen)
+        self._record(counted.name, action, nth, seen)
         return action
 
-    def _by_chance(self, each: _Rule, connection: int) -> bool:
-        drawn = each.draws[connection]
-        each.draws[connection] += 1
-        digest = hashlib.blake2b(repr((self.seed, each.name, connection, drawn)).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") < each.rule.probability * 2**64
+    def _by_chance(self, counted: _Rule, connection: int) -> bool:
+        drawn = counted.draws[connection]
+        counted.draws[connection] += 1
+        digest = hashlib.blake2b(repr((self.seed, counted.name, connection, drawn)).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < counted.rule.probability * 2**64
 
     def _record(self, name: str, action: Action, nth: int, seen: Seen) -> None:
         seen.faults = (*seen.faults, f"{name}: {action.word}")
-        direction = "reply" if seen.direction else "request"
-        self._log.append(
-            Decision(
-                name,
-                action.word,
-                nth,
-                seen.number,
-                seen.store,
-                seen.connection,
-                direction,
-                seen.type_name,
-                seen.segments,
-                seen.request_id,
-                seen.event_number,
-            )
-        )
-        self._log_bytes += _cost(self._log[-1])
+        place = seen.number, seen.store, seen.connection, "reply" if seen.direction else "request"
+        about = seen.type_name, seen.segments, seen.request_id, seen.event_number
+        decision = Decision(name, action.word, nth, *place, *about)
+        self._log.append(decision)
+        self._log_bytes += _cost(decision)
         while self._log_bytes > _LOG_BYTES:
             self._log_bytes -= _cost(self._log.popleft())
             self.forgotten_decisions += 1
@@ -321,12 +306,12 @@ class _AnyAppend(NamedTuple):
     status: None = None
 
 
-def _may_match_append(each: _Rule) -> bool:
+def _may_match_append(counted: _Rule) -> bool:
     """Whether a rule may match an unconditional append: False if the common attributes of appends exclude a match."""
-    if each.rule.on == "reply":
+    if counted.rule.on == "reply":
         return False
     try:
-        return each.matches is None or each.matches(_AnyAppend())  # type: ignore[arg-type]
+        return counted.matches is None or counted.matches(_AnyAppend())  # type: ignore[arg-type]
     except AttributeError:  # it depends on the append
         return True
 

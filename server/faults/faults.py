@@ -9,8 +9,9 @@
 One `Faults` serves all stores of a cluster. `segstore.server.faults.decisions` decides, purely, and
 `segstore.server.faults.lane` applies the decisions. Time is the store's clock.
 
-Invariants: no hold outlives `clear` or its connection; held traffic is released in the order it was held; a rule that
-never matched is reported by `unmatched` and, when the store stops, in the log.
+Invariants: no hold outlives `clear` or its connection; held traffic is released in the order it was held; a wait calls
+back once, unless it was cancelled before; a rule that never matched is reported by `unmatched` and, when the store
+stops, in the log.
 """
 
 from __future__ import annotations
@@ -114,6 +115,32 @@ class Waiting:
         self._faults._forget(self)
 
 
+class FaultWaits:
+    """The pending waits of one connection. Its owner calls `clear` when the connection is closed.
+
+    Attributes:
+        is_cleared: whether the connection is closed.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._pending: set[Waiting] = set()
+        self.is_cleared = False
+
+    def add(self, wait: Wait, resume: Callable[[], object], task: asyncio.Task[None] | None = None) -> Waiting | None:
+        """Calls `resume` when the wait ends, possibly at once. After `clear`, returns None and never calls it.
+
+        task: the function that a hold waits for; it is cancelled with the wait.
+        """
+        return None if self.is_cleared else Waiting(self._faults, wait, resume, self._pending, task)
+
+    def clear(self) -> None:
+        """Cancels all waits; nothing is called back afterwards."""
+        self.is_cleared = True
+        for waiting in tuple(self._pending):
+            waiting.cancel()
+
+
 class Faults(Decider):
     """The fault rules of a store or a cluster, their holds and the log of their decisions.
 
@@ -161,9 +188,9 @@ class Faults(Decider):
         return self._round_trip_ms
 
     @round_trip_ms.setter
-    def round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+    def round_trip_ms(self, delay_ms: float | Mapping[int, float]) -> None:
         try:
-            self._round_trip_ms = FaultSettings.model_validate({"round_trip_ms": given}).round_trip_ms
+            self._round_trip_ms = FaultSettings.model_validate({"round_trip_ms": delay_ms}).round_trip_ms
         except ValidationError as error:
             raise ValueError(rule_problem(error)) from error
 
@@ -228,8 +255,8 @@ class Faults(Decider):
     def clear(self, name: str | None = None) -> None:
         """Removes a rule, or all rules, and releases the held requests. Raises NoSuchRule."""
         super().clear(name)
-        for each in [name] if name is not None else list(self._held):
-            self._release(each)
+        for rule in [name] if name is not None else list(self._held):
+            self._release(rule)
         self._notify_held()
 
     def disable(self, name: str) -> None:
@@ -254,8 +281,8 @@ class Faults(Decider):
 
     def _release(self, name: str) -> int:
         waiting = self._held.pop(name, {})
-        for each in waiting:
-            each.released_by_rule()
+        for wait in waiting:
+            wait.released_by_rule()
         return len(waiting)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
@@ -264,8 +291,8 @@ class Faults(Decider):
         """
         check_wait(count, timeout_s)
         rule = self._rule(name).rule
-        if not any(isinstance(each, Hold | Call) for each in rule.do):
-            words = dict.fromkeys(each.word for each in rule.do)
+        if not any(isinstance(action, Hold | Call) for action in rule.do):
+            words = dict.fromkeys(action.word for action in rule.do)
             raise ValueError(f"rule {name!r} holds nothing: its action is {' and '.join(words)}")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (name, count, done)
@@ -276,10 +303,10 @@ class Faults(Decider):
                 await done
         except TimeoutError as error:
             now = self._rule(name)
-            said = f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s"
-            said += f"; it has matched {now.matched} and fired {now.fired.total()} times"
+            text = f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s"
+            text += f"; it has matched {now.matched} and fired {now.fired.total()} times"
             near = [] if now.matched else self._near(now.rule, self._latest())
-            raise TimeoutError("\n  ".join([said, *near])) from error
+            raise TimeoutError("\n  ".join([text, *near])) from error
         finally:
             self._holding.remove(entry)
 
@@ -304,11 +331,8 @@ class Faults(Decider):
         self._notify_held()
 
     def _forget(self, waiting: Waiting) -> None:
-        for name, those in list(self._held.items()):
-            if waiting in those:
-                del those[waiting]
-                if not those:
-                    del self._held[name]
+        for held in self._held.values():
+            held.pop(waiting, None)
 
     # --- what has happened ------------------------------------------------------------------------------------------
 
@@ -323,13 +347,13 @@ class Faults(Decider):
         """Yields the texts of `unmatched`."""
         tallies = self.tallies()
         latest = () if all(tally.matched for tally in tallies) else self._latest()
-        for each in tallies:
-            if not each.matched:
-                said = f"fault {each.name!r} has matched nothing: {_described(each.rule)}"
-                yield "\n  ".join([said, *self._near(each.rule, latest)])
-        for each in tallies:
-            if each.matched and not each.fired:
-                yield f"fault {each.name!r} has matched, but never fired: {_described(each.rule)}"
+        for tally in tallies:
+            if not tally.matched:
+                text = f"fault {tally.name!r} has matched nothing: {_described(tally.rule)}"
+                yield "\n  ".join([text, *self._near(tally.rule, latest)])
+        for tally in tallies:
+            if tally.matched and not tally.fired:
+                yield f"fault {tally.name!r} has matched, but never fired: {_described(tally.rule)}"
 
     def unmatched_report(self) -> list[str]:
         """Returns the first texts of `unmatched`; the last text has the number of further rules."""
@@ -348,7 +372,7 @@ class Faults(Decider):
         """
         if rule.on == "reply":
             return []
-        of_its_kind = (each for each in latest if (each.call is not None) == rule.about_calls)
+        of_its_kind = (seen for seen in latest if (seen.call is not None) == rule.about_calls)
         names_store = self.observer is not None and self.observer.history is None
         return list(near_misses(of_its_kind, rule.filter, store=rule.store if names_store else None))
 
@@ -377,8 +401,8 @@ class Faults(Decider):
 
     def round_trip_s(self, store: int) -> float:
         """Returns the minimum delay of a store's replies."""
-        given = self._round_trip_ms
-        return (given.get(store, 0.0) if isinstance(given, Mapping) else given) / 1000
+        delay_ms = self._round_trip_ms
+        return (delay_ms.get(store, 0.0) if isinstance(delay_ms, Mapping) else delay_ms) / 1000
 
 
 def fault_decorator(add: Callable[..., str], match: str, rest: RuleOptions) -> Callable[[F], F]:

@@ -60,21 +60,24 @@ class FaultRequest:
         rule: the rule's name.
         seen: facts about the request, as in `requests()`.
         command: the request: a command, or an `Append`; its payloads are `bytes`. It changes with `change`.
+        decided: the action that replaces the execution; None if the request is executed.
+        is_held: whether the request waits for `release`.
     """
 
     def __init__(self, rule: str, seen: Seen, command: Command | Append) -> None:
         self.rule = rule
         self.seen = seen
         self.command = command
-        self._action: Action | None = None
+        self.decided: Action | None = None
+        self.is_held = False
         self._changed = False
-        self._is_held = self._is_running = False
+        self._is_running = False
         self._waiting: Waiting | None = None
         self._loop = asyncio.get_running_loop()
 
     def proceed(self) -> None:
         """The request is executed; this is the default."""
-        self._action = None
+        self.decided = None
 
     def answer(self, reply: Command | str, **fields: Any) -> None:
         """Answers the request instead of executing it.
@@ -89,7 +92,7 @@ class FaultRequest:
         else:
             name, fields = reply.type_name, {**reply.to_dict(), **fields}
         try:
-            self._action = Error(error=name, fields=fields)
+            self.decided = Error(error=name, fields=fields)
         except ValidationError as error:
             raise ValueError(message_of(first_error(error))) from error
 
@@ -113,31 +116,26 @@ class FaultRequest:
 
     def drop(self) -> None:
         """The request is neither executed nor answered."""
-        self._action = Drop(drop="request")
+        self.decided = Drop(drop="request")
 
     def close(self, *, reset: bool = False) -> None:
         """The connection is closed, or reset, before the request is executed."""
-        self._action = Close(close="before", reset=reset)
+        self.decided = Close(close="before", reset=reset)
 
     def hold(self) -> None:
         """Holds the request, once the function has returned, until `release`, or `faults.release` of the rule."""
-        self._is_held = True
+        self.is_held = True
 
     def release(self) -> None:
         """Ends `hold`. May be called on any thread, also before the function has returned."""
         self._loop.call_soon_threadsafe(self._release)
 
     def _release(self) -> None:
-        self._is_held = False
+        self.is_held = False
         if self._waiting is not None and not self._is_running:
             self._waiting.release()
 
     # --- for the lane -----------------------------------------------------------------------------------------------
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the request waits for `release`."""
-        return self._is_held
 
     def waits(self, waiting: Waiting | None, task: asyncio.Task[None] | None) -> None:
         """The request is held: until the function, if it still runs in `task`, returns, and then until `release`."""
@@ -148,13 +146,8 @@ class FaultRequest:
 
     def _returned(self, _: object) -> None:
         self._is_running = False
-        if not self._is_held:
+        if not self.is_held:
             self._release()
-
-    @property
-    def decided(self) -> Action | None:
-        """The action that replaces the execution; None if the request is executed."""
-        return self._action
 
     def frames(self, raw: bytes) -> bytes:
         """The request as it is forwarded. raw: as it came, maybe empty."""
@@ -163,7 +156,7 @@ class FaultRequest:
     def failed(self) -> None:
         """The function has failed."""
         self.close()
-        self._is_held = False
+        self.is_held = False
 
 
 Function = Callable[[FaultRequest], Awaitable[object] | None]
@@ -180,21 +173,20 @@ class Functions:
     def start(self, function: Function, request: FaultRequest) -> asyncio.Task[None] | None:
         """Calls a function; returns its task if it is a coroutine, None if it has returned."""
         try:
-            found = function(request)
+            outcome = function(request)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 — a test's own, such as that of pytest.fail
             self._failed(request, error)
             return None
-        if not inspect.isawaitable(found):
-            self._check_returned(found, request)
+        if not inspect.isawaitable(outcome):
+            self._check_returned(outcome, request)
             return None
-        task = asyncio.get_running_loop().create_task(self._run(found, request), name=f"segstore {request.rule}")
+        task = asyncio.get_running_loop().create_task(self._run(outcome, request), name=f"segstore {request.rule}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if inspect.iscoroutine(found):
-            coroutine = found
-            task.add_done_callback(lambda _: coroutine.close())  # it was never started if the task was cancelled before
+        if inspect.iscoroutine(outcome):
+            task.add_done_callback(lambda _: outcome.close())  # it was never started if the task was cancelled before
         return task
 
     async def _run(self, waiting: Awaitable[object], request: FaultRequest) -> None:
@@ -206,12 +198,12 @@ class Functions:
         except BaseException as error:  # noqa: BLE001 — as above
             self._failed(request, error)
 
-    def _check_returned(self, found: object, request: FaultRequest) -> None:
+    def _check_returned(self, returned: object, request: FaultRequest) -> None:
         """Fails a function that returns an action, because returned values are ignored."""
-        each = found if isinstance(found, list | tuple) else (found,)
-        if any(isinstance(one, str | Mapping | Command | BaseModel) and one for one in each):
-            said = f"it returned {_shown(found)}, which decides nothing: call methods of the request, such as drop()"
-            self._failed(request, ValueError(said))
+        values = returned if isinstance(returned, list | tuple) else (returned,)
+        if any(isinstance(value, str | Mapping | Command | BaseModel) and value for value in values):
+            text = f"it returned {_shown(returned)}, which decides nothing: call methods of the request, such as drop()"
+            self._failed(request, ValueError(text))
 
     def _failed(self, request: FaultRequest, cause: BaseException) -> None:
         request.failed()
@@ -230,8 +222,8 @@ class Functions:
             raise self.errors[reported]
 
 
-def _shown(given: object) -> str:
-    return printable(repr(given), SHOWN)
+def _shown(value: object) -> str:
+    return printable(repr(value), SHOWN)
 
 
 def frames_of(command: Command | Append) -> bytes:

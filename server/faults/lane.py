@@ -35,12 +35,12 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.faults.decisions import NO_PLAN, Plan, Wait
+from segstore.server.faults.faults import FaultWaits
 from segstore.server.faults.functions import FaultRequest
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
 from segstore.server.faults.pending import PendingRequests, PlannedReply
 from segstore.server.faults.rules import Call, Close, Corrupt, Drop, Duplicate, Error, Truncate
-from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
     COMMANDS,
     AppendSetup,
@@ -289,10 +289,8 @@ class Lane:
                 return self._refuse(request, action, ask_rules=False)
             case Drop(drop="request"):
                 return []
-            case Close(close="before", reset=False):
-                return self._finish(_reason(plan, action))
-            case Close(close="before"):
-                return self.end(_reason(plan, action), reset=True)
+            case Close(close="before", reset=reset):
+                return self.end(_reason(plan, action), reset=True) if reset else self._finish(_reason(plan, action))
         if type(item) is Append and (key := (item.segment, item.writer_id.bytes)) in self._refused:
             error = self._refused[key]
             if error is None:
@@ -364,8 +362,8 @@ class Lane:
         observer = self._faults.observer
         if observer is not None and seen:
             now_s = self._faults.clock.now_s()
-            for each in seen:
-                observer.replied(each, now_s)
+            for request in seen:
+                observer.replied(request, now_s)
 
     def reply(
         self, frames: list[bytes], asked: PlannedReply | None = None, command: Command | None = None
@@ -385,10 +383,10 @@ class Lane:
             answered = self._pending.answered_by(command or decode(frames[0]))
         seen: list[Seen] = []
         is_planned = False  # of nearly all replies
-        for each in answered:
-            seen.append(each.seen)
-            self._note(each.seen, frames)
-            is_planned = is_planned or each.plan is not NO_PLAN
+        for request in answered:
+            seen.append(request.seen)
+            self._note(request.seen, frames)
+            is_planned = is_planned or request.plan is not NO_PLAN
         if self._has_ended:
             return []
         is_planned = is_planned or self._faults.looks_at_replies or self._numbers_are_wrong
@@ -398,7 +396,7 @@ class Lane:
         if frames and self._hidden and _code(frames[0])[0] == AppendSetup.code:
             set_up: Any = command or decode(frames[0])
             self._hidden.pop((set_up.segment, set_up.writer_id.bytes), None)
-        plan = answered[0].plan if len(answered) == 1 else _together([each.plan for each in answered])
+        plan = answered[0].plan if len(answered) == 1 else _together([request.plan for request in answered])
         if frames and not isinstance(plan.action, Close) and any(map(self._instead_of, answered)):
             frames = self._replaced(frames[0], answered, effects)
         self._deliver(frames, seen, plan, effects, ask_rules=True)
@@ -436,13 +434,13 @@ class Lane:
         """
         frames: list[bytes] = []
         start = 0
-        for index, each in enumerate(answered):
-            error = self._instead_of(each)  # which may follow from the one before
+        for index, request in enumerate(answered):
+            error = self._instead_of(request)  # which may follow from the one before
             if error is not None:
                 frames += self._acknowledged(frame, answered, start, index)
                 if self._numbers_are_wrong:
                     return frames  # the connection ends, and nothing is sent behind the refusal
-                frames.append(self._error(each.seen, error, effects))
+                frames.append(self._error(request.seen, error, effects))
                 start = index + 1
         return frames + self._acknowledged(frame, answered, start, len(answered))
 
@@ -495,8 +493,8 @@ class Lane:
         if plan is None:
             self._outgoing.add([frame], seen, after)
             return
-        for each in seen:
-            each.faults = (*each.faults, *about.faults)
+        for request in seen:
+            request.faults = (*request.faults, *about.faults)
         action, wait = plan.action, _added(after, plan.after)
         if isinstance(action, Close):
             self._close([frame], plan, action, wait, effects)
@@ -562,9 +560,9 @@ def _changed(frames: list[bytes], action: Action | None, *, on_reply: bool = Fal
         case Duplicate(duplicate=what) if on_reply or what == "reply":
             return [frame for frame in frames for _ in range(2)]
         case Corrupt(corrupt=at, xor=xor):
-            return [_corrupted(each, at, xor) for each in frames]
+            return [_corrupted(frame, at, xor) for frame in frames]
         case Truncate(truncate=length):
-            return [each[:length] for each in frames if length]
+            return [frame[:length] for frame in frames if length]
     return frames
 
 
@@ -596,11 +594,11 @@ def _together(plans: list[Plan]) -> Plan:
     """The plan for a reply to several requests: the longest delay, all holds, the first of other actions."""
     if not plans:
         return NO_PLAN
-    acting = next((each for each in plans if each.action is not None), NO_PLAN)
+    acting = next((plan for plan in plans if plan.action is not None), NO_PLAN)
     after = [plan.after for plan in plans]
-    holds = tuple(name for each in after for name in each.holds)
-    wait = Wait(max(each.seconds for each in after), holds, any(each.overtake for each in after))
-    return Plan(acting.rule, acting.action, _NO_WAIT, wait)
+    holds = tuple(name for wait in after for name in wait.holds)
+    longest = Wait(max(wait.seconds for wait in after), holds, any(wait.overtake for wait in after))
+    return Plan(acting.rule, acting.action, _NO_WAIT, longest)
 
 
 def _added(first: Wait, second: Wait) -> Wait:

@@ -11,15 +11,13 @@ import heapq
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from segstore.wire.printable import printable
 
 if TYPE_CHECKING:
     from segstore.server.faults.observe import Seen
     from segstore.wire.trace import Filter
-
-What = Literal["request", "reply"]
 
 MOST_LOOKED_AT: Final = 1_000
 _MOST_NEAR: Final = 3
@@ -28,19 +26,19 @@ _LONGEST: Final = 300
 
 def line_of(seen: Seen) -> str:
     """Returns a request as one line: number, type, segments, position, connection, and outcome."""
-    said = [f"request {seen.number}: {seen.type_name}"]
+    words = [f"request {seen.number}: {seen.type_name}"]
     if seen.segments:
-        said.append(f"of {', '.join(seen.segments)}")
+        words.append(f"of {', '.join(seen.segments)}")
     if seen.call is not None and seen.call.named:
-        said.append(f"of {', '.join(seen.call.named)}")
+        words.append(f"of {', '.join(seen.call.named)}")
     if seen.event_number >= 0:
         first = seen.event_number - seen.event_count + 1
-        said.append(f"events {first} to {seen.event_number}" if seen.event_count > 1 else f"event {seen.event_number}")
+        words.append(f"events {first} to {seen.event_number}" if seen.event_count > 1 else f"event {seen.event_number}")
     if seen.offset >= 0:
-        said.append(f"offset {seen.offset}")
+        words.append(f"offset {seen.offset}")
     if seen.call is None:
-        said.append(f"on connection {seen.connection}" + (f" of store {seen.store}" if seen.store else ""))
-    return printable(f"{' '.join(said)}: {outcome_of(seen)}", _LONGEST)
+        words.append(f"on connection {seen.connection}" + (f" of store {seen.store}" if seen.store else ""))
+    return printable(f"{' '.join(words)}: {outcome_of(seen)}", _LONGEST)
 
 
 def outcome_of(seen: Seen) -> str:

@@ -59,11 +59,11 @@ class Stage(Enum):
 StageName = Literal["received", "applied", "refused", "replied"]
 
 
-def stage_of(given: StageName | Stage) -> Stage:
+def stage_of(name: StageName | Stage) -> Stage:
     """The stage with a name. Raises ValueError."""
-    if not isinstance(given, Stage):
-        check_choice("stage", given, get_args(StageName))
-    return Stage(given)
+    if not isinstance(name, Stage):
+        check_choice("stage", name, get_args(StageName))
+    return Stage(name)
 
 
 class Seen(msgspec.Struct, weakref=True, eq=False):
@@ -271,7 +271,7 @@ class Observed:
         Raises FilterError; ValueError for a filter that no request can match.
         """
         holds, wanted = _of_requests(match), stage_of(stage)
-        return [each for each in self._log._seen if each.reached(wanted) and holds(each)]
+        return [seen for seen in self._log._seen if seen.reached(wanted) and holds(seen)]
 
     def mark(self) -> int:
         """Returns the number of the last request, for `wait_for(since=…)`."""
@@ -306,9 +306,9 @@ class Observed:
                 is_pending = True
                 while is_pending and not waiter.done.done():
                     earlier, is_pending = await log.since(since)
-                    reached = (each for each in earlier if each.reached(wanted))
-                    for each in sorted(reached, key=lambda each: each.reached_s(wanted)):
-                        waiter.take(each)
+                    reached = (request for request in earlier if request.reached(wanted))
+                    for request in sorted(reached, key=lambda request: request.reached_s(wanted)):
+                        waiter.take(request)
                     if is_pending:
                         await asyncio.wait((waiter.done,), timeout=_LOOK_S)
                 return await waiter.done
@@ -367,7 +367,7 @@ class Observer(Observed):
 
     def by_number(self) -> dict[int, Seen]:
         """Returns the requests that have passed lanes one by one, by number."""
-        return {each.number: each for each in self._seen}
+        return {seen.number: seen for seen in self._seen}
 
     def add(self, seen: Seen) -> None:
         self._last = max(self._last, seen.number)
@@ -424,7 +424,7 @@ class Observer(Observed):
         """Returns all requests with a greater number, newest first, and whether answers to some come by `history`."""
         if self.history is not None:
             return await self.history.since(number)
-        return [each for each in reversed(self._seen) if each.number > number], False
+        return [seen for seen in reversed(self._seen) if seen.number > number], False
 
     def last_request(self) -> str:
         """Describes the last request, for error messages."""
@@ -441,7 +441,7 @@ class Observer(Observed):
         """
         holds, wanted = _of_requests(match), stage_of(stage)
         latest = islice(self.newest_first(), MOST_LOOKED_AT)
-        others = (each for each in latest if not (each.number > since and each.reached(wanted) and holds(each)))
+        others = (seen for seen in latest if not (seen.number > since and seen.reached(wanted) and holds(seen)))
         missing = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
         return tuple(near_misses(others, _parsed(match), missing=missing))
 
@@ -457,15 +457,15 @@ class Observer(Observed):
         Raises FilterError; ValueError for a filter that no request can match.
         """
         holds, wanted = _of_requests(match), stage_of(stage)
-        found: list[Seen] = []
+        matching: list[Seen] = []
         async with self._looking:  # one step per loop iteration, however many callers there are
             requests, _ = await self.since(since)
-            for looked_at, each in enumerate(requests, 1):
-                if each.reached(wanted) and holds(each):
-                    found.append(each)
+            for looked_at, request in enumerate(requests, 1):
+                if request.reached(wanted) and holds(request):
+                    matching.append(request)
                 if looked_at % _STEP == 0:
                     await asyncio.sleep(0)
-        return found
+        return matching
 
 
 def check_wait(count: object, timeout_s: object, since: object = 0) -> None:
@@ -478,8 +478,8 @@ def check_wait(count: object, timeout_s: object, since: object = 0) -> None:
         raise ValueError(f"since is a number, as from mark(), not {_shown(since)}")
 
 
-def _shown(given: object) -> str:
-    return printable(repr(given), SHOWN)
+def _shown(value: object) -> str:
+    return printable(repr(value), SHOWN)
 
 
 def _cost(seen: Seen) -> int:

@@ -14,9 +14,8 @@ from segstore.server.faults.decisions import Wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from segstore.server.faults.faults import Faults
+    from segstore.server.faults.faults import Faults, FaultWaits
     from segstore.server.faults.observe import Seen
-    from segstore.server.faults.waits import FaultWaits
 
 WAITING_BYTES: Final = 1024
 """Approximate overhead of a waiting request or reply: its timer and callback."""

@@ -38,7 +38,6 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from segstore.server.config import PlainName
-from segstore.server.faults.near import What
 from segstore.server.toxics import Milliseconds, Toxic
 from segstore.wire import COMMANDS, WireError, encode
 from segstore.wire.controller_api import STATUSES
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 
 
 At = Literal["before", "after"]
+What = Literal["request", "reply"]
 
 
 def _near(name: str, known: Iterable[str]) -> str:
@@ -258,7 +258,7 @@ class Answer(_Action):
         before: list[str] = []
         for name, value in self.answer.items():
             fields = {rpc: METHODS[rpc].response.DESCRIPTOR.fields_by_name for rpc in rpcs}
-            known = {field for each in fields.values() for field in each}
+            known = {field for names in fields.values() for field in names}
             if name not in known:
                 others = f" beside {', '.join(before)}" if before else ""
                 raise ValueError(f"no answer{of} has a field {_shown(name)}{others}{_near(name, known)}")
@@ -452,29 +452,26 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Rule:
-        if self.on == "reply" and any(isinstance(each, Call) for each in self.do):
+        if self.on == "reply" and any(isinstance(action, Call) for action in self.do):
             raise ValueError("a function takes requests: on: request")
         if self.filter is not None:
             check_possible(self.filter, self.on)
         if self.about_calls and self.store:
             raise ValueError("store: controller calls count as those of store 0")
-        if self.nth and all(each <= self.skip or (each - self.skip) % self.every for each in self.nth):
+        if self.nth and all(nth <= self.skip or (nth - self.skip) % self.every for nth in self.nth):
             raise ValueError(f"nth: skip {self.skip} and every {self.every} leave none of these matches")
-        for each in self.do:
-            if self.about_calls and not isinstance(each, _OF_CALLS):
+        for action in self.do:
+            if self.about_calls and not isinstance(action, _OF_CALLS):
                 others = "status, answer, delay_ms, hold, drop or ok"
-                raise ValueError(f"{each.word!r} is not for controller calls, which `match` names: use {others}")
-            if not self.about_calls and isinstance(each, Status | Answer):
+                raise ValueError(f"{action.word!r} is not for controller calls, which `match` names: use {others}")
+            if not self.about_calls and isinstance(action, Status | Answer):
                 raise ValueError(
-                    f"{each.word!r} is for controller calls: name some in `match`, such as rpc = createStream"
+                    f"{action.word!r} is for controller calls: name some in `match`, such as rpc = createStream"
                 )
-        answers = [each for each in self.do if isinstance(each, Answer)]
-        if (
-            answers
-            and self.filter is not None
-            and (rpcs := [each.call.rpc for each in possible(self.filter, self.on) if vars(each.call)])
-        ):
-            for answer in answers:
+        answers = [action for action in self.do if isinstance(action, Answer)]
+        if answers and self.filter is not None:
+            rpcs = [subject.call.rpc for subject in possible(self.filter, self.on) if vars(subject.call)]
+            for answer in answers if rpcs else ():
                 answer.check(rpcs)
         return self
 
@@ -537,7 +534,7 @@ class FaultSettings(BaseModel):
     @field_validator("rules", "toxics")
     @classmethod
     def _check_names(cls, given: tuple[Rule | Toxic, ...], info: ValidationInfo) -> tuple[Rule | Toxic, ...]:
-        names = Counter(each.name if isinstance(each, Rule) else each.known_as for each in given)
+        names = Counter(item.name if isinstance(item, Rule) else item.known_as for item in given)
         twice = next((name for name, count in names.items() if name and count > 1), None)
         if twice is not None:
             raise ValueError(f"two {info.field_name} have the name {twice!r}")

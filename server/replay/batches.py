@@ -114,11 +114,11 @@ class Batches:
         """Returns the lost appends that share events with `item` and whose cut is still pending."""
         run = self._runs.get((writer_id.bytes, segment))
         return [
-            each
-            for each in (() if run is None else run.lost)
-            if each.is_cut_next
-            and _append(each).event_number > item.event_number - item.event_count
-            and _append(each).event_number - _append(each).event_count < item.event_number
+            step
+            for step in (() if run is None else run.lost)
+            if step.is_cut_next
+            and _append(step).event_number > item.event_number - item.event_count
+            and _append(step).event_number - _append(step).event_count < item.event_number
         ]
 
     def has(self, step: Step) -> bool:
@@ -156,19 +156,19 @@ class Batches:
         run = self._runs.get((writer_id.bytes, segment))
         if run is None or item.expected_offset is not None:
             return None
-        found = _fitted(run, bytes(item.data), item.event_number - item.event_count, item.event_number)
-        if found is None:
+        batch = _fitted(run, bytes(item.data), item.event_number - item.event_count, item.event_number)
+        if batch is None:
             return None
-        for each in found.finished:
-            run.made(each, _append(each).event_number, 0)
+        for step in batch.finished:
+            run.made(step, _append(step).event_number, 0)
             run.steps.popleft()
-        if found.left:
-            run.made(found.last, item.event_number, found.left)
-            run.done_bytes = len(_append(found.last).data) - found.left
+        if batch.left:
+            run.made(batch.last, item.event_number, batch.left)
+            run.done_bytes = len(_append(batch.last).data) - batch.left
             run.done_number = item.event_number
         else:
             run.done_bytes, run.done_number = 0, None
-        return found
+        return batch
 
 
 def _append(step: Step) -> Append:
@@ -182,9 +182,8 @@ def _fitted(run: _Run, data: bytes, number: int, last_number: int) -> Batch | No
     finished: list[Step] = []
     for step in run.steps:
         item = _append(step)
-        if (done if done is not None else item.event_number - item.event_count) != number:
-            return None
-        if not _is_acknowledged(step):
+        start = item.event_number - item.event_count if done is None else done
+        if start != number or not _is_acknowledged(step):
             return None
         piece = bytes(item.data[skip:])
         skip, done = 0, None
@@ -220,7 +219,7 @@ def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], byt
 
     translate: replaces the ids of the trace in a reply by the client's ids.
     """
-    found = []
+    acks = []
     for reply in batch.last.replies:
         recorded = decode(translate(reply.frame))
         assert isinstance(recorded, DataAppended)
@@ -231,5 +230,5 @@ def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], byt
             previous_event_number=item.event_number - item.event_count,
             current_segment_write_offset=offset - batch.left if offset >= batch.left else offset,
         )
-        found.append((encode(ack), reply.delay_ns))
-    return found
+        acks.append((encode(ack), reply.delay_ns))
+    return acks

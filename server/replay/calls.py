@@ -97,7 +97,7 @@ class CallStep:
 
 def read_calls(records: Iterable[Record], left_out: list[LeftOut]) -> list[CallStep]:
     """Returns the calls of a trace in order. left_out: receives records that are neither a call nor its answer."""
-    found: dict[int, CallStep] = {}  # by the place of the request
+    steps: dict[int, CallStep] = {}  # by the place of the request
     pending: dict[int, CallStep] = {}
     count = 0
     for place, record in enumerate(records, 1):
@@ -112,17 +112,17 @@ def read_calls(records: Iterable[Record], left_out: list[LeftOut]) -> list[CallS
                 left_out.append(LeftOut(place, why))
                 continue
             count += 1
-            found[place] = pending[call.number] = CallStep(count, place, record.ts_ns, call)
+            steps[place] = pending[call.number] = CallStep(count, place, record.ts_ns, call)
         else:
             step = pending.pop(call.number, None)
             why = _flaw_of_answer(call, step)
             if why:
                 left_out.append(LeftOut(place, why))
                 if step is not None:
-                    del found[step.made]
+                    del steps[step.made]
             elif step is not None:
                 step.answer, step.answered, step.delay_ns = call, place, record.ts_ns - step.ts_ns
-    return list(found.values())
+    return list(steps.values())
 
 
 def _flaw_of_request(call: Call) -> str:
@@ -169,7 +169,7 @@ class CallReplay:
             self._by_key.setdefault(step.key, []).append(step)
             self._by_rpc.setdefault(step.request.rpc, []).append(step)
         begun = [step.answer for step in self._by_rpc.get(_BEGIN, ()) if step.answer is not None]
-        self._transactions = {name for each in begun for name in key_of_call(_BEGIN, fields_of(each))[1]}
+        self._transactions = {name for answer in begun for name in key_of_call(_BEGIN, fields_of(answer))[1]}
         self._forwards = forwards
         self._next = 0
         self._ordered = [step for step in self.steps if step.request.rpc != _PING]
@@ -186,7 +186,7 @@ class CallReplay:
     def answer(self, call: Call) -> CallStep | None:
         """Returns the traced call whose answer is due for `call`; None if there is none at this point."""
         key, ids = key_of_call(call.rpc, fields_of(call))
-        step = first_unused(each for each in self._by_key.get(key, ()) if self._fits(each, ids))
+        step = first_unused(step for step in self._by_key.get(key, ()) if self._fits(step, ids))
         if step is None:
             return self._pinged(call, ids)
         if self.mode == "strict" and call.rpc != _PING and step.made > self._earliest():
@@ -203,7 +203,7 @@ class CallReplay:
         rpc = step.request.rpc
         if rpc != _PING and (self.mode == "strict" or rpc not in _REPEATABLE):
             return False
-        return not any(each is not step and self._fits(each, ids) for each in self._by_key[step.key])
+        return not any(other is not step and self._fits(other, ids) for other in self._by_key[step.key])
 
     def _pinged(self, call: Call, ids: tuple[str, ...]) -> CallStep | None:
         """A ping that the trace lacks, answered with OK, whose number is 0."""
@@ -245,15 +245,15 @@ class CallReplay:
 
     def differing(self, call: Call, step: CallStep) -> tuple[FieldDifference, ...]:
         """Returns the fields in which a call differs from a traced call, without paired ids."""
-        found = differing_fields(fields_of(step.request), fields_of(call), self._ids.fits)
-        return tuple(each._replace(left=each.right, right=each.left) for each in found)
+        fields = differing_fields(fields_of(step.request), fields_of(call), self._ids.fits)
+        return tuple(field._replace(left=field.right, right=field.left) for field in fields)
 
     def near(self, call: Call) -> tuple[NearMiss, ...]:
         """Returns the traced calls nearest to an unanswered call: an identical call, else at most three."""
         fields = fields_of(call)
         key, ids = key_of_call(call.rpc, fields)
         steps = self._by_rpc.get(call.rpc, ())
-        same = next((each for each in steps if each.key == key and self._fits(each, ids)), None)
+        same = next((step for step in steps if step.key == key and self._fits(step, ids)), None)
         mine = dict(key.fields)
 
         def alike(step: CallStep) -> float:
@@ -261,8 +261,8 @@ class CallReplay:
             paths = dict.fromkeys(chain(mine, its))
             return likeness(map(mine.get, paths), map(its.get, paths))
 
-        found = [same] if same is not None else nearest(steps, alike)
-        return tuple(self._near(call, each) for each in found)
+        near = [same] if same is not None else nearest(steps, alike)
+        return tuple(self._near(call, step) for step in near)
 
     def _near(self, call: Call, step: CallStep) -> NearMiss:
         fields = self.differing(call, step)
@@ -275,18 +275,18 @@ class CallReplay:
     def missed(self) -> Iterable[str]:
         """Yields a line per unused call, with its place in the trace and its fields."""
         return (
-            f"call {each.number}: {printable(str(each.request), _SHOWN)}" for each in self._ordered if not each.used
+            f"call {step.number}: {printable(str(step.request), _SHOWN)}" for step in self._ordered if not step.used
         )
 
 
 def trailing_of_answer(answer: Call) -> tuple[tuple[str, str | bytes], ...]:
     """Returns the trailing metadata of an answer, without entries that gRPC refuses."""
-    found: list[tuple[str, str | bytes]] = []
+    trailing: list[tuple[str, str | bytes]] = []
     for key, value in answer.metadata.items():
         if not _METADATA_KEY.fullmatch(key):
             continue
         if not key.endswith("-bin"):
-            found += [(key, value)] if value.isascii() and value.isprintable() else []
+            trailing += [(key, value)] if value.isascii() and value.isprintable() else []
         elif _HEX.fullmatch(value):
-            found.append((key, bytes.fromhex(value)))
-    return tuple(found)
+            trailing.append((key, bytes.fromhex(value)))
+    return tuple(trailing)

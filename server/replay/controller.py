@@ -56,40 +56,40 @@ _MOST_SEGMENTS: Final = 20_000
 def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller:
     """A controller that sends clients to host:port, where a `TraceServer` answers from these steps."""
     segments = dict.fromkeys(name for step in steps for name in segments_of(step.item))
-    names = [SegmentName.parse(segment) for segment in segments if segment]
-    transactions = list(dict.fromkeys(each.transaction_id for each in names if each.transaction_id is not None))
+    names = [SegmentName.parse(name) for name in segments if name]
+    transactions = list(dict.fromkeys(name.transaction_id for name in names if name.transaction_id is not None))
     state, now_ms = State(), wall_clock_ms()
     sizes: dict[tuple[str, str], int] = {}
-    for each in names:
-        scope, stream, number = each.scope, each.stream, each.number
-        if scope is None or stream is None or number is None or each.epoch or number >= _MOST_SEGMENTS:
+    for segment in names:
+        scope, stream, number = segment.scope, segment.stream, segment.number
+        if scope is None or stream is None or number is None or segment.epoch or number >= _MOST_SEGMENTS:
             continue
         if stream.startswith("_") or stream.endswith(TABLE_SUFFIX):
             continue  # internal streams, created with the streams they belong to
         sizes[scope, stream] = max(sizes.get((scope, stream), 0), number + 1)
-    made = 0
+    total = 0
     for (scope, stream), number in sizes.items():
-        if made + number > _MOST_SEGMENTS:
+        if total + number > _MOST_SEGMENTS:
             continue
-        made += number
+        total += number
         if scope not in state.scopes:
             op.ScopeCreated(scope, now_ms).apply(state)
         op.StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=number)), 0, now_ms).apply(
             state
         )
     known = [transaction.int & (1 << 96) - 1 for transaction in transactions]
-    others = count(1 + max((each & (1 << 64) - 1 for each in known), default=0))
+    others = count(1 + max((number & (1 << 64) - 1 for number in known), default=0))
     admin = ReplayedSegments(Endpoint(host, port), _lengths(steps))
     return Controller(admin, state=state, transaction_ids=chain(known, others))
 
 
 def _lengths(steps: Iterable[Step]) -> dict[str, int]:
     """The final length of each segment, as far as the trace shows it."""
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for step in steps:
-        for each in step.replies:
+        for scripted in step.replies:
             try:
-                reply = decode(each.frame)
+                reply = decode(scripted.frame)
             except WireError:
                 continue  # it contains no length
             match reply:
@@ -103,8 +103,8 @@ def _lengths(steps: Iterable[Step]) -> dict[str, int]:
                     name, length = reply.target, offsets[-1]
                 case _:
                     continue
-            found[name] = max(found.get(name, 0), length)
-    return found
+            lengths[name] = max(lengths.get(name, 0), length)
+    return lengths
 
 
 class ReplayedSegments(SegmentAdmin):

@@ -199,7 +199,7 @@ class Replay:
         if step is not None and step.used and isinstance(item, _REPEATABLE):
             # A repeated set-up is answered, or left to the batches; a repeated keep-alive may have had no reply either.
             unanswered = None if isinstance(item, SetupAppend) else step
-            step = next((each for each in reversed(steps) if each.replies), unanswered)
+            step = next((candidate for candidate in reversed(steps) if candidate.replies), unanswered)
         if step is None:
             return self._batched(item, writer_id, segment) if isinstance(item, Append) else None
         if not isinstance(item, _REPEATABLE):
@@ -219,17 +219,17 @@ class Replay:
         batch = self._batches.take(item, writer_id, segment)
         if batch is None:
             return None
-        for each in batch.finished:
-            each.used += 1
-            self._by_key[each.key].remove(each)
-        lost = [each for each in (*batch.finished, batch.last) if each.is_cut_next]
+        for finished in batch.finished:
+            finished.used += 1
+            self._by_key[finished.key].remove(finished)
+        lost = [step for step in (*batch.finished, batch.last) if step.is_cut_next]
         if lost:
             return self._cut(lost)
         if batch.last.is_lost:
             return self._stored(item, batch.last)
         frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
-        closes = any(each.closes and each.cut is None for each in batch.finished)
-        return TraceAnswer(batch.last, tuple(ScriptedReply(*each) for each in frames), closes)
+        closes = any(step.closes and step.cut is None for step in batch.finished)
+        return TraceAnswer(batch.last, tuple(ScriptedReply(*frame) for frame in frames), closes)
 
     def _stored(self, item: Append, step: Step) -> TraceAnswer:
         """Acknowledges events that the trace has stored, if their connection was cut before."""
@@ -240,11 +240,11 @@ class Replay:
         for cut in {step.cut for step in steps}:
             assert cut is not None
             cut.done = True
-            for each in cut.lost:
-                if not self._batches.has(each):
-                    each.used = each.used or 1
-                    if not isinstance(each.item, _REPEATABLE) and each in self._by_key[each.key]:
-                        self._by_key[each.key].remove(each)
+            for lost in cut.lost:
+                if not self._batches.has(lost):
+                    lost.used = lost.used or 1
+                    if not isinstance(lost.item, _REPEATABLE) and lost in self._by_key[lost.key]:
+                        self._by_key[lost.key].remove(lost)
         return TraceAnswer(steps[0], replies, True)
 
     def near(self, item: Command | Append) -> tuple[NearMiss, ...]:
@@ -258,4 +258,4 @@ class Replay:
     def missed(self, most: int) -> list[str]:
         """Returns a line for each of the first unused requests, with its place in the trace and its fields."""
         steps = islice((step for step in self.steps if not step.used), most)
-        return [f"request {each.number} (connection {each.connection}): {described(each.item)}" for each in steps]
+        return [f"request {step.number} (connection {step.connection}): {described(step.item)}" for step in steps]

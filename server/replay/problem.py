@@ -94,7 +94,7 @@ class Problem(NamedTuple):
         if self.refusal:
             return f"{start} was forwarded: {self.refusal}"
         if self.expected is None:
-            same = next((each for each in self.near if not each.fields), None)
+            same = next((miss for miss in self.near if not miss.fields), None)
             if same is None:
                 return f"{start} is not in the trace"
             return f"{start} was answered before" if same.used else f"{start} comes elsewhere in the trace"
@@ -138,7 +138,7 @@ def call_problem(call: Call, calls: CallReplay, *, compare: bool) -> Problem:
     fields: tuple[FieldDifference, ...] = ()
     if step.request.rpc == call.rpc:
         fields = calls.differing(call, step)
-        near = tuple(each for each in near if not each.fields)
+        near = tuple(miss for miss in near if not miss.fields)
     return Problem(CONTROLLER, call.rpc, step.request.rpc, fields, call.message, step.request.message, _ORDERED, near)
 
 
@@ -148,7 +148,7 @@ def call_problem(call: Call, calls: CallReplay, *, compare: bool) -> Problem:
 def nearest(steps: Iterable[AnyStep], score: Callable[[AnyStep], float]) -> list[AnyStep]:
     """Returns at most three steps, best first, without steps that are much worse than the best."""
     compared = islice(sorted(steps, key=lambda each: each.used > 0), _MOST_COMPARED)
-    scored = [(score(each), each) for each in compared]
+    scored = [(score(step), step) for step in compared]
     best = heapq.nsmallest(_MOST_NEAR, scored, key=lambda each: (-each[0], each[1].used, each[1].number))
     return [each for found, each in best if found >= best[0][0] - _AS_NEAR]
 
@@ -161,14 +161,14 @@ def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tupl
     live = getattr(item, "writer_id", None)
     kin = [step for step in steps if ids.fits(getattr(step.item, "writer_id", None), live)]
     key = key_of(item, ids.names)
-    same = next((each for each in kin if each.key == key), None)
+    same = next((step for step in kin if step.key == key), None)
     if same is not None:
         return (_near(same, ()),)
     by_event = _near_appends(item, kin, ids.names) if isinstance(item, Append) else ()
     if by_event:
         return by_event
     found = nearest(kin or steps, lambda each: likeness(key, each.key))
-    return tuple(_near(each, differing(item, each.item, ids.names)) for each in found)
+    return tuple(_near(step, differing(item, step.item, ids.names)) for step in found)
 
 
 def _near(step: Step, fields: tuple[FieldDifference, ...]) -> NearMiss:
@@ -239,9 +239,9 @@ def _near_appends(item: Append, steps: Iterable[Step], names: dict[str, str]) ->
         return tuple(_near(each, tuple(found)) for each, found in islice(differences.items(), _MOST_NEAR))
     # The same events, in appends that were answered, or that a client has to make as they are.
     steps = dict.fromkeys(step for number, (_, step) in its.items() if number in mine)
-    if all(each.used for each in steps):
+    if all(step.used for step in steps):
         return (_near(step, ()),)
-    return tuple(_near(each, differing(item, each.item, names)) for each in islice(steps, _MOST_NEAR))
+    return tuple(_near(step, differing(item, step.item, names)) for step in islice(steps, _MOST_NEAR))
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -256,19 +256,21 @@ def differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDiffe
     """Returns the fields in which a request differs from a traced request. names: of transient segments, translated."""
     found = compare_frames(frames_of(item), frames_of(wanted))
     if isinstance(item, Append):  # fields outside the block
-        known = {each.field for each in found}
+        known = {difference.field for difference in found}
         for name in ("event_count", "event_number", "segment"):
             mine, its = getattr(item, name), getattr(wanted, name)
             if mine != its and name not in known:
                 found = (FieldDifference(name, mine, its, secret=False), *found)
     differing = tuple(
-        each
-        for each in found
-        if each.field not in ("request_id", "writer_id")
-        and not (isinstance(each.left, str) and each.left in names and names[each.left] == each.right)
+        difference
+        for difference in found
+        if difference.field not in ("request_id", "writer_id")
+        and not (
+            isinstance(difference.left, str) and difference.left in names and names[difference.left] == difference.right
+        )
     )
     # If nothing else differs, the writer is already paired with another one of the trace.
-    return differing or tuple(each for each in found if each.field == "writer_id")
+    return differing or tuple(difference for difference in found if difference.field == "writer_id")
 
 
 def in_words(fields: Iterable[FieldDifference]) -> str:

@@ -82,18 +82,18 @@ class RecordedController(Handler):
         async def handle(request: bytes, context: Any) -> bytes:
             self._number += 1
             server = self._server
-            given = Call(self._number, rpc, request, peer=context.peer())
-            found = server.call(given)
-            if isinstance(found, str):
+            call = Call(self._number, rpc, request, peer=context.peer())
+            step = server.call(call)
+            if isinstance(step, str):
                 if self._upstream is not None and not server.failure:
-                    return await self._forwarded(given, self._upstream, context)
-                return await self._refused(rpc, found, context)
-            if server.pace is not None and found.is_answered:
-                await asyncio.sleep(found.delay_ns / 1e9 / server.pace)
-            elif not found.is_answered:
+                    return await self._forwarded(call, self._upstream, context)
+                return await self._refused(rpc, step, context)
+            if not step.is_answered:
                 return await self._refused(rpc, await server.wait_failed(), context)
-            assert found.answer is not None
-            return await self._answered(found.answer, self._calls.message(found, *self._addresses), context)
+            if server.pace is not None:
+                await asyncio.sleep(step.delay_ns / 1e9 / server.pace)
+            assert step.answer is not None
+            return await self._answered(step.answer, self._calls.message(step, *self._addresses), context)
 
         return handle
 

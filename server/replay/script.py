@@ -102,7 +102,7 @@ def key_of(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
         elif isinstance(value, (memoryview, bytes, bytearray)):
             value = bytes(value)
         elif isinstance(value, Iterable):
-            value = tuple(names.get(each, each) if isinstance(each, str) else each for each in value)
+            value = tuple(names.get(element, element) if isinstance(element, str) else element for element in value)
         fields.append(value)
     return (type(item), *fields)
 
@@ -191,5 +191,5 @@ class _Reading:
         self.last.closes = True
         if lost := list(self.requests):
             cut = self.last.cut = ConnectionCut(lost)
-            for each in lost:
-                each.cut = cut
+            for step in lost:
+                step.cut = cut

@@ -214,7 +214,7 @@ class TraceServer:
     @property
     def open_connections(self) -> list[int]:
         """The numbers of the clients' open connections."""
-        return sorted(each.number for each in self._open)
+        return sorted(conversation.number for conversation in self._open)
 
     def took(self, *facts: Any) -> None:
         """Records a request for `recent`. facts: of `Taken`, without the number."""
@@ -224,33 +224,34 @@ class TraceServer:
     def call(self, call: Call) -> CallStep | str:
         """Returns the traced call that answers a controller call, or the reason for its refusal."""
         assert self.calls is not None
-        found = None if self.failure else self.calls.answer(call)
+        answer: CallStep | str
         if self.failure:
-            outcome = "refused"
-        elif found is None:
+            answer, outcome = self.failure, "refused"
+        elif (step := self.calls.answer(call)) is None:
             unanswered = call_problem(call, self.calls, compare=len(self.problems) < _MOST_WITH_NEAR)
             self.add(unanswered)
-            outcome = f"a problem, missing={self.missing!r}"
+            answer, outcome = unanswered.sentence, f"a problem, missing={self.missing!r}"
         else:
-            outcome = f"answered as call {found.number} of the trace" if found.number else "answered without the trace"
+            place = f"as call {step.number} of the trace" if step.number else "without the trace"
+            answer, outcome = step, f"answered {place}"
         named = tuple("/".join(filter(None, stream)) for stream in call.streams)
         self.took(CONTROLLER, call.rpc, named, None, outcome)
-        return found or (self.failure if outcome == "refused" else unanswered.sentence)
+        return answer
 
     def missed(self, most: int = 10) -> list[str]:
         """The first requests and calls of the trace that no client has made so far: place, command and fields."""
         calls = () if self.calls is None else islice(self.calls.missed(), most)
         return [*self.replay.missed(most), *calls]
 
-    def add(self, found: Problem) -> None:
+    def add(self, unanswered: Problem) -> None:
         """Records a request that the trace does not answer."""
-        self._problem_bytes += len(found.frame) + len(found.expected_frame or b"") + _PROBLEM_BYTES
+        self._problem_bytes += len(unanswered.frame) + len(unanswered.expected_frame or b"") + _PROBLEM_BYTES
         if self._problem_bytes <= _MOST_PROBLEM_BYTES:
-            self.problems.append(found)
+            self.problems.append(unanswered)
         if self.tell is not None:
-            self.tell(found)
+            self.tell(unanswered)
         if self.missing == "fail":
-            self._fail(str(found))
+            self._fail(str(unanswered))
 
     def _fail(self, why: str) -> None:
         self.failure = self.failure or why
@@ -258,8 +259,8 @@ class TraceServer:
 
     def _too_late(self) -> None:
         self._fail(f"the trace was still answering clients after {self.timeout_s:g} s")
-        for each in tuple(self._open):
-            each.abort()
+        for conversation in tuple(self._open):
+            conversation.abort()
 
     async def wait_failed(self) -> str:
         """Waits until the server has failed or was stopped; returns why it failed, or ""."""
@@ -291,8 +292,8 @@ class TraceServer:
             self.calls = calls
             self._controller = await RecordedController.start(self, calls, host, port)
         else:
-            made = replay_controller(read_script(records), self.host, self.port)
-            self._controller = await ControllerServer.start(made, host, port)
+            controller = replay_controller(read_script(records), self.host, self.port)
+            self._controller = await ControllerServer.start(controller, host, port)
         return self._controller.endpoint
 
     async def stop(self) -> None:
@@ -306,8 +307,7 @@ class TraceServer:
             self._deadline.cancel()
         if server is not None:
             await stop_accepting(server)
-            gone = [each.end() for each in tuple(self._open)]
-            await asyncio.gather(*gone)
+            await asyncio.gather(*(conversation.end() for conversation in tuple(self._open)))
             await server.wait_closed()
 
     async def __aenter__(self) -> TraceServer:
@@ -380,14 +380,14 @@ class _Conversation(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._broken is None:
             commands = self._intact(self._decoder.feed, data)
-            self._items.extend(owned(each)[0] for each in self._intact(self._blocks.feed_all, commands))
+            self._items.extend(owned(item)[0] for item in self._intact(self._blocks.feed_all, commands))
             self._hold(self._decoder.buffered_bytes + self._blocks.block_bytes)
         self._advance()
 
-    def _intact(self, feed: Callable[[Any], Iterable[Any]], given: Any) -> Iterable[Any]:
+    def _intact(self, feed: Callable[[Any], Iterable[Any]], received: Any) -> Iterable[Any]:
         """Returns the results of a decoder; after an error, the results before it."""
         try:
-            return feed(given)
+            return feed(received)
         except WireError as error:
             self._broken = error
             return error.decoded
@@ -449,12 +449,12 @@ class _Conversation(asyncio.Protocol):
             self._expected = server.replay.connection()
             if self._answer_hello(item):
                 return
-        found = server.replay.answer(item, self._expected)
-        if found is not None:
+        answer = server.replay.answer(item, self._expected)
+        if answer is not None:
             if isinstance(item, SetupAppend) and server.missing == "pass":
                 self._pass().set_ups[item.writer_id] = item
-            self._tell(item, f"answered as request {found.step.number} of the trace")
-            self._send_replies(found.replies, found.closes)
+            self._tell(item, f"answered as request {answer.step.number} of the trace")
+            self._send_replies(answer.replies, answer.closes)
             return
         unanswered = self._problem(item)
         server.add(unanswered)
@@ -500,7 +500,7 @@ class _Conversation(asyncio.Protocol):
         near = replay.near(item) if len(self._server.problems) < _MOST_WITH_NEAR else ()
         step = self._expected[0] if self._expected else None
         if step is not None and step.type_name == type_of(item):
-            near = tuple(each for each in near if not each.fields)  # the differences from the expected one are shown
+            near = tuple(miss for miss in near if not miss.fields)  # the differences from the expected one are shown
         return problem(self.number, item, step, replay.ids.names, strict=replay.mode == "strict", near=near)
 
     def _send_replies(self, replies: Iterable[ScriptedReply], closes: bool) -> None:
@@ -602,16 +602,16 @@ class _Passing:
     def _set_up(self, set_up: SetupAppend, reply: Command) -> None:
         """The store has answered a set-up that the trace had answered."""
         waiting = self._waiting.pop(set_up.writer_id, [])
-        self._out_bytes -= sum(len(each.data) for each in waiting)
+        self._out_bytes -= sum(len(append.data) for append in waiting)
         if isinstance(reply, AppendSetup):
-            for each in waiting:
-                self._put(frames_of(each))
+            for item in waiting:
+                self._put(frames_of(item))
             return
         host, port = self._upstream
         self._refused(set_up, f"the store at {host}:{port} answers {reply.type_name} for {set_up.segment}")
         self._refusals[set_up.writer_id] = reply
-        for each in waiting:
-            self._refuse(each)
+        for append in waiting:
+            self._refuse(append)
 
     def _refuse(self, item: Append) -> None:
         self._back(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))

@@ -214,12 +214,10 @@ class ControllerFront(Handler):
                     door = await self._through(Endpoint.checked(uri.endpoint, uri.port))
                     uri.endpoint, uri.port = door.named_host, door.port
                     message = uri.SerializeToString()
-            elif method == _CONTROLLERS:
-                found = messages.ServerResponse.FromString(message)
-                if found.nodeURI:
-                    own = Endpoint(self._published_host, self.port)
-                    uri = messages.NodeUri(endpoint=own.named_host, port=own.port)
-                    message = messages.ServerResponse(nodeURI=[uri]).SerializeToString()
+            elif method == _CONTROLLERS and messages.ServerResponse.FromString(message).nodeURI:
+                own = Endpoint(self._published_host, self.port)
+                uri = messages.NodeUri(endpoint=own.named_host, port=own.port)
+                message = messages.ServerResponse(nodeURI=[uri]).SerializeToString()
         except (DecodeError, ValueError) as error:
             log.warning("the answer to %s is forwarded unchanged: %s", method, error)
         return message

@@ -230,8 +230,8 @@ class Inspection:
             self._forward_end()
         if lane.is_drained:
             deferred, self._when_drained = self._when_drained, []
-            for each in deferred:
-                each()
+            for close in deferred:
+                close()
 
     @staticmethod
     def _hold(side: Side, is_held: bool) -> None:
@@ -363,10 +363,10 @@ def _one_by_one(raw: bytes, runs: list[_Run]) -> list[tuple[bytes, Append]]:
     """The appends of runs by themselves, each with its frames."""
     segments = (writer.segment for writer, rows in runs for _ in rows)
     pieces = iter(FrameSplitter().feed(raw))
-    found = []
+    appends = []
     for segment, (head, block, _), (tail, end, _) in zip(segments, pieces, pieces, strict=True):
         assert isinstance(block, AppendBlock)
         assert isinstance(end, AppendBlockEnd)
         append = Append(segment, end.writer_id, end.last_event_number, end.num_events, block.data, None, end.request_id)
-        found.append((head + tail, append))
-    return found
+        appends.append((head + tail, append))
+    return appends

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from segstore.server.recording import RecordedConnection
 from segstore.server.tap.inspection import Inspection
@@ -34,10 +34,6 @@ log = logging.getLogger(__name__)
 
 _NO_STORE: Final = "its store is not there"
 """Why a client is not read before its store is connected."""
-
-
-def _peer(name: Any) -> str:
-    return str(Endpoint(*name[:2])) if isinstance(name, tuple) else str(name)
 
 
 def _received(recorded: RecordedConnection, data: bytes) -> None:
@@ -97,8 +93,8 @@ class Door:
     def counters(self) -> tuple[dict[str, int], dict[str, int]]:
         """Returns totals since the start, and current values, by name."""
         totals = dict(self._totals)
-        for each in self.connections:
-            self._count(totals, each)
+        for link in self.connections:
+            self._count(totals, link)
         held = sum(connection.held_bytes for connection in self.connections)
         return totals, {"connections_open": len(self.connections), "outstanding_bytes": held}
 
@@ -165,7 +161,8 @@ class Link:
 
     def _begin(self, client: Side) -> None:
         assert client.transport is not None
-        self.peer = _peer(client.transport.get_extra_info("peername"))
+        name = client.transport.get_extra_info("peername")
+        self.peer = str(Endpoint(*name[:2])) if isinstance(name, tuple) else str(name)
         log.debug("connection from %s to the store at %s opened", self.peer, self._door.upstream)
         recorder, rules = self._tap.recorder, self._tap.rules
         if recorder is not None:

@@ -219,14 +219,14 @@ class TapServer(WithFaults):
 
         A server that does not answer raises no error.
         """
-        stores, found = list(self._doors), []
+        stores, controllers = list(self._doors), []
         if self._front is not None:
             asked, named = await self._front.probe(_PROBE_S)
-            found.append(asked)
+            controllers.append(asked)
             if named is not None and named not in stores:
                 stores.append(named)
         asking = [probe_store(store, self.upstream_context, _PROBE_S) for store in stores]
-        return [*found, *await asyncio.gather(*asking)]
+        return [*controllers, *await asyncio.gather(*asking)]
 
     async def ask_for_store(self) -> None:
         """Listens for the store that the controller names, if it answers without credentials."""
@@ -290,7 +290,7 @@ class TapServer(WithFaults):
             front, self._front = self._front, None
             if front is not None:
                 await front.aclose(min(drain_s, 1.0))
-            servers = [each.server for each in self._doors.values() if each.server is not None]
+            servers = [door.server for door in self._doors.values() if door.server is not None]
             for server in servers:
                 await stop_accepting(server)
             for link in tuple(self.links):

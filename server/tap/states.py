@@ -60,11 +60,11 @@ TRANSITIONS: Final = {
     (LinkState.PASSING, LinkEvent.STORE_ENDED): LinkState.STORE_ENDED,
     (LinkState.CLIENT_ENDED, LinkEvent.STORE_ENDED): LinkState.CLOSING,
     (LinkState.STORE_ENDED, LinkEvent.CLIENT_ENDED): LinkState.CLOSING,
-    **{(each, LinkEvent.CUT): LinkState.DRAINING for each in _OPEN},
-    **{(each, LinkEvent.CLOSE): LinkState.CLOSING for each in (*_OPEN, *_ENDING)},
+    **{(state, LinkEvent.CUT): LinkState.DRAINING for state in _OPEN},
+    **{(state, LinkEvent.CLOSE): LinkState.CLOSING for state in (*_OPEN, *_ENDING)},
     # These were in flight when the link began to end.
-    **{(each, LinkEvent.CONNECTED): each for each in _ENDING},
-    **{(each, LinkEvent.STORE_ENDED): each for each in _ENDING},
+    **{(state, LinkEvent.CONNECTED): state for state in _ENDING},
+    **{(state, LinkEvent.STORE_ENDED): state for state in _ENDING},
     (LinkState.CLOSING, LinkEvent.CLIENT_ENDED): LinkState.CLOSING,
     (LinkState.CLOSING, LinkEvent.GONE): LinkState.CLOSED,
 }
@@ -72,7 +72,6 @@ TRANSITIONS: Final = {
 
 def after(state: LinkState, event: LinkEvent) -> LinkState:
     """Returns the next state. Raises ValueError if the event is impossible in this state."""
-    found = TRANSITIONS.get((state, event))
-    if found is None:
+    if (state, event) not in TRANSITIONS:
         raise ValueError(f"a link in state {state.name} cannot take {event.name}")
-    return found
+    return TRANSITIONS[state, event]

@@ -18,12 +18,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from segstore.server.net import end_by_reset
-from segstore.server.toxics.pipe import Pipe
-from segstore.server.toxics.stages import ToxicMark
+from segstore.server.toxics.pipe import Pipe, ToxicMark
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock, TimerHandle
-    from segstore.server.toxics.stages import Content, ToxicStage
+    from segstore.server.toxics.pipe import Content, ToxicStage
 
 HIGH_BYTES: Final = 1024 * 1024
 """The socket is not read while more than this is in flight to the protocol."""

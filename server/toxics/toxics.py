@@ -21,13 +21,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from segstore.server.config import names_there
 from segstore.server.toxics.models import Toxic, ToxicOptions, toxic_problem
+from segstore.server.toxics.pipe import stage_of
 from segstore.server.toxics.relay import Relay
-from segstore.server.toxics.stages import stage_of
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock
+    from segstore.server.toxics.pipe import ToxicStage
     from segstore.server.toxics.relay import RelayedProtocol
-    from segstore.server.toxics.stages import ToxicStage
 
 _TOXIC: TypeAdapter[Toxic] = TypeAdapter(Toxic)
 
@@ -81,15 +81,15 @@ class Toxics:
         if fields and not isinstance(toxic, str):
             raise ValueError(f"{next(iter(fields))}: a whole toxic is given, which has its own fields")
         try:
-            made: Toxic = _TOXIC.validate_python({"type": toxic, **fields} if isinstance(toxic, str) else toxic)
+            checked: Toxic = _TOXIC.validate_python({"type": toxic, **fields} if isinstance(toxic, str) else toxic)
         except ValidationError as error:
             raise ValueError(toxic_problem(error)) from error
-        name = made.known_as
+        name = checked.known_as
         if name in self._toxics:
             raise ValueError(f"there is a toxic with the name {name!r}")
-        self._toxics[name] = made
+        self._toxics[name] = checked
         for end, wire in list(self._wires.items()):
-            if self._give(name, made, wire):
+            if self._give(name, checked, wire):
                 self._insert(end, wire, is_new=False)
         return name
 
@@ -101,10 +101,10 @@ class Toxics:
         """
         if name is not None and name not in self._toxics:
             raise NoSuchToxic(name, tuple(self._toxics))
-        for each in [name] if name is not None else list(self._toxics):
-            del self._toxics[each]
+        for removed in [name] if name is not None else list(self._toxics):
+            del self._toxics[removed]
             for wire in list(self._wires.values()):
-                stage = wire.stages.pop(each, None)
+                stage = wire.stages.pop(removed, None)
                 if stage is not None and wire.relay is not None:
                     self._use(wire)
                     if stage.at_removal is not None:
@@ -114,7 +114,7 @@ class Toxics:
         """Returns the toxics, in order, each with the number of open connections that have it."""
         wires = self._wires.values()
         return [
-            ToxicTally(name, each, sum(name in wire.stages for wire in wires)) for name, each in self._toxics.items()
+            ToxicTally(name, toxic, sum(name in wire.stages for wire in wires)) for name, toxic in self._toxics.items()
         ]
 
     # --- for connections --------------------------------------------------------------------------------------------
@@ -151,8 +151,8 @@ class Toxics:
 
     def _use(self, wire: _Wire) -> None:
         assert wire.relay is not None
-        given = {
-            stream: [stage for name, stage in wire.stages.items() if stream in self._toxics[name].streams]
+        up, down = (
+            [stage for name, stage in wire.stages.items() if stream in self._toxics[name].streams]
             for stream in ("upstream", "downstream")
-        }
-        wire.relay.use(given["upstream"], given["downstream"])
+        )
+        wire.relay.use(up, down)

@@ -20,7 +20,6 @@ _ON_BOTH = frozenset(
         "connection/test_hostile_peers.py",
         "faults/test_faults.py",
         "node/test_runner.py",
-        "tap/test_freed.py",
         "tap/test_server.py",
         "toxics/test_toxics.py",
     )

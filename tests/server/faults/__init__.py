@@ -2,5 +2,4 @@
 
 outgoing: test_lane, test_faults
 rules: test_file, test_faults
-waits: test_lane, test_faults
 """

@@ -97,6 +97,8 @@ def test_rules_on_replies_are_asked_about_replies_alone() -> None:
     reply.direction = 1
     assert made.decide(reply) == Plan(after=Wait(0.001)), "a reply waits after, whatever the rule says"
     assert made.looks_at_replies
+    made.disable("rule 1")
+    assert not made.looks_at_replies
 
 
 def test_a_decision_names_its_request_and_the_request_lists_its_decisions() -> None:
@@ -192,10 +194,3 @@ def test_a_replaced_rule_keeps_its_place_and_state_and_counts_from_zero() -> Non
         made.replace("first", Rule(name="new", do="drop"))
     with pytest.raises(KeyError, match="other"):
         made.replace("other", Rule(do="drop"))
-
-
-def test_a_disabled_rule_on_replies_is_no_reason_to_look_at_them() -> None:
-    made = decider({"name": "late", "on": "reply"})
-    assert made.looks_at_replies
-    made.disable("late")
-    assert not made.looks_at_replies

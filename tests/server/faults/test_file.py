@@ -92,18 +92,18 @@ def test_what_does_not_fit_is_named_with_its_line_and_path(text: str, line: int,
     assert str(caught.value).startswith(f"faults.yaml: line {line}: ")
 
 
-BOMBS = {
-    "aliases.yaml": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 20)),
-    "deep.yaml": "[" * 2_000,
-    "deep.json": "[" * 200_000,
-    "large.json": '{"seed": 1}' + " " * (256 * 1024),
+UNREADABLE = {
+    "latin.yaml": b"seed: 1 # \xff\n",
+    "deep.yaml": b"[" * 2_000,
+    "deep.json": b"[" * 200_000,
+    "large.json": b'{"seed": 1}' + b" " * (256 * 1024),
 }
 
 
-@looped("name", BOMBS)
-def test_a_file_that_would_grow_in_memory_is_refused(tmp_path: Path, name: str) -> None:
+@looped("name", UNREADABLE)
+def test_a_file_that_is_too_large_or_deep_or_no_text_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    path.write_text(BOMBS[name])
+    path.write_bytes(UNREADABLE[name])
     with pytest.raises(FaultFileError) as caught:
         read_faults(path)
     assert (caught.value.source, caught.value.path) == (str(path), "")
@@ -115,13 +115,6 @@ def test_errors_in_json_are_named_with_their_lines() -> None:
     with pytest.raises(FaultFileError) as caught:
         parse_faults('{\n\t"rules": [\n\t\t{\n\t\t\t"doo": 1, "do": "ok"\n\t\t}\n\t]\n}', form="json")
     assert (caught.value.line, caught.value.path) == (4, "rules[0].doo")
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "faults.yaml"
-    path.write_bytes(b"seed: 1 # \xff\n")
-    with pytest.raises(FaultFileError, match="not UTF-8 at byte 10"):
-        read_faults(path)
 
 
 @looped(

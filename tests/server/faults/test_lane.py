@@ -152,20 +152,14 @@ def test_a_refusal_ends_once_the_store_has_nothing_in_flight(play: Playbook) -> 
     play.execute(append(2))
 
 
-def test_an_append_of_a_writer_whose_set_up_was_refused_ends_the_connection_to_a_remote_store() -> None:
-    play = Playbook(remote=True)
-    play.faults.add("type = SETUP_APPEND", do="NoSuchSegment")
-    play.lane.request(SetupAppend(4, WRITER, SEGMENT, ""))
-    (finish,) = play.lane.request(append(1))
-    assert isinstance(finish, Finish)
-    assert str(WRITER) in finish.why
-
-
-def test_an_append_of_a_writer_whose_set_up_was_refused_is_for_a_local_store_to_judge(play: Playbook) -> None:
-    play.faults.add("type = SETUP_APPEND", do="NoSuchSegment")
-    effects = play.lane.request(SetupAppend(4, WRITER, SEGMENT, ""))
-    assert kinds(effects) == ["Forget", "Send"]
-    play.execute(append(1))
+def test_an_append_behind_a_refused_set_up_is_for_a_local_store_to_judge_and_ends_a_remote_connection() -> None:
+    for remote in (False, True):
+        play = Playbook(remote=remote)
+        play.faults.add("type = SETUP_APPEND", do="NoSuchSegment")
+        assert kinds(play.lane.request(SetupAppend(4, WRITER, SEGMENT, ""))) == ["Forget", "Send"]
+        (effect,) = play.lane.request(append(1))
+        assert isinstance(effect, Finish if remote else Execute)
+        assert not isinstance(effect, Finish) or str(WRITER) in effect.why
 
 
 def test_a_set_up_reply_that_matches_another_request_is_of_its_own_writer(play: Playbook) -> None:

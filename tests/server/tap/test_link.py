@@ -10,7 +10,7 @@ import pytest
 from segstore.server.tap import TapSettings
 from segstore.server.tap.link import Door, Link
 from segstore.server.tap.side import Side
-from segstore.server.tap.states import LinkState
+from segstore.server.tap.states import TRANSITIONS, LinkEvent, LinkState
 from segstore.wire.endpoint import Endpoint
 from tests.server.support import until
 from tests.server.tap.fake_transport import FakeTransport
@@ -120,3 +120,12 @@ async def test_a_link_that_ends_takes_a_late_end_of_its_sides_and_no_event_after
     play.lose()
     with pytest.raises(ValueError, match="in state CLOSED cannot take CLOSE"):
         play.link.end("again")
+
+
+def test_nothing_follows_the_end_and_no_link_goes_back() -> None:
+    order = list(LinkState)
+    ends = [transition for transition, following in TRANSITIONS.items() if following is LinkState.CLOSED]
+    assert ends == [(LinkState.CLOSING, LinkEvent.GONE)]
+    for (state, _), following in TRANSITIONS.items():
+        assert state is not LinkState.CLOSED
+        assert order.index(following) >= order.index(state)

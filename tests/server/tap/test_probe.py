@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 from segstore.server import MockSegmentStore
 from segstore.server.tap.probe import Probed, probe_store
@@ -24,12 +23,11 @@ async def test_a_store_answers_and_no_connection_is_left() -> None:
         await until(lambda: not mock.server.hub.connections)
 
 
-async def test_a_store_that_is_not_there_is_reported() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        where = Endpoint("127.0.0.1", free.getsockname()[1])
+@looped("where", [Endpoint("127.0.0.1", 1), Endpoint("no such host.invalid", 1), Endpoint("127.0.0.1", 70_000)])
+async def test_a_store_that_is_not_there_is_reported(where: Endpoint) -> None:
     found = await probe_store(where, None, _LONG_S)
+    assert found.problem
     assert str(found).startswith(f"the store at {where} does not answer: ")
-    assert "refused" in found.problem.lower() or "failed" in found.problem.lower()
 
 
 @looped("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x09\0\0\0\x04read", b"\xff" * 100])
@@ -46,13 +44,7 @@ async def test_what_is_no_store_is_reported(answer: bytes) -> None:
 
 async def test_a_silent_peer_is_reported_at_the_deadline() -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
         await reader.read()
 
     async with upstream(handler) as where:
         assert (await probe_store(Endpoint(*where), None, 0.05)).problem == "it was silent for 0.05 s"
-
-
-@looped("where", [Endpoint("no such host.invalid", 1), Endpoint("127.0.0.1", 70_000)])
-async def test_an_address_that_cannot_be_used_is_reported(where: Endpoint) -> None:
-    assert (await probe_store(where, None, _LONG_S)).problem

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -18,11 +20,11 @@ from segstore.server.faults import Faults, Observer
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import Link
 from segstore.server.tap.side import HIGH_BYTES
-from segstore.wire import AppendSetup, encode
+from segstore.wire import AppendBlock, AppendSetup, encode
 from segstore.wire.trace import Direction
 from tests.looped import looped
 from tests.server.certificates import trusting, write_certificate
-from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, set_up, until
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 from tests.server.test_recording import Notes
 from tests.server.traffic import Port, writes
 
@@ -35,6 +37,12 @@ NONSENSE = [
     HELLO_BYTES + encode(append(1)) + b"?",
 ]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "watched"])
+def watched(request: pytest.FixtureRequest) -> bool:
+    """Whether the tap decodes what it forwards."""
+    return bool(request.param)
 
 
 def watched_faults() -> Faults:
@@ -119,18 +127,6 @@ async def test_nonsense_passes_both_ways_unchanged(said: bytes, watched: bool) -
         peer.writer.write_eof()
         assert await read_all(peer.reader) == said[::-1] + said
     assert heard == [said]
-
-
-async def test_nonsense_is_forwarded_before_it_is_complete(watched: bool) -> None:
-    """A store that looks at what it gets hears of it, though nobody waits for the rest."""
-    begun = HELLO_BYTES + b"\0\0\x22\x22\0\0\x40\0 a frame that never ends"
-
-    async def reads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await reader.readexactly(len(begun)))
-
-    async with upstream(reads) as store, tap_before(*store, watched=watched) as tap, await connected(tap) as peer:
-        peer.send_bytes(begun)
-        assert await read_all(peer.reader) == begun
 
 
 PIECE = bytes(range(256)) * 256
@@ -392,3 +388,25 @@ async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connecti
         assert len(ended) < 10
         assert not tap.sockets
     assert [record.levelname for record in caplog.records if "is the tap itself" in record.message].count("ERROR") == 1
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+async def test_what_a_connection_holds_is_freed_with_it_and_without_the_garbage_collector(watched: bool) -> None:
+    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
+        async with await connected(tap) as peer:
+            await peer.ask(HELLO, create(), set_up())
+            block = encode(AppendBlock(WRITER, bytes(1000)))
+            peer.send_bytes(encode(read(0)) * 100 + block + struct.pack(">ii", 9, 8_000_000))
+            await until(lambda: not watched or tap.held_bytes > 1000)
+            links = [weakref.ref(link) for link in tap.links]
+            reset(peer.writer)
+        await until(lambda: not tap.links)
+        await until(lambda: [link() for link in links] == [None])

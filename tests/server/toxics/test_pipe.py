@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from segstore.server.toxics.models import Toxic
-from segstore.server.toxics.pipe import Pipe
-from segstore.server.toxics.stages import Content, ToxicMark, ToxicStage, stage_of
+from segstore.server.toxics.pipe import Content, Pipe, ToxicMark, ToxicStage, stage_of
 from tests.looped import looped
 
 _TOXIC: TypeAdapter[Toxic] = TypeAdapter(Toxic)
