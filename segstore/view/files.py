@@ -1,13 +1,19 @@
-"""Reads trace files and writes their page."""
+"""Reads trace files and writes their page: packed traces in the page of `segstore.server.page`.
+
+Text from a trace is only in compressed sections, and the script shows it as text.
+"""
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from segstore.server.page import trace_page
 from segstore.traces import TraceFile, replacing
-from segstore.view.pack import Sections, pack
-from segstore.view.page import html
+from segstore.view.pack import Sections, deflated, pack
+from segstore.view.schema import specification
 from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, Translation, differences
 
 if TYPE_CHECKING:
@@ -60,6 +66,22 @@ def write_page(
         for text in html(packed, compared):
             size += file.write(text.encode())
     return WrittenPage(size, tuple(damages))
+
+
+def html(traces: Sequence[Sections], differences: list[Any] | None = None) -> Iterator[str]:
+    """Yields the parts of the page. differences: of the two traces, as JSON values, if they are compared."""
+    head, tail, _ = trace_page(specification())
+    yield head
+    for number, sections in enumerate(traces):
+        for name, packed in sections.items():
+            yield _section(f"{number}-{name}", packed)
+    if differences is not None:
+        yield _section("differences", deflated(json.dumps(differences).encode()))
+    yield tail
+
+
+def _section(name: str, packed: bytes) -> str:
+    return f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n'
 
 
 def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:

@@ -30,7 +30,6 @@ from segstore.server.control_api.routes import (
     bodies,
     connections,
     containers,
-    decisions,
     faults,
     recordings,
     requests,
@@ -42,7 +41,7 @@ from segstore.server.control_api.steering import arranging, asserting, events, s
 _WITH_TRAFFIC: Final = (
     connections.router,
     faults.router,
-    decisions.router,
+    faults.decisions,
     faults.toxics,
     asserting.router,  # before `requests`, whose paths end in a number
     requests.router,

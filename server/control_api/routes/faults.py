@@ -1,23 +1,36 @@
-"""Routes that list, add and remove fault rules and toxics while the server runs.
+"""Routes that list, add and remove fault rules and toxics while the server runs, and show the rules' decisions.
 
 Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.models import ActiveToxic, ActiveToxics, Added, FaultRule, FaultRules, Released
-from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.models import (
+    ActiveToxic,
+    ActiveToxics,
+    Added,
+    DecisionInfo,
+    Decisions,
+    FaultRule,
+    FaultRules,
+    Released,
+    RoundTripTime,
+    Unmatched,
+)
+from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.bodies import YamlRoute
-from segstore.server.faults import Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
+from segstore.server.faults import Decision, Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
 from segstore.server.toxics import NoSuchToxic, Toxic
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
@@ -81,7 +94,7 @@ async def add_fault(controlled: Here, rule: Rule) -> Added:
 async def replace_faults(controlled: Here, settings: FaultSettings) -> FaultRules:
     there = faults_of(controlled)
     _check_rules(controlled, settings.rules)
-    check_round_trip(controlled, settings.round_trip_ms)
+    _check_round_trip(controlled, settings.round_trip_ms)
     for index, each in enumerate(settings.toxics):
         controlled.check_store(each.store, f"body.toxics[{index}].store")
     there.clear()
@@ -145,7 +158,7 @@ def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:
             raise ApiProblem(422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name")
 
 
-def check_round_trip(controlled: Controlled, given: RoundTrip) -> None:
+def _check_round_trip(controlled: Controlled, given: RoundTrip) -> None:
     """Refuses round-trip times of stores that do not exist."""
     for number in () if isinstance(given, int | float) else given:
         controlled.check_store(number, f"body.round_trip_ms.{number}")
@@ -192,3 +205,54 @@ async def remove_toxic(controlled: Here, name: Annotated[str, Path(description="
     except NoSuchToxic as error:
         raise ApiProblem(404, str(NoSuchToxic(name[:200], error.known)), "path.name") from error
     return Response(status_code=204)
+
+
+decisions = APIRouter(prefix="/v1", tags=["faults"])
+
+
+@decisions.get("/decisions", summary="List the decisions of fault rules, oldest first")
+async def list_decisions(
+    controlled: Here,
+    rule: Annotated[str | None, Query(description="Only decisions of this rule, which exists or has decided.")] = None,
+    after: Annotated[int, Query(ge=0, description="Only decisions with a greater number.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of decisions.")] = 100,
+) -> Decisions:
+    faults = faults_of(controlled)
+    if rule is not None and rule not in faults.rules and all(decision.rule != rule for decision in faults.decisions):
+        raise ApiProblem(422, str(NoSuchRule(rule[:200], tuple(faults.rules))), "query.rule")
+    forgotten, made = faults.forgotten_decisions, faults.decisions
+    matching = (
+        _decision(number, decision)
+        for number, decision in enumerate(made[max(0, after - forgotten) :], max(after, forgotten) + 1)
+        if rule is None or decision.rule == rule
+    )
+    last = forgotten + len(made)
+    return Decisions(last=last, forgotten=forgotten, decisions=list(islice(matching, limit)))
+
+
+@decisions.get("/unmatched", summary="Fault rules that never matched or never fired, with the nearest requests")
+async def list_unmatched(controlled: Here) -> Unmatched:
+    texts = []
+    for text in faults_of(controlled).each_unmatched():
+        texts.append(shown(text))
+        await asyncio.sleep(0)
+    return Unmatched(unmatched=texts)
+
+
+@decisions.put("/round-trip", summary="Set the minimum delay of every reply")
+async def set_round_trip(controlled: Here, given: RoundTripTime) -> RoundTripTime:
+    there = faults_of(controlled)
+    _check_round_trip(controlled, given.round_trip_ms)
+    there.round_trip_ms = given.round_trip_ms
+    return given
+
+
+def _decision(number: int, decision: Decision) -> DecisionInfo:
+    return DecisionInfo.of(
+        decision,
+        number=number,
+        type=shown(decision.type_name),
+        segments=[shown(segment) for segment in decision.segments],
+        request_id=None if decision.request_id is None else str(decision.request_id),
+        event_number=None if decision.event_number < 0 else decision.event_number,
+    )

@@ -7,6 +7,7 @@ time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Final
@@ -17,10 +18,11 @@ from fastapi import APIRouter, Query, Response
 from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import models as m
-from segstore.server.control_api.steering.position import parse_position
 from segstore.server.controller import Controller, ScalingPolicy, StreamConfig, TableConfig
 from segstore.server.controller.state import history
 
+_POSITION: Final = re.compile(r"\d{1,19}:\d{1,19}(?:,\d{1,19}:\d{1,19})*", re.ASCII)
+_MOST: Final = 1 << 63
 _NO_CONTROLLER = "there is no controller in this process: streams and tables are the controller's"
 
 
@@ -30,6 +32,20 @@ def controller_of(controlled: Controlled) -> Controller:
     if controller is None:
         raise ApiProblem(409, _NO_CONTROLLER, "path")
     return controller
+
+
+def position_text(cut: Mapping[int, int]) -> str:
+    """Returns a position in a stream, a stream cut, as text: `segment id:offset` per segment."""
+    return ",".join(f"{identifier}:{offset}" for identifier, offset in sorted(cut.items()))
+
+
+def parse_position(text: str, where: str) -> dict[int, int]:
+    """Returns the stream cut. Raises ApiProblem, which names `where`."""
+    pairs = [each.split(":") for each in text.split(",")] if _POSITION.fullmatch(text) else []
+    cut = {int(identifier): int(offset) for identifier, offset in pairs}
+    if not cut or len(cut) < len(pairs) or any(each >= _MOST for pair in cut.items() for each in pair):
+        raise ApiProblem(422, f"{where}: a position is `next` of a page of events, such as 0:0,1:24", where)
+    return cut
 
 
 @asynccontextmanager

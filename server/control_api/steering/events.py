@@ -2,7 +2,8 @@
 
 Events go into segments by their routing keys, as with Pravega's clients, through the controller's session with the
 owning store; so they are appended like a client's events, and wake readers. The events of a request to one segment are
-one append.
+one append. Stored bytes without the requested form are shown in another form, so every content can be shown: JSON that
+does not parse as text, text that is not UTF-8 as Base64.
 
 A page of events is read from a position, a stream cut. A segment is read to its end before its successors, so events of
 one routing key keep their order. Invariant: a page has at most `limit` events and about 1 MiB, so a request takes
@@ -18,17 +19,18 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
+import msgspec
 from fastapi import APIRouter, Query, Response
 
 from segstore.server.control_api.controlled import Here
+from segstore.server.control_api.detail import readable_form
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import models as m
-from segstore.server.control_api.steering.arranging import arranging, controller_of
-from segstore.server.control_api.steering.content import ENCODER, Content, Form, shown_as
-from segstore.server.control_api.steering.position import parse_position, position_text
+from segstore.server.control_api.steering.arranging import arranging, controller_of, parse_position, position_text
 from segstore.server.controller import Controller, SegmentAdmin
 from segstore.server.controller.state import StreamSegment, Table
 from segstore.wire.hashing import position_of, position_of_key
@@ -43,6 +45,9 @@ _MOST_ROUNDS: Final = 50
 _ROUND_S: Final = 0.02
 _HEADER: Final = struct.Struct(">ii")
 _AFTER: Final = re.compile(r"\d{1,9}:[A-Za-z0-9_=-]{0,12000}", re.ASCII)
+Form = Literal["text", "json", "base64", "readable"]
+_JSON: Final = msgspec.json.Decoder()
+ENCODER: Final = msgspec.json.Encoder()
 _As = Annotated[Form, Query(alias="as", description="How to show contents. `readable`: only their starts.")]
 _Limit = Annotated[int, Query(ge=1, le=1_000)]
 _STREAM: Final = "/streams/{scope}/{stream}"
@@ -54,6 +59,23 @@ router = APIRouter(prefix="/v1")
 
 def _json(value: Any) -> Response:
     return Response(ENCODER.encode(value), media_type="application/json")
+
+
+def shown_as(data: bytes, form: Form) -> dict[str, Any]:
+    """Returns a content for `ENCODER`, in `form` or, if impossible, in another form."""
+    if form == "readable":
+        kind, text = readable_form(data)
+        return {"hex" if kind == "hex" else "text": text}
+    if form == "json":
+        try:
+            _JSON.decode(data)
+            return {"json": msgspec.Raw(data)}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            form = "text"
+    if form == "text":
+        with suppress(UnicodeDecodeError):  # other bytes are shown as Base64
+            return {"text": data.decode()}
+    return {"base64": base64.b64encode(data).decode()}
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -296,7 +318,7 @@ async def remove_entry(
 ) -> Response:
     async with arranging(controlled) as controller:
         found = controller.state.table(scope, table)
-        data = _key(found, Content(text=key), "query.key")
+        data = _key(found, m.Content(text=key), "query.key")
         await controller.segments.remove_keys(_partition(found, data), [data])
     return Response(status_code=204)
 
@@ -315,7 +337,7 @@ async def read_entries(
     found = controller.state.table(scope, table)
     following: str | None = None
     if key is not None:
-        data = _key(found, Content(text=key), "query.key")
+        data = _key(found, m.Content(text=key), "query.key")
         entries = await controller.segments.read_table(_partition(found, data), 1, data, data)
     else:
         entries, following = await _entries(controller.segments, found, after, limit)
@@ -330,7 +352,7 @@ async def read_entries(
     return _json({"entries": shown, "next": following})
 
 
-def _key(table: Table, given: Content, where: str) -> bytes:
+def _key(table: Table, given: m.Content, where: str) -> bytes:
     data = given.data(where)
     wanted = table.config.primary_key_bytes + table.config.secondary_key_bytes
     if len(data) != wanted:
