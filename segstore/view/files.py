@@ -57,9 +57,9 @@ def write_page(
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []
     for source in sources if against is None else (*sources, against):
-        sections, found = _packed(source, advance)
+        sections, source_damages = _packed(source, advance)
         packed.append(sections)
-        damages += ((source, damage) for damage in found)
+        damages += ((source, damage) for damage in source_damages)
     compared = None if against is None else _compared(sources[0], against, None if exact else Translation(ignore))
     size = 0
     with replacing(target) as file:
@@ -105,21 +105,26 @@ def _compared(left: Path, right: Path, translation: Translation | None) -> list[
         return [_difference(difference) for difference in itertools.islice(found, MOST_DIFFERENCES)]
 
 
-def _difference(found: Difference) -> dict[str, Any]:
+def _difference(difference: Difference) -> dict[str, Any]:
     fields = [
-        {"field": field.field, "left": _value(field.left), "right": _value(field.right)} for field in found.fields
+        {"field": field.field, "left": _value(field.left), "right": _value(field.right)} for field in difference.fields
     ]
-    return {"direction": int(found.direction), "places": found.places, "fields": fields, "text": _text(found)}
+    return {
+        "direction": int(difference.direction),
+        "places": difference.places,
+        "fields": fields,
+        "text": _text(difference),
+    }
 
 
-def _text(found: Difference) -> str:
+def _text(difference: Difference) -> str:
     """How the traces differ in a stream or a method."""
-    if all(found.places):
-        names = ", ".join(field.field or "bytes not read" for field in found.fields) or "kind of record"
-        return "; ".join(filter(None, (found.more_text, names)))
-    if found.connection != CONTROLLER:
-        return found.more_text
-    side, over = ("A", found.left_over) if found.places[0] else ("B", found.right_over)
+    if all(difference.places):
+        names = ", ".join(field.field or "bytes not read" for field in difference.fields) or "kind of record"
+        return "; ".join(filter(None, (difference.more_text, names)))
+    if difference.connection != CONTROLLER:
+        return difference.more_text
+    side, over = ("A", difference.left_over) if difference.places[0] else ("B", difference.right_over)
     return f"only {side} has it" + (f", and {over} more of its method" if over else "")
 
 

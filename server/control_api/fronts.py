@@ -147,7 +147,7 @@ class StoreFront:
         containers = store.store.containers.values()
         indexes = sum(container.index_count for container in containers)
         now |= {"outstanding_bytes": store.hub.outstanding_bytes, "index_segments": indexes}
-        return counted, {**now, "segments": sum(len(each.segments) for each in containers) - indexes}
+        return counted, {**now, "segments": sum(len(container.segments) for container in containers) - indexes}
 
 
 class ReplayFront:

@@ -61,7 +61,7 @@ def health_of(parts: Mapping[str, HealthStatus], name: str = "") -> HealthResult
         return None if name not in parts else _result(name, parts[name], {})
     alive = all(part >= HealthStatus.NEW for part in parts.values())
     return _result(
-        "", HealthStatus.UP if alive else HealthStatus.DOWN, {each: _result(each, parts[each], {}) for each in parts}
+        "", HealthStatus.UP if alive else HealthStatus.DOWN, {part: _result(part, parts[part], {}) for part in parts}
     )
 
 
@@ -95,7 +95,7 @@ class Answering(NamedTuple):
 def _response(answer: RestResponse) -> Response:
     headers = {"content-type": "application/json"} if answer.body else {}
     if answer.why:
-        headers["segstore-error"] = "".join(each if " " <= each <= "~" else "?" for each in answer.why)
+        headers["segstore-error"] = "".join(character if " " <= character <= "~" else "?" for character in answer.why)
     return Response(answer.body, answer.status, headers)
 
 
@@ -116,11 +116,9 @@ def make_app(answering: Answering) -> Starlette:
         endpoint = _health(answering, shown, guarded=part == "/details")
         routes += [_route(f"{_HEALTH}{part}{end}", ["GET"], endpoint) for end in ("", "/{id}")]
     # The whole's parts come before `/v1/health/{id}`, which would match them, too.
-    routes.sort(key=lambda each: each.path == f"{_HEALTH}/{{id}}")
-    both = [
-        found for route in routes for found in (route, _route(f"{route.path}/", route.methods or (), route.endpoint))
-    ]
-    app = Starlette(routes=both, exception_handlers={HTTPException: _http, Exception: _unexpected})
+    routes.sort(key=lambda it: it.path == f"{_HEALTH}/{{id}}")
+    routes += [_route(f"{route.path}/", route.methods or (), route.endpoint) for route in routes]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http, Exception: _unexpected})
     app.router.redirect_slashes = False
     return app
 

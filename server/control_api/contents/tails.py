@@ -47,14 +47,14 @@ async def read_tail(
     ] = None,
 ) -> m.StreamTail:
     controller = controller_of(controlled)
-    found = controller.streams.get(scope, stream)
+    known = controller.streams.get(scope, stream)
     if segment is not None:
-        return await _tails(controller.segments, found, (found.segment(segment),), limit)
+        return await _tails(controller.segments, known, (known.segment(segment),), limit)
     last = None
-    for epoch in found.epochs[: -_MOST_EPOCHS - 1 : -1]:
-        tail = await _tails(controller.segments, found, epoch.segments, limit)
+    for epoch in known.epochs[: -_MOST_EPOCHS - 1 : -1]:
+        tail = await _tails(controller.segments, known, epoch.segments, limit)
         last = last or tail
-        if any(each.events or each.why for each in tail.segments):
+        if any(segment_tail.events or segment_tail.why for segment_tail in tail.segments):
             return tail
     assert last is not None, "a stream has an epoch"
     return last
@@ -64,7 +64,7 @@ async def _tails(
     admin: SegmentAdmin, stream: KnownStream, segments: Sequence[StreamSegment], limit: int
 ) -> m.StreamTail:
     there = [segment for segment in segments if segment.id not in stream.deleted]
-    tails = [await _tail(admin, each.id, stream.segment_name(each), limit) for each in there[:_MOST_SEGMENTS]]
+    tails = [await _tail(admin, segment.id, stream.segment_name(segment), limit) for segment in there[:_MOST_SEGMENTS]]
     return m.StreamTail(segments=tails, segment_count=len(there))
 
 
@@ -94,10 +94,10 @@ async def _tail(admin: SegmentAdmin, identifier: int, name: str, limit: int) -> 
 async def _last(admin: SegmentAdmin, name: str, start: int, end: int, limit: int) -> _Last:
     size = _FIRST_READ
     while True:
-        whole = size >= end - start
-        at = start if whole else await admin.locate_offset(name, end - size)
+        is_all = size >= end - start
+        at = start if is_all else await admin.locate_offset(name, end - size)
         parts, count = await _parts(await admin.read_segment(name, at, end - at), at, limit)
-        if whole or count >= limit or size >= _MOST_READ or (parts and parts[-1][1].kind == "data"):
+        if is_all or count >= limit or size >= _MOST_READ or (parts and parts[-1][1].kind == "data"):
             return _Last(parts, count > limit or at > start)
         size *= _LARGER
 

@@ -38,16 +38,16 @@ _MADE_UP = re.compile(r"rule \d+")
 
 
 def faults_of(controlled: Controlled) -> Faults:
-    """The fault rules and toxics. Raises ApiProblem."""
+    """Returns the fault rules and toxics. Raises ApiProblem."""
     if controlled.faults is None:
-        raise ApiProblem(409, "faults are not available: the store was made with watched=False", "path")
+        raise ApiProblem(409, "faults and waits are not available: the store was made with watched=False", "path")
     return controlled.faults
 
 
 router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
 
 
-def _faults_with(controlled: Controlled, name: str) -> Faults:
+def faults_with(controlled: Controlled, name: str) -> Faults:
     """Returns the fault rules, which include the named rule. Raises ApiProblem."""
     there = faults_of(controlled)
     if name not in there.rules:
@@ -65,10 +65,10 @@ def _rule(there: Faults, name: str) -> FaultRule:
 
 def _state(there: Faults) -> FaultRules:
     """All rules and their counts, as they are now."""
-    given = there.round_trip_ms
+    round_trip = there.round_trip_ms
     return FaultRules(
         seed=there.seed,
-        round_trip_ms=given if isinstance(given, int | float) else dict(given),
+        round_trip_ms=round_trip if isinstance(round_trip, int | float) else dict(round_trip),
         rules=[_info(tally, there.held(tally.name)) for tally in there.tallies()],
     )
 
@@ -95,8 +95,8 @@ async def replace_faults(controlled: Here, settings: FaultSettings) -> FaultRule
     there = faults_of(controlled)
     _check_rules(controlled, settings.rules)
     _check_round_trip(controlled, settings.round_trip_ms)
-    for index, each in enumerate(settings.toxics):
-        controlled.check_store(each.store, f"body.toxics[{index}].store")
+    for index, toxic in enumerate(settings.toxics):
+        controlled.check_store(toxic.store, f"body.toxics[{index}].store")
     there.clear()
     there.toxics.clear()
     there.load(settings)
@@ -111,12 +111,12 @@ async def clear_faults(controlled: Here) -> Response:
 
 @router.get(f"/{NAME}", summary="One rule and its counts")
 async def get_fault(controlled: Here, name: _Name) -> FaultRule:
-    return _rule(_faults_with(controlled, name), name)
+    return _rule(faults_with(controlled, name), name)
 
 
 @router.put(f"/{NAME}", summary="Replace a rule at its place, and release the requests it holds")
 async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
-    there = _faults_with(controlled, name)
+    there = faults_with(controlled, name)
     _check_rule(controlled, rule, "body")
     taken = rule.name != name and rule.name in there.rules
     try:
@@ -127,40 +127,40 @@ async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
 
 @router.delete(f"/{NAME}", summary="Remove a rule, and release the requests it holds", status_code=204)
 async def remove_fault(controlled: Here, name: _Name) -> Response:
-    _faults_with(controlled, name).clear(name)
+    faults_with(controlled, name).clear(name)
     return Response(status_code=204)
 
 
 @router.post(f"/{NAME}/disable", summary="Disable a rule, and release the requests it holds")
 async def disable_fault(controlled: Here, name: _Name) -> FaultRule:
-    there = _faults_with(controlled, name)
+    there = faults_with(controlled, name)
     there.disable(name)
     return _rule(there, name)
 
 
 @router.post(f"/{NAME}/enable", summary="Enable a rule")
 async def enable_fault(controlled: Here, name: _Name) -> FaultRule:
-    there = _faults_with(controlled, name)
+    there = faults_with(controlled, name)
     there.enable(name)
     return _rule(there, name)
 
 
 @router.post(f"/{NAME}/release", summary="Release the requests that a rule holds")
 async def release_fault(controlled: Here, name: _Name) -> Released:
-    return Released(released=_faults_with(controlled, name).release(name))
+    return Released(released=faults_with(controlled, name).release(name))
 
 
 def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:
     """Refuses rules of a fault file, also rules with a name reserved for unnamed rules."""
-    for index, each in enumerate(rules):
-        _check_rule(controlled, each, f"body.rules[{index}]")
-        if _MADE_UP.fullmatch(each.name):
-            raise ApiProblem(422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name")
+    for index, rule in enumerate(rules):
+        _check_rule(controlled, rule, f"body.rules[{index}]")
+        if _MADE_UP.fullmatch(rule.name):
+            raise ApiProblem(422, f"{rule.name!r} is reserved for rules without a name", f"body.rules[{index}].name")
 
 
-def _check_round_trip(controlled: Controlled, given: RoundTrip) -> None:
+def _check_round_trip(controlled: Controlled, round_trip: RoundTrip) -> None:
     """Refuses round-trip times of stores that do not exist."""
-    for number in () if isinstance(given, int | float) else given:
+    for number in () if isinstance(round_trip, int | float) else round_trip:
         controlled.check_store(number, f"body.round_trip_ms.{number}")
 
 
@@ -240,11 +240,11 @@ async def list_unmatched(controlled: Here) -> Unmatched:
 
 
 @decisions.put("/round-trip", summary="Set the minimum delay of every reply")
-async def set_round_trip(controlled: Here, given: RoundTripTime) -> RoundTripTime:
+async def set_round_trip(controlled: Here, body: RoundTripTime) -> RoundTripTime:
     there = faults_of(controlled)
-    _check_round_trip(controlled, given.round_trip_ms)
-    there.round_trip_ms = given.round_trip_ms
-    return given
+    _check_round_trip(controlled, body.round_trip_ms)
+    there.round_trip_ms = body.round_trip_ms
+    return body
 
 
 def _decision(number: int, decision: Decision) -> DecisionInfo:

@@ -34,21 +34,21 @@ router = APIRouter(prefix="/v1")
 async def stream_stats(
     controlled: Here, scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
 ) -> StreamStats:
-    found = await _segments_of(controlled, f"{scope}/{stream}")
-    if not found and not _known(controlled, scope, stream):
+    own = await _segments_of(controlled, f"{scope}/{stream}")
+    if not own and not _known(controlled, scope, stream):
         raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
     writers = _Sums()
-    for segment in found:
+    for segment in own:
         counts = controlled.counts.of(segment.name)
         await controlled.names.find(segment.name, counts)
         await writers.add(counts)
     return StreamStats(
         scope=scope,
         stream=stream,
-        segments=len(found),
-        open_segments=sum(not segment.sealed for segment in found),
-        events=sum(segment.event_count or 0 for segment in found),
-        bytes=sum(segment.length - segment.start_offset for segment in found),
+        segments=len(own),
+        open_segments=sum(not segment.sealed for segment in own),
+        events=sum(segment.event_count or 0 for segment in own),
+        bytes=sum(segment.length - segment.start_offset for segment in own),
         writers=await writers.first(),
         writer_count=len(writers),
         uncounted=controlled.counts.uncounted,
@@ -109,7 +109,7 @@ class _Sums:
             if done % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         keys: list[str | bytes] = [*names.names, *ids.names]
-        return [self._totals(each) for each in keys[:_MOST_WRITERS]]
+        return [self._totals(key) for key in keys[:_MOST_WRITERS]]
 
     def _totals(self, key: str | bytes) -> WriterTotals:
         segments, connected, events, size = self._sums[key]
@@ -120,15 +120,15 @@ class _Sums:
 async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
     """Returns the stream's own segments."""
     prefix = f"{stream}/"
-    found = []
+    segments = []
     for store in controlled.stores:
         for container in list(store.store.containers.values()):
             for done, (name, segment) in enumerate(list(container.segments.items()), 1):
                 if name.startswith(prefix) and _is_own(name, stream):
-                    found.append(segment)
+                    segments.append(segment)
                 if done % _AT_ONCE == 0:
                     await asyncio.sleep(0)
-    return found
+    return segments
 
 
 def _is_own(segment: str, stream: str) -> bool:
