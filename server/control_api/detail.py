@@ -151,9 +151,9 @@ def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
 
 
 def _shown(data: Buffer, start: int, stop: int, part: str, kind: str) -> Payload:
-    part_bytes = memoryview(data)[start:stop]
-    form, text = readable_form(part_bytes)
-    raw = bytes(part_bytes[:_HEX_BYTES]).hex()
+    view = memoryview(data)[start:stop]
+    form, text = readable_form(view)
+    raw = bytes(view[:_HEX_BYTES]).hex()
     return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text, hex=raw)
 
 

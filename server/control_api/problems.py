@@ -81,7 +81,7 @@ def answer(status: int, detail: str, where: str, headers: dict[str, str] | None 
     return Response(body(status, detail, where), status, headers, PROBLEM_TYPE)
 
 
-def kept(traffic: T | None) -> T:
+def required(traffic: T | None) -> T:
     """Returns the traffic, or its history or recordings. Raises ApiProblem where traffic is not kept."""
     if traffic is None:
         raise ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")

@@ -70,14 +70,8 @@ def _result(name: str, status: HealthStatus, children: dict[str, HealthResult]) 
 
 
 _HEALTH: Final = "/v1/health"
-_PARTS: Final[Mapping[str, Callable[[HealthResult], Any]]] = {
-    "": lambda result: result,
-    "/status": lambda result: result.status,
-    "/readiness": lambda result: result.readiness,
-    "/liveness": lambda result: result.liveness,
-    "/details": lambda result: result.details,
-}
-"""Answer about a part's health, by the end of the path."""
+_FACTS: Final = ("", "status", "readiness", "liveness", "details")
+"""The facts about health that have paths of their own; "" is for all."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -112,9 +106,9 @@ def make_app(answering: Answering) -> Starlette:
     routes = [_route("/ping", ["GET"], _ping)]
     for path, verbs in resources.items():
         routes += [_route(path, list(verbs), _resource(answering, verbs))]
-    for part, shown in _PARTS.items():
-        endpoint = _health(answering, shown, guarded=part == "/details")
-        routes += [_route(f"{_HEALTH}{part}{end}", ["GET"], endpoint) for end in ("", "/{id}")]
+    for fact in _FACTS:
+        path, endpoint = f"{_HEALTH}/{fact}".removesuffix("/"), _health(answering, fact)
+        routes += [_route(f"{path}{end}", ["GET"], endpoint) for end in ("", "/{id}")]
     # The whole's parts come before `/v1/health/{id}`, which would match them, too.
     routes.sort(key=lambda it: it.path == f"{_HEALTH}/{{id}}")
     routes += [_route(f"{route.path}/", route.methods or (), route.endpoint) for route in routes]
@@ -147,11 +141,9 @@ def _resource(answering: Answering, verbs: Mapping[str, str]) -> Callable[[Reque
     return handle
 
 
-def _health(
-    answering: Answering, shown: Callable[[HealthResult], Any], *, guarded: bool
-) -> Callable[[Request], Awaitable[Response]]:
+def _health(answering: Answering, fact: str) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        if guarded:
+        if fact == "details":
             try:
                 principal = await answering.authority.principal(_credentials(request))
                 answering.authority.check(principal, SCOPES, Permission.READ_UPDATE)
@@ -161,7 +153,7 @@ def _health(
         result = health_of(answering.health(), name)
         if result is None:
             return _response(RestResponse(HTTPStatus.NOT_FOUND, why=f"there is no part {name[:80]!r}"))
-        return _response(RestResponse(HTTPStatus.OK, _encode(shown(result))))
+        return _response(RestResponse(HTTPStatus.OK, _encode(getattr(result, fact) if fact else result)))
 
     return handle
 

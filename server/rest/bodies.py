@@ -205,14 +205,14 @@ def from_stream_config(message: m.StreamConfig) -> StreamProperty:
         scope_name=message.streamInfo.scope,
         stream_name=message.streamInfo.stream,
         scaling_policy=scaling,
-        retention_policy=_kept(message.retentionPolicy),
+        retention_policy=_retention_config(message.retentionPolicy),
         tags=sorted(set(message.tags.tag)),
         timestamp_aggregation_timeout=message.timestampAggregationTimeout,
         rollover_size_bytes=message.rolloverSizeBytes,
     )
 
 
-def _kept(policy: m.RetentionPolicy) -> RetentionConfig | None:
+def _retention_config(policy: m.RetentionPolicy) -> RetentionConfig | None:
     if policy.retentionType == m.RetentionPolicy.UNKNOWN:
         return None
     if policy.retentionType == m.RetentionPolicy.SIZE:

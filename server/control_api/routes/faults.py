@@ -220,13 +220,13 @@ async def list_decisions(
     faults = faults_of(controlled)
     if rule is not None and rule not in faults.rules and all(decision.rule != rule for decision in faults.decisions):
         raise ApiProblem(422, str(NoSuchRule(rule[:200], tuple(faults.rules))), "query.rule")
-    forgotten, made = faults.forgotten_decisions, faults.decisions
+    forgotten, so_far = faults.forgotten_decisions, faults.decisions
     matching = (
         _decision(number, decision)
-        for number, decision in enumerate(made[max(0, after - forgotten) :], max(after, forgotten) + 1)
+        for number, decision in enumerate(so_far[max(0, after - forgotten) :], max(after, forgotten) + 1)
         if rule is None or decision.rule == rule
     )
-    last = forgotten + len(made)
+    last = forgotten + len(so_far)
     return Decisions(last=last, forgotten=forgotten, decisions=list(islice(matching, limit)))
 
 

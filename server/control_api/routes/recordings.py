@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.models import NewRecording, RecordingInfo, RecordingList
-from segstore.server.control_api.problems import kept
+from segstore.server.control_api.problems import required
 from segstore.server.recordings import KeptRecording
 from segstore.server.traffic import Traffic
 from segstore.wire.trace import FixtureHeader, Record, header_line, to_line
@@ -37,7 +37,7 @@ router = APIRouter(prefix="/v1", tags=["requests"])
 
 @router.get("/trace", summary="The latest traffic as a trace", response_class=Response, responses=_TRACE)
 async def get_trace(controlled: Here, form: _Form = "wtrace") -> Response:
-    traffic = kept(controlled.traffic)
+    traffic = required(controlled.traffic)
     last = traffic.flush()
     return _trace(traffic, form, traffic.trace(), (record for _, _, record in traffic.records(last=last)))
 
@@ -45,35 +45,35 @@ async def get_trace(controlled: Here, form: _Form = "wtrace") -> Response:
 @router.post("/recordings", summary="Start a recording", status_code=201)
 async def start_recording(controlled: Here, given: NewRecording | None = None) -> RecordingInfo:
     settings = given or NewRecording()
-    return _info(kept(controlled.recordings).start(settings.name, settings.max_bytes))
+    return _info(required(controlled.recordings).start(settings.name, settings.max_bytes))
 
 
 @router.get("/recordings", summary="Recordings")
 async def list_recordings(controlled: Here) -> RecordingList:
-    return RecordingList(recordings=[_info(recording) for recording in kept(controlled.recordings)])
+    return RecordingList(recordings=[_info(recording) for recording in required(controlled.recordings)])
 
 
 @router.get("/recordings/{name}", summary="One recording")
 async def get_recording(controlled: Here, name: _Name) -> RecordingInfo:
-    return _info(kept(controlled.recordings).get(name))
+    return _info(required(controlled.recordings).get(name))
 
 
 @router.post("/recordings/{name}/stop", summary="Stop a recording; refused if it has ended at its limit")
 async def stop_recording(controlled: Here, name: _Name) -> RecordingInfo:
-    return _info(kept(controlled.recordings).stop(name))
+    return _info(required(controlled.recordings).stop(name))
 
 
 @router.get(
     "/recordings/{name}/trace", summary="Get a recording so far, as a trace", response_class=Response, responses=_TRACE
 )
 async def download_recording(controlled: Here, name: _Name, form: _Form = "wtrace") -> Response:
-    recording = kept(controlled.recordings).get(name)
-    return _trace(kept(controlled.traffic), form, recording.trace(), recording.all_records())
+    recording = required(controlled.recordings).get(name)
+    return _trace(required(controlled.traffic), form, recording.trace(), recording.all_records())
 
 
 @router.delete("/recordings/{name}", summary="Delete a recording", status_code=204)
 async def delete_recording(controlled: Here, name: _Name) -> Response:
-    kept(controlled.recordings).delete(name)
+    required(controlled.recordings).delete(name)
     return Response(status_code=204)
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
-from segstore.server.control_api.problems import ApiProblem, kept, shown
+from segstore.server.control_api.problems import ApiProblem, required, shown
 from segstore.server.control_api.routes import NUMBER
 from segstore.server.control_api.routes.resending import resend
 from segstore.server.traffic import History, RecordedRequest, Traffic
@@ -41,7 +41,7 @@ async def list_requests(
     after: Annotated[int, Query(ge=0, description="Only requests with a greater number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of requests.")] = 100,
 ) -> LatestRequests:
-    history = kept(controlled.history)
+    history = required(controlled.history)
     try:
         requests = await history.find(match, limit=limit, after=after)
     except (FilterError, ValueError) as error:
@@ -53,15 +53,15 @@ async def list_requests(
 
 @router.get(f"/requests/{NUMBER}", tags=["requests"], summary="A request and its reply in detail")
 async def get_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> RequestDetail:
-    history = kept(controlled.history)
+    history = required(controlled.history)
     request, beside = await _about(history, number, _NEIGHBOURS)
     return detail_of(_info(request, history.traffic, _numbers(controlled)), request, beside, history.traffic)
 
 
 @sending.post(f"/requests/{NUMBER}/send", tags=["requests"], summary="Send a request again, as a client of its own")
 async def send_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> SentAgain:
-    traffic = kept(controlled.history).traffic
-    request, _ = await _about(kept(controlled.history), number, 0)
+    traffic = required(controlled.history).traffic
+    request, _ = await _about(required(controlled.history), number, 0)
     facts = traffic.peers.get(request.request.connection, {})
     at = _number(_numbers(controlled), facts.get("store", ""))
     store = next((store for store in controlled.stores if store.number == at), None)

@@ -19,7 +19,6 @@ from segstore.server.control_api.models import StreamStats, WriterName, WriterNa
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.writer_names import TooManyNames
-from segstore.server.controller import ControllerError
 from segstore.server.store import Segment
 from segstore.wire.names import is_index, parent_of, stream_of
 
@@ -35,7 +34,8 @@ async def stream_stats(
     controlled: Here, scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
 ) -> StreamStats:
     own = await _segments_of(controlled, f"{scope}/{stream}")
-    if not own and not _known(controlled, scope, stream):
+    controller = controlled.controller()
+    if not own and (controller is None or controller.state.find_stream(scope, stream) is None):
         raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
     writers = _Sums()
     for segment in own:
@@ -134,14 +134,3 @@ async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
 def _is_own(segment: str, stream: str) -> bool:
     """Whether a segment belongs to the stream and is neither an index nor to be merged into another segment."""
     return not is_index(segment) and parent_of(segment) is None and stream_of(segment) == stream
-
-
-def _known(controlled: Controlled, scope: str, stream: str) -> bool:
-    controller = controlled.controller()
-    if controller is None:
-        return False
-    try:
-        controller.state.stream(scope, stream)
-    except ControllerError:
-        return False
-    return True

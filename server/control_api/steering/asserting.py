@@ -17,7 +17,7 @@ from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.faults import faults_of, faults_with
 from segstore.server.control_api.steering.models import Held, Matched, RequestLogEnd, Verified
-from segstore.server.faults import NoSuchRule, NotSeen, Observer, Seen, StageName, line_of
+from segstore.server.faults import NoSuchRule, NotSeen, Observer, StageName, line_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import MOST_TEXT, FilterError
 
@@ -116,7 +116,8 @@ async def verify_requests(
         known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
         said = f"expected {' and '.join(expected)} {noun}{about}, {count} {verb} {stage}{known}"
         said += f"; {observer.last_request()}"
-        examples = observer.near(match, stage, since) if count < low else map(_matching, requests[:_SHOWN])
+        matching = (f"matched: {line_of(request)}" for request in requests[:_SHOWN])
+        examples = observer.near(match, stage, since) if count < low else matching
         raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
     return Verified(count=count)
 
@@ -141,7 +142,3 @@ async def wait_held(
 def _bad_filter(error: FilterError | ValueError) -> ApiProblem:
     """A filter that cannot be read, or that no request can match."""
     return ApiProblem(422, f"query.match: {error}", "query.match")
-
-
-def _matching(seen: Seen) -> str:
-    return f"matched: {line_of(seen)}"
