@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
 
-from segstore.server.control_api.controlled import Controlled, Here
+from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
 from segstore.server.control_api.models import (
     ActiveToxic,
     ActiveToxics,
@@ -37,22 +37,7 @@ _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
 
 
-def faults_of(controlled: Controlled) -> Faults:
-    """Returns the fault rules and toxics. Raises ApiProblem."""
-    if controlled.faults is None:
-        raise ApiProblem(409, "faults and waits are not available: the store was made with watched=False", "path")
-    return controlled.faults
-
-
 router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
-
-
-def faults_with(controlled: Controlled, name: str) -> Faults:
-    """Returns the fault rules, which include the named rule. Raises ApiProblem."""
-    there = faults_of(controlled)
-    if name not in there.rules:
-        raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
-    return there
 
 
 def _info(tally: Tally, held: int) -> FaultRule:

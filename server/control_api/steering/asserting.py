@@ -12,10 +12,9 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
 
-from segstore.server.control_api.controlled import Controlled, Here
+from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.routes.faults import faults_of, faults_with
 from segstore.server.control_api.steering.models import Held, Matched, RequestLogEnd, Verified
 from segstore.server.faults import NoSuchRule, NotSeen, Observer, StageName, line_of
 from segstore.wire.printable import printable
