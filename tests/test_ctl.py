@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
-import grpc
 import httpx
 import pytest
 from click.shell_completion import ShellComplete
@@ -22,7 +22,6 @@ from segstore.cli import main
 from segstore.testing import RunningServer, ServerThread
 from segstore.traces import TraceFile
 from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
-from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
 from tests.processes import PATIENCE_S, SERVE, started
@@ -139,47 +138,29 @@ def test_the_bytes_of_a_segment_are_written_in_pieces(
     assert run("read", "shop/orders/1.#epoch.0").exit_code == 1
 
 
-def test_a_store_of_several_is_steered(tmp_path: Path) -> None:
-    trace = tmp_path / "run.wtrace"
-    options = ("--stores", "2", "--containers", "2", "--no-rebalance", "--record", str(trace))
-    with started([*SERVE, *options]) as (process, line):
+def test_a_store_of_several_is_steered() -> None:
+    with started([*SERVE, "--stores", "2", "--containers", "2", "--no-rebalance"]) as (process, line):
         url = f"http://{json.loads(line)['http']}"
 
-        def stores(command: str) -> dict[str, object]:
-            done = CliRunner().invoke(main, ["ctl", "--url", url, "--json", "stores", command, "1"])
-            assert done.exit_code == 0, done.output
-            return dict(json.loads(done.output))
+        def stores(*words: str) -> Any:
+            answer = CliRunner().invoke(main, ["ctl", "--url", url, "--json", "stores", *words])
+            assert answer.exit_code == 0, answer.output
+            return json.loads(answer.output)
 
-        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
-
-            def move(to: int) -> object:
-                moved = http.post("/v1/containers/1/move", json={"to": to})
-                assert moved.status_code == 200, moved.text
-                return moved.json()["store"]
-
-            before = http.get("/v1/server").json()["stores"][1]
-            assert move(0) == 0
-            assert stores("stop") == {**before, "serving": False}
-            assert stores("start") == before
-            assert stores("cut-session") == before
-            assert stores("heal-session") == before
-            assert move(1) == 1
-            assert stores("expire-session")["store"] == 1
-            until = time.monotonic() + PATIENCE_S
-            while http.get("/v1/server").json()["stores"][1]["serving"]:
-                assert time.monotonic() < until
-                time.sleep(0.02)
-            refused = CliRunner().invoke(main, ["ctl", "--url", url, "stores", "expire-session", "1"])
-            assert (refused.exit_code, "store 1 has no session" in refused.output) == (1, True)
-            assert stores("start") == before
-        host, port = str(before["address"]).split(":")
-        with socket.create_connection((host, int(port))) as peer:
-            peer.sendall(encode(Hello(17, 5)))
-            assert peer.recv(100)
+        before = stores("list")["stores"][1]
+        assert stores("stop", "1", "--drain-s", "0.01") == {**before, "serving": False}
+        for command in ("start", "cut-session", "heal-session"):
+            assert stores(command, "1") == before
+        assert stores("expire-session", "1")["store"] == 1
+        until = time.monotonic() + PATIENCE_S
+        while stores("list")["stores"][1]["serving"]:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        refused = CliRunner().invoke(main, ["ctl", "--url", url, "stores", "expire-session", "1"])
+        assert (refused.exit_code, "store 1 has no session" in refused.output) == (1, True)
+        assert stores("start", "1") == before
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-    with TraceFile(trace) as records:
-        assert encode(Hello(17, 5)) in [record.data for record in records.records() if record.kind is RecordKind.FRAME]
 
 
 def test_a_group_without_a_command_lists(run: Run) -> None:
@@ -260,16 +241,6 @@ def test_requests_are_waited_for_and_verified(run: Run, server: RunningServer) -
     assert re.fullmatch(r"last: \d+\n", run("keep").output)
     assert run("keep", "--end").output == "segstore: this server keeps requests from its start to its end\n"
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
-
-
-@pytest.mark.usefixtures("grpc_runs")
-def test_calls_are_listed_with_what_they_name(run: Run, server: RunningServer) -> None:
-    method = METHODS["createScope"]
-    with grpc.insecure_channel(server.controller_uri) as channel:
-        channel.unary_unary(method.path, method.request.SerializeToString)(messages.ScopeInfo(scope="named"))
-    heading, *rows = run("requests", "rpc = createScope").output.splitlines()
-    at = heading.index("streams")
-    assert [row[at:].split()[0] for row in rows] == ["named"]
 
 
 def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServer) -> None:

@@ -66,11 +66,11 @@ class Api:
         """Prints the JSON of an answer; another body is written to standard output as it is."""
         with self._answered(method, path, body, {}) as answer:
             is_json = (answer.getheader("content-type") or "").startswith("application/json")
-            said = self._read(answer, _MOST_BYTES + 1)
+            data = self._read(answer, _MOST_BYTES + 1)
         if is_json:
-            echo(json.dumps(self._json(said, f"{method} /v1/{path}")))
+            echo(json.dumps(self._json(data, f"{method} /v1/{path}")))
         else:
-            sys.stdout.buffer.write(said)
+            sys.stdout.buffer.write(data)
 
     def pages(self, path: str, rows: str, **query: Any) -> Iterator[Any]:
         """Yields the entries of all pages of a list."""
@@ -113,7 +113,7 @@ class Api:
 
         self._check_server()
         data = None if body is None else json.dumps(body).encode()
-        given = {name: str(value) for name, value in query.items() if value is not None}
+        params = {name: str(value) for name, value in query.items() if value is not None}
         headers = {"content-type": "application/json"} if data is not None else {}
         if self.token is not None:
             headers["authorization"] = f"Bearer {self.token}"
@@ -121,7 +121,7 @@ class Api:
         try:
             try:
                 joint = "&" if "?" in path else "?"
-                connection.request(method, f"/v1/{path}{joint}{urlencode(given)}", data, headers)
+                connection.request(method, f"/v1/{path}{joint}{urlencode(params)}", data, headers)
                 answer = connection.getresponse()
                 refusal = answer.read(_MOST_BYTES + 1) if answer.status >= 300 else b""
             except OSError as error:
@@ -131,22 +131,22 @@ class Api:
                 raise click.ClickException(f"{self.url}: this is no HTTP API: {error!r}") from error
             if answer.status >= 300:
                 is_problem = (answer.getheader("content-type") or "").partition(";")[0] == _PROBLEM
-                found = self._json(refusal, f"{method} /v1/{path}") if is_problem else None
-                if isinstance(found, dict) and "detail" in found:
-                    raise Refusal(str(found["detail"]))
-                said = f"{self.url} answered {answer.status} {answer.reason}"
-                raise click.ClickException(f"{said}: this is not the HTTP API, {_WHERE}")
+                problem = self._json(refusal, f"{method} /v1/{path}") if is_problem else None
+                if isinstance(problem, dict) and "detail" in problem:
+                    raise Refusal(str(problem["detail"]))
+                status = f"{self.url} answered {answer.status} {answer.reason}"
+                raise click.ClickException(f"{status}: this is not the HTTP API, {_WHERE}")
             yield answer
         finally:
             connection.close()
 
-    def _json(self, said: bytes, asked: str) -> Any:
+    def _json(self, data: bytes, asked: str) -> Any:
         try:
-            return json.loads(said) if said and len(said) <= _MOST_BYTES else None
+            return json.loads(data) if data and len(data) <= _MOST_BYTES else None
         except (ValueError, RecursionError) as error:
             raise click.ClickException(f"{self.url}: the answer to {asked} is not JSON") from error
 
-    def show(self, found: Any, shown: str = "") -> None:
+    def show(self, answer: Any, shown: str = "") -> None:
         """Prints an answer: as JSON, as a table of one of its lists, or as a line for each key.
 
         shown: the list and its columns, as "rules: name matched"; "+ readers: … + segments: …" prints the lines and
@@ -154,56 +154,56 @@ class Api:
         """
         lists, *tables = shown.split("+ ")
         if self.as_json:
-            echo(json.dumps(found))
+            echo(json.dumps(answer))
         elif lists:
-            self._print_list(found, lists)
-            _name_next(found)
+            self._print_list(answer, lists)
+            _name_next(answer)
         else:
-            names = [each.partition(":")[0] for each in tables]
-            for name, value in (found or {}).items():
+            names = [table.partition(":")[0] for table in tables]
+            for name, value in (answer or {}).items():
                 if name not in names:
                     echo(f"{name}: {cell_text(value)}")
             for name, table in zip(names, tables, strict=True):
-                if found[name]:
+                if answer[name]:
                     echo("")
-                    self._print_list(found, table)
+                    self._print_list(answer, table)
 
-    def _print_list(self, found: Any, shown: str) -> None:
+    def _print_list(self, answer: Any, shown: str) -> None:
         rows, _, names = shown.partition(": ")
         columns = names.split()
-        print_table(columns, (row if isinstance(row, dict) else {columns[0]: row} for row in found[rows]))
+        print_table(columns, (row if isinstance(row, dict) else {columns[0]: row} for row in answer[rows]))
 
-    def show_texts(self, found: Any, rows: str, text: Callable[[Any], str]) -> None:
+    def show_texts(self, answer: Any, rows: str, text: Callable[[Any], str]) -> None:
         """Prints an answer: as JSON, or the lines of the text of each entry of the list `rows`."""
         if self.as_json:
-            echo(json.dumps(found))
+            echo(json.dumps(answer))
             return
-        for each in found[rows]:
-            for line in text(each).splitlines():
+        for entry in answer[rows]:
+            for line in text(entry).splitlines():
                 echo(line)
-        _name_next(found)
+        _name_next(answer)
 
 
-def _name_next(found: Any) -> None:
+def _name_next(answer: Any) -> None:
     """Prints how to get the next page, if there is one."""
-    if found.get("next") is not None:
-        echo(f"segstore: there are more: --after {cell_text(found['next'])}", err=True)
+    if answer.get("next") is not None:
+        echo(f"segstore: there are more: --after {cell_text(answer['next'])}", err=True)
 
 
 def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Completes a name by asking the server, if it answers. names: those that it has, given what is typed so far."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        given = context.params
-        while "token_file" not in given and context.parent is not None:
+        params = context.params
+        while "token_file" not in params and context.parent is not None:
             context = context.parent
-            given = context.params
+            params = context.params
         try:
-            api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
-            found = [name for name in names(api, incomplete) if name.startswith(incomplete)]
+            api = Api(params.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(params.get("token_file")))
+            matching = [name for name in names(api, incomplete) if name.startswith(incomplete)]
         except (click.ClickException, OSError):
             return []
-        return list(filter(_COMPLETABLE.fullmatch, found))
+        return list(filter(_COMPLETABLE.fullmatch, matching))
 
     return complete
 

@@ -74,7 +74,7 @@ class _Name(click.ParamType[str]):
 
 def _names(listed: str) -> Callable[[Api, str], list[str]]:
     """Returns the function that completes a name with those in a list of the API."""
-    return lambda api, _: [each["name"] for each in api.ask("GET", listed)["rules" if listed == "faults" else listed]]
+    return lambda api, _: [entry["name"] for entry in api.ask("GET", listed)["rules" if listed == "faults" else listed]]
 
 
 def _names_in(kind: str) -> Callable[[Api, str], list[str]]:
@@ -83,9 +83,9 @@ def _names_in(kind: str) -> Callable[[Api, str], list[str]]:
     def names(api: Api, incomplete: str) -> list[str]:
         scope, slash, _ = incomplete.partition("/")
         if not slash or not kind:
-            return [f"{each}/" if kind else each for each in api.ask("GET", "scopes")["scopes"]]
+            return [f"{name}/" if kind else name for name in api.ask("GET", "scopes")["scopes"]]
         listed = api.ask("GET", f"{kind}s/{quoted(scope)}", limit=_PAGE)[f"{kind}s"]
-        return [f"{scope}/{each[kind]}" for each in listed]
+        return [f"{scope}/{entry[kind]}" for entry in listed]
 
     return names
 
@@ -183,8 +183,8 @@ lines for the other keys come before such lists; without any list, the answer is
 """
 
 
-def _number(option: str, text: str, lowest: int = 0, **given: Any) -> click.Option:
-    return click.Option([option], type=click.IntRange(lowest), help=text, **given)
+def _number(option: str, text: str, lowest: int = 0, **more: Any) -> click.Option:
+    return click.Option([option], type=click.IntRange(lowest), help=text, **more)
 
 
 _STAGES: Final = click.Choice(["received", "applied", "refused", "replied"])
@@ -228,15 +228,15 @@ def _one_line(text: str) -> str:
 
 def _events(answer: dict[str, Any]) -> dict[str, Any]:
     """The last events of a stream in one list."""
-    events = ({**each, "segment": one["id"]} for one in answer["segments"] for each in one["events"])
+    events = ({**event, "segment": one["id"]} for one in answer["segments"] for event in one["events"])
     return {"events": [{**event, "text": _one_line(event["text"])} for event in events]}
 
 
 def _entries(answer: dict[str, Any]) -> dict[str, Any]:
     """The entries of a table with their keys and values as text."""
-    for each in answer["entries"]:
+    for entry in answer["entries"]:
         for part in ("key", "value"):
-            each[part] = _one_line(each[part].get("text") or each[part].get("hex") or "")
+            entry[part] = _one_line(entry[part].get("text") or entry[part].get("hex") or "")
     return answer
 
 
@@ -259,15 +259,15 @@ def _add_request(words: str, request: str, params: str, shown: str, text: str) -
     method, path = request.split()
     parts = [part for part in path.partition("?")[0].split("/") if part[0] in "{["]
 
-    def send(api: Api, **given: Any) -> None:
+    def send(api: Api, **values: Any) -> None:
         target = path
         for part in parts:
-            value = given.pop(part.strip("{}[]"))
+            value = values.pop(part.strip("{}[]"))
             target = target.replace(f"/{part}", "" if value is None else f"/{value}")
         if method == "GET" or "?" in path:
-            answer = api.ask(method, target.removesuffix("?"), **given)
+            answer = api.ask(method, target.removesuffix("?"), **values)
         else:
-            body = {name: value for name, value in given.items() if value is not None}
+            body = {name: value for name, value in values.items() if value is not None}
             answer = api.ask(method, target, body if params else None)
         view = _VIEWS.get(words)
         api.show(answer if view is None or api.as_json else view(answer), shown)
@@ -279,7 +279,7 @@ def _add_request(words: str, request: str, params: str, shown: str, text: str) -
 def _add_requests() -> None:
     group = ""
     for line in _TABLE.replace("\n    ", " ").strip().splitlines():
-        words, *columns = (each.strip() for each in line.split(" |"))
+        words, *columns = (column.strip() for column in line.split(" |"))
         if len(columns) == 1:
             group = words
             ctl.add_command((click.Group if group == "transactions" else Listing)(group, help=columns[0]))
@@ -358,15 +358,15 @@ def add_faults(
     if file is None:
         if not do:
             raise click.UsageError("a rule needs --do ACTION, and a fault file -f FILE")
-        rule = {"match": match or "", "do": [_value(each) for each in do], "nth": nth, "name": name}
+        rule = {"match": match or "", "do": [_value(action) for action in do], "nth": nth, "name": name}
         api.show(api.ask("POST", "faults", rule))
         return
     if match is not None or do or nth or name:
         raise click.UsageError("a rule is either in the file or on the command line")
     settings = _read_faults(file)
-    for each in ("seed", "round_trip_ms"):
-        if each in settings.model_fields_set:
-            raise click.ClickException(f"{file}: {each} replaces that of the server; use faults replace")
+    for setting in ("seed", "round_trip_ms"):
+        if setting in settings.model_fields_set:
+            raise click.ClickException(f"{file}: {setting} replaces that of the server; use faults replace")
     for path, added in (("faults", settings.rules), ("toxics", settings.toxics)):
         for one in added:
             api.show(api.ask("POST", path, one.model_dump(mode="json")))
@@ -461,9 +461,9 @@ def keep(api: Api, end: bool) -> None:
 
 
 @_command("problems", _PARAMS["after-number"], _parameter("limit=20/100"))
-def problems(api: Api, **given: Any) -> None:
+def problems(api: Api, **query: Any) -> None:
     """List the requests that the trace of a replay does not answer, oldest first."""
-    api.show_texts(api.ask("GET", "problems", **given), "problems", lambda each: f"{each['number']}: {each['detail']}")
+    api.show_texts(api.ask("GET", "problems", **query), "problems", lambda each: f"{each['number']}: {each['detail']}")
 
 
 @_command(

@@ -1,13 +1,19 @@
-"""Reads trace files and writes their page."""
+"""Reads trace files and writes their page: packed traces in the page of `segstore.server.page`.
+
+Text from a trace is only in compressed sections, and the script shows it as text.
+"""
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from segstore.server.page import trace_page
 from segstore.traces import TraceFile, replacing
-from segstore.view.pack import Sections, pack
-from segstore.view.page import html
+from segstore.view.pack import Sections, deflated, pack
+from segstore.view.schema import specification
 from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, Translation, differences
 
 if TYPE_CHECKING:
@@ -51,15 +57,31 @@ def write_page(
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []
     for source in sources if against is None else (*sources, against):
-        sections, found = _packed(source, advance)
+        sections, source_damages = _packed(source, advance)
         packed.append(sections)
-        damages += ((source, damage) for damage in found)
+        damages += ((source, damage) for damage in source_damages)
     compared = None if against is None else _compared(sources[0], against, None if exact else Translation(ignore))
     size = 0
     with replacing(target) as file:
         for text in html(packed, compared):
             size += file.write(text.encode())
     return WrittenPage(size, tuple(damages))
+
+
+def html(traces: Sequence[Sections], differences: list[Any] | None = None) -> Iterator[str]:
+    """Yields the parts of the page. differences: of the two traces, as JSON values, if they are compared."""
+    head, tail, _ = trace_page(specification())
+    yield head
+    for number, sections in enumerate(traces):
+        for name, packed in sections.items():
+            yield _section(f"{number}-{name}", packed)
+    if differences is not None:
+        yield _section("differences", deflated(json.dumps(differences).encode()))
+    yield tail
+
+
+def _section(name: str, packed: bytes) -> str:
+    return f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n'
 
 
 def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:
@@ -83,21 +105,26 @@ def _compared(left: Path, right: Path, translation: Translation | None) -> list[
         return [_difference(difference) for difference in itertools.islice(found, MOST_DIFFERENCES)]
 
 
-def _difference(found: Difference) -> dict[str, Any]:
+def _difference(difference: Difference) -> dict[str, Any]:
     fields = [
-        {"field": field.field, "left": _value(field.left), "right": _value(field.right)} for field in found.fields
+        {"field": field.field, "left": _value(field.left), "right": _value(field.right)} for field in difference.fields
     ]
-    return {"direction": int(found.direction), "places": found.places, "fields": fields, "text": _text(found)}
+    return {
+        "direction": int(difference.direction),
+        "places": difference.places,
+        "fields": fields,
+        "text": _text(difference),
+    }
 
 
-def _text(found: Difference) -> str:
+def _text(difference: Difference) -> str:
     """How the traces differ in a stream or a method."""
-    if all(found.places):
-        names = ", ".join(field.field or "bytes not read" for field in found.fields) or "kind of record"
-        return "; ".join(filter(None, (found.more_text, names)))
-    if found.connection != CONTROLLER:
-        return found.more_text
-    side, over = ("A", found.left_over) if found.places[0] else ("B", found.right_over)
+    if all(difference.places):
+        names = ", ".join(field.field or "bytes not read" for field in difference.fields) or "kind of record"
+        return "; ".join(filter(None, (difference.more_text, names)))
+    if difference.connection != CONTROLLER:
+        return difference.more_text
+    side, over = ("A", difference.left_over) if difference.places[0] else ("B", difference.right_over)
     return f"only {side} has it" + (f", and {over} more of its method" if over else "")
 
 

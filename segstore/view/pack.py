@@ -74,7 +74,7 @@ class _Lanes:
     """The lane of each record, and the page's description of each."""
 
     def __init__(self) -> None:
-        self.said: list[list[Any]] = []
+        self.described: list[list[Any]] = []
         self._lanes: dict[int, int] = {}
         self._used: list[bool] = []
 
@@ -83,10 +83,10 @@ class _Lanes:
         if lane is None or (record.kind is RecordKind.OPEN and self._used[lane]):
             lane = self._lanes[record.connection] = len(self._used)
             self._used.append(False)
-            self.said.append([str(record.connection), ""])
+            self.described.append([str(record.connection), ""])
         if record.kind is RecordKind.OPEN:
             facts = unpack_data(record.data) or {}
-            self.said[lane][1] = " ".join(dict.fromkeys(map(str, facts.values())))[:_LONGEST_LABEL]
+            self.described[lane][1] = " ".join(dict.fromkeys(map(str, facts.values())))[:_LONGEST_LABEL]
         elif record.kind is not RecordKind.CLOSE:
             self._used[lane] = True
         return lane
@@ -178,7 +178,7 @@ class _Columns:
         return {
             "count": len(self.ts),
             "start_ns": str(self.ts[0]) if self.ts else "0",
-            "lanes": self.lanes.said,
+            "lanes": self.lanes.described,
             "names": [[name.name, name.scope, name.stream] for name in names],
             "sets": list(self.sets),
             "writers": [None if raw is None else str(UUID(bytes=raw)) for raw in self.writers],
@@ -189,11 +189,11 @@ class _Columns:
 def planes(width: int, values: Iterable[int]) -> bytes:
     """Returns numbers of `width` bytes by planes, without those that are zero throughout; negative ones wrap around."""
     mask = (1 << 8 * width) - 1
-    whole = array("Q", [value & mask for value in values])
-    least = (max(whole, default=0).bit_length() + 7) // 8
+    numbers = array("Q", [value & mask for value in values])
+    least = (max(numbers, default=0).bit_length() + 7) // 8
     if sys.byteorder == "big":
-        whole.byteswap()
-    raw = whole.tobytes()
+        numbers.byteswap()
+    raw = numbers.tobytes()
     return b"".join(raw[plane::8] for plane in range(least))
 
 
@@ -223,8 +223,8 @@ class _Sample:
         self._bytes += len(data)
         while len(self._held) > 1 and (len(self._held) > _SAMPLED_BLOCKS or self._bytes > _SAMPLED_BYTES):
             self.step *= 2
-            self._held = {each: held for each, held in self._held.items() if not each % self.step}
-            self._bytes = sum(map(len, (each for held in self._held.values() for each in held)))
+            self._held = {number: held for number, held in self._held.items() if not number % self.step}
+            self._bytes = sum(map(len, (row for held in self._held.values() for row in held)))
 
     def size(self, head: int, count: int) -> int:
         """The estimated size of all blocks of a trace of `count` records, compressed."""
@@ -248,16 +248,16 @@ def pack(
     columns, exchanges, sample = _Columns(), Exchanges(), _Sample()
     gaps: list[list[Any]] = []
     for at, record in enumerate(redacted(read())):
-        if len(damages) > len(gaps):
-            _note_gaps(gaps, damages, at)
+        if len(damages) > len(gaps):  # slices cost more than a comparison
+            gaps += ([at, str(damage)] for damage in damages[len(gaps) :])
         columns.add(exchanges.see(record))
         sample.add(at, record.data)
     count = len(columns.ts)
-    _note_gaps(gaps, damages, count)
+    gaps += ([count, str(damage)] for damage in damages[len(gaps) :])
     sections = {name: deflated(raw) for name, raw in columns.sections()}
     tables = columns.tables()
     room = most_bytes - sum(map(len, sections.values())) - len(deflated(_json(tables)))
-    head = next((each for each in HEADS if sample.size(each, count) <= room), HEADS[-1])
+    head = next((candidate for candidate in HEADS if sample.size(candidate, count) <= room), HEADS[-1])
     over = [size - head - TAIL_BYTES for size in columns.size if size > head + TAIL_BYTES]
     tables |= {"gaps": gaps, "head": head, "tail": TAIL_BYTES, "block": BLOCK_RECORDS, **describe()}
     tables |= {"left_out": len(over), "notes": _notes(gaps, columns.ts, over, head)}
@@ -288,7 +288,3 @@ def _records(count: int) -> str:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _note_gaps(gaps: list[list[Any]], damages: Sequence[Damage], at: int) -> None:
-    gaps.extend([at, str(damage)] for damage in damages[len(gaps) :])

@@ -22,7 +22,7 @@ def specification() -> dict[str, Any]:
         "unknown": Unknown.type_name,
         "append_block": AppendBlock.code,
         "block_frames": {code: COMMANDS[code].type_name for code in _block_frames()},
-        "filter": language() | {"possible": [values_of(each) for each in subjects_of(None, "trace")]},
+        "filter": language() | {"possible": [values_of(subject) for subject in subjects_of(None, "trace")]},
     }
 
 
@@ -37,7 +37,7 @@ def _command(cls: type[Command]) -> dict[str, Any]:
         "request": cls.is_request,
         "failure": cls.is_failure,
         "secrets": sorted(cls.secrets),
-        "nodes": [_node(each) for each in low.lower(cls.parts)],
+        "nodes": [_node(node) for node in low.lower(cls.parts)],
     }
 
 
@@ -68,7 +68,7 @@ def _form(node: low.SchemaNode) -> dict[str, Any]:
         case low.TailNode():
             return {"is": "tail", "inner": _node(node.inner), "needs": node.needs, "default": _plain(node.default)}
         case low.Structure():
-            return {"is": "structure", "nodes": [_node(each) for each in node.nodes]}
+            return {"is": "structure", "nodes": [_node(inner) for inner in node.nodes]}
         case low.Many():
             element, negative = _node(node.element), node.negative_is_empty
             return {"is": "many", "element": element, "smallest": node.smallest, "negativeIsEmpty": negative}

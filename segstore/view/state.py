@@ -155,12 +155,12 @@ class States:
 
 
 def _differences(values: Iterable[Value]) -> list[Value]:
-    found: list[Value] = []
+    differences: list[Value] = []
     last = 0
     for value in values:
-        found.append(value - last if isinstance(value, int) else value)
+        differences.append(value - last if isinstance(value, int) else value)
         last = value if isinstance(value, int) else last
-    return found
+    return differences
 
 
 def _asked(seen: Exchange, name: str) -> Any:

@@ -18,7 +18,6 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from segstore.server.config import settings_of, unknown_name
@@ -30,19 +29,18 @@ from segstore.server.control_api.routes import (
     bodies,
     connections,
     containers,
-    decisions,
     faults,
     recordings,
     requests,
     segments,
     streams,
 )
-from segstore.server.control_api.steering import arranging, asserting, events, snapshots
+from segstore.server.control_api.steering import arranging, asserting, events
 
 _WITH_TRAFFIC: Final = (
     connections.router,
     faults.router,
-    decisions.router,
+    faults.decisions,
     faults.toxics,
     asserting.router,  # before `requests`, whose paths end in a number
     requests.router,
@@ -56,7 +54,7 @@ _OF_STORES: Final = (
     segments.router,
     containers.router,
     *_OF_CONTENTS,
-    snapshots.router,
+    arranging.snapshots,
 )
 _RESOURCES: Final[tuple[tuple[tuple[APIRouter, ...], tuple[Kind, ...]], ...]] = (
     ((about.router,), ("stores", "tap", "replay")),
@@ -96,10 +94,6 @@ _NOT_SENT: Final = ("Call", "HTTPValidationError", "ValidationError")
 _OF_LISTS: Final = ("type", "items", "minItems", "maxItems")
 
 
-def _operation(route: APIRoute) -> str:
-    return route.name
-
-
 def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
     """Refuses a router's requests on a server of kind `kind`. kinds: the kinds of servers that serve them."""
     why = _OF_REPLAYS if kinds == ("replay",) else _LACKS[kind]
@@ -107,8 +101,8 @@ def _refuse(kind: Kind, kinds: tuple[Kind, ...]) -> params.Depends:
     def refuse() -> None:
         raise ApiProblem(409, why, "path")
 
-    found: params.Depends = Depends(refuse)
-    return found
+    refusal: params.Depends = Depends(refuse)
+    return refusal
 
 
 async def _check_given(request: Request) -> None:
@@ -119,13 +113,13 @@ async def _check_given(request: Request) -> None:
     """
     if not request.url.path.startswith("/v1/"):
         return
-    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    known = [param.alias for param in request.scope["route"].dependant.query_params]
     body = await request.body()
     if request.scope["route"].body_field is not None and body:
         check_keys(body)
     elif body not in (b"", b"{}"):
-        said = f"; its parameters are in the query: {', '.join(known)}" if known else ""
-        raise ApiProblem(422, f"body: the operation takes none{said}", "body")
+        hint = f"; its parameters are in the query: {', '.join(known)}" if known else ""
+        raise ApiProblem(422, f"body: the operation takes none{hint}", "body")
     query = request.query_params.multi_items()
     twice = next((name for name, count in Counter(name for name, _ in query).items() if count > 1), None)
     if twice is not None and twice in known:
@@ -133,8 +127,8 @@ async def _check_given(request: Request) -> None:
     unknown = next((param for param in request.query_params if param not in known), None)
     if unknown is not None:
         where = place(("query", unknown))
-        said = unknown_name("parameter", unknown[:200], known) if known else "there are no parameters"
-        raise ApiProblem(422, f"{where}: {said}", where)
+        why = unknown_name("parameter", unknown[:200], known) if known else "there are no parameters"
+        raise ApiProblem(422, f"{where}: {why}", where)
 
 
 def serving(controlled: Controlled, *, guarded: bool = False) -> ASGIApp:
@@ -161,7 +155,7 @@ def application(kind: Kind, *, guarded: bool = False) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation,
+        generate_unique_id_function=lambda route: route.name,
     )
     for routers, kinds in _RESOURCES:
         is_here = kind in kinds
@@ -178,7 +172,8 @@ def application(kind: Kind, *, guarded: bool = False) -> FastAPI:
             if kind != "replay":
                 bodies.describe_yaml(description)
             _describe_responses(description)
-            _describe_access(description, guarded=guarded)
+            description["components"]["securitySchemes"] = {"token": _TOKEN}
+            description["security"] = [{"token": []}] if guarded else [{}, {"token": []}]
         return described()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the library documents
@@ -208,17 +203,12 @@ class Operations:
             if not isinstance(value, str | UUID):
                 raise ValueError(f"{name} is text, not {value!r}")
         for body in route.dependant.body_params:
-            given = {body.name: settings_of(_model(body.field_info.annotation), given)}
+            annotation = body.field_info.annotation  # of a model, which may be optional
+            given = {body.name: settings_of((get_args(annotation) or (annotation,))[0], given)}
         try:
             return await route.endpoint(self._controlled, **named, **given)
         except ApiProblem as problem:
             raise _ERRORS.get(problem.status, RuntimeError)(problem.detail) from None
-
-
-def _model(annotation: Any) -> type[BaseModel]:
-    """Returns the model of a body, which may be optional."""
-    found: type[BaseModel] = (get_args(annotation) or (annotation,))[0]
-    return found
 
 
 def _describe_rules(description: dict[str, Any]) -> None:
@@ -263,7 +253,7 @@ def _success(response: dict[str, Any], schemas: dict[str, Any], summary: str) ->
 
 def _refusals(operation: dict[str, Any]) -> list[str]:
     """Returns the error statuses of an operation, which depend on its parameters and body."""
-    places = {each["in"] for each in operation.get("parameters", ())}
+    places = {parameter["in"] for parameter in operation.get("parameters", ())}
     has_body = "requestBody" in operation
     absent = set() if "path" in places else {"404"}
     if not has_body:
@@ -271,8 +261,3 @@ def _refusals(operation: dict[str, Any]) -> list[str]:
     if operation["tags"] == ["server"]:  # they have no state
         absent |= {"409", "503"}
     return [refusal for refusal in _REFUSALS if refusal not in absent]
-
-
-def _describe_access(description: dict[str, Any], *, guarded: bool) -> None:
-    description["components"]["securitySchemes"] = {"token": _TOKEN}
-    description["security"] = [{"token": []}] if guarded else [{}, {"token": []}]

@@ -18,7 +18,7 @@ from segstore.server.control_api.fronts import ClusterControl, Front, ReplayFron
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
-from segstore.server.faults import Faults, Observer
+from segstore.server.faults import Faults, NoSuchRule, Observer
 from segstore.server.node import Snapshots
 from segstore.server.recordings import Recordings
 from segstore.server.store import StoreError
@@ -193,6 +193,21 @@ class Controlled:
                 continue
             return store
         return None
+
+
+def faults_of(controlled: Controlled) -> Faults:
+    """Returns the fault rules and toxics. Raises ApiProblem."""
+    if controlled.faults is None:
+        raise ApiProblem(409, "faults and waits are not available: the store was made with watched=False", "path")
+    return controlled.faults
+
+
+def faults_with(controlled: Controlled, name: str) -> Faults:
+    """Returns the fault rules, which include the named rule. Raises ApiProblem."""
+    there = faults_of(controlled)
+    if name not in there.rules:
+        raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
+    return there
 
 
 async def _of_request(request: Request) -> Controlled:

@@ -42,18 +42,18 @@ def detail_of(
     info: RequestInfo, recorded: RecordedRequest, beside: list[tuple[int, Exchange]], traffic: Traffic
 ) -> RequestDetail:
     """The detail of a request whose `info` is known, with the records beside it."""
-    frames = [("request", each) for each in (recorded.request.block, recorded.request) if each is not None]
+    frames = [("request", exchange) for exchange in (recorded.request.block, recorded.request) if exchange is not None]
     if recorded.reply is not None:
         frames.append(("reply", recorded.reply))
-    size = sum(each.size for _, each in frames)
-    fixture = [to_line(each.record, traffic.started_ns) for _, each in frames] if size <= _FIXTURE_BYTES else []
+    size = sum(frame.size for _, frame in frames)
+    fixture = [to_line(frame.record, traffic.started_ns) for _, frame in frames] if size <= _FIXTURE_BYTES else []
     return RequestDetail(
         **info.model_dump(),
         peer=shown(traffic.peers.get(recorded.request.connection, {}).get("peer", "")),
-        frames=[frame_of(part, each) for part, each in frames],
+        frames=[frame_of(part, frame) for part, frame in frames],
         payload=list(_payload(recorded)),
         timeline=_timeline(recorded),
-        neighbours=[_neighbour(number, each, number == recorded.number) for number, each in beside],
+        neighbours=[_neighbour(number, record, number == recorded.number) for number, record in beside],
         fixture=fixture,
     )
 
@@ -87,14 +87,14 @@ def _value(value: Any) -> str:
 
 
 def _payload(recorded: RecordedRequest) -> Iterator[Payload]:
-    for part, each in (("request", recorded.request), ("reply", recorded.reply)):
-        if each is None:
+    for part, exchange in (("request", recorded.request), ("reply", recorded.reply)):
+        if exchange is None:
             continue
-        if each.call is not None and (fields := each.call.fields) is not None:
+        if exchange.call is not None and (fields := exchange.call.fields) is not None:
             message = json.dumps(fields).encode()
             yield _shown(message, 0, len(message), part, "message")
-        for kind, found in islice(_in_table(each.command), _MOST_EVENTS):
-            yield _shown(found, 0, len(found), part, kind)
+        for kind, item in islice(_in_table(exchange.command), _MOST_EVENTS):
+            yield _shown(item, 0, len(item), part, kind)
     data = _appended(recorded)
     if data is not None:
         yield from payloads(data, "request")
@@ -126,14 +126,14 @@ def _appended(recorded: RecordedRequest) -> Buffer | None:
         return command.data
     decoder = AppendBlockDecoder()
     segment = recorded.request.segments[0] if recorded.request.segments else ""
-    found: Command | Append | None = None
+    append: Command | Append | None = None
     try:
-        for each in (SetupAppend(0, command.writer_id, segment, ""), recorded.request.block.command, command):
-            if isinstance(each, SetupAppend | AppendBlock | AppendBlockEnd):
-                found = decoder.feed(each)
+        for sent in (SetupAppend(0, command.writer_id, segment, ""), recorded.request.block.command, command):
+            if isinstance(sent, SetupAppend | AppendBlock | AppendBlockEnd):
+                append = decoder.feed(sent)
     except AppendViolation:
         return None  # the store has refused it too
-    return found.data if isinstance(found, Append) else None
+    return append.data if isinstance(append, Append) else None
 
 
 def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
@@ -151,9 +151,9 @@ def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
 
 
 def _shown(data: Buffer, start: int, stop: int, part: str, kind: str) -> Payload:
-    whole = memoryview(data)[start:stop]
-    form, text = readable_form(whole)
-    raw = bytes(whole[:_HEX_BYTES]).hex()
+    view = memoryview(data)[start:stop]
+    form, text = readable_form(view)
+    raw = bytes(view[:_HEX_BYTES]).hex()
     return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text, hex=raw)
 
 
@@ -192,9 +192,9 @@ def _timeline(recorded: RecordedRequest) -> list[Moment]:
         moments.append((max(seen.refused_s * 1e3, received_ns / 1e6), "refused"))
     if recorded.reply is not None:
         moments.append((recorded.reply.record.ts_ns / 1e6, f"replied with {shown(recorded.reply.outcome)}"))
-    moments.sort(key=lambda each: each[0])
+    moments.sort(key=lambda moment: moment[0])
     timeline = [Moment(at_ms=at, what=what) for at, what in moments]
-    after = 1 + next(index for index, each in enumerate(timeline) if each.what == "received")
+    after = 1 + next(index for index, moment in enumerate(timeline) if moment.what == "received")
     timeline[after:after] = [Moment(at_ms=None, what=f"fault {shown(fault)}") for fault in recorded.faults]
     if recorded.reply is None:
         what = "given up: the client closed the connection" if recorded.stage == "given up" else "no reply so far"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from segstore.server.replay import TraceServer
     from segstore.server.store import SegmentStore
 
-_GAUGES = ("connections_open",)
-
 
 class OpenConnection(Protocol):
     """A connection of a client. number: None if connections are not numbered. writers, waiting_reads: None on a tap."""
@@ -143,11 +141,15 @@ class StoreFront:
     def counters(self) -> tuple[dict[str, int], dict[str, int]]:
         store = self._store
         counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
-        now = {name: counted.pop(name) for name in _GAUGES}
         containers = store.store.containers.values()
         indexes = sum(container.index_count for container in containers)
-        now |= {"outstanding_bytes": store.hub.outstanding_bytes, "index_segments": indexes}
-        return counted, {**now, "segments": sum(len(each.segments) for each in containers) - indexes}
+        now = {
+            "connections_open": counted.pop("connections_open"),
+            "outstanding_bytes": store.hub.outstanding_bytes,
+            "index_segments": indexes,
+            "segments": sum(len(container.segments) for container in containers) - indexes,
+        }
+        return counted, now
 
 
 class ReplayFront:

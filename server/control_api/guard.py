@@ -213,7 +213,7 @@ class Guard:
             return True
         return is_loopback(host) if self._loopback_only else _address(host) is not None
 
-    def _has_token(self, given: list[str]) -> bool:
-        kind, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+    def _has_token(self, values: list[str]) -> bool:
+        kind, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
         same = hmac.compare_digest(token.strip().encode("latin-1"), self._token or b"")
         return kind.lower() == "bearer" and same

@@ -178,21 +178,21 @@ class ControlApi(HttpListener):
 
     async def _check_loopback(self) -> None:
         with listening_on(self._host, self._port, self._use, self._option):
-            found = await asyncio.get_running_loop().getaddrinfo(self._host, None)
-        for *_, address in found:
+            infos = await asyncio.get_running_loop().getaddrinfo(self._host, None)
+        for *_, address in infos:
             if not is_loopback(str(address[0])):
                 raise self._cannot(f"{address[0]} is not loopback, so a token is required: --http-token-file")
 
     def _token(self, path: Path) -> bytes:
         try:
-            found = read_secret(path).strip()
+            token = read_secret(path).strip()
         except OSError as error:
             raise self._cannot(f"{path}: {error.strerror}", error.errno) from error
         except ValueError:
-            found = ""
-        if not _TOKEN.fullmatch(found):
+            token = ""
+        if not _TOKEN.fullmatch(token):
             raise self._cannot(f"{path}: a token is one line of 16 to 4096 printable ASCII characters, without spaces")
-        return found.encode()
+        return token.encode()
 
     def _cannot(self, why: object, number: int | None = None) -> CannotListen:
         host, port = self._host, self._port

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Any, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,8 +11,6 @@ from segstore.server.config import PlainName
 from segstore.server.faults import RoundTrip, Rule
 from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
 from segstore.server.toxics import Toxic
-
-Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
 
 
 class RequestBody(BaseModel):
@@ -222,7 +220,7 @@ class SentAgain(BaseModel):
 class WriterName(RequestBody):
     """A writer's name. Its writer ids are uuid5 of the name and the segment."""
 
-    name: Name
+    name: str = Field(min_length=1, max_length=255, description="The name of a writer.")
 
 
 class WriterNamesPage(BaseModel):

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -38,6 +38,8 @@ from segstore.server.store import StoreError
 from segstore.wire.validation import DuplicateKey, foremost, message_of, unique
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
@@ -79,9 +81,11 @@ def answer(status: int, detail: str, where: str, headers: dict[str, str] | None 
     return Response(body(status, detail, where), status, headers, PROBLEM_TYPE)
 
 
-def not_kept() -> ApiProblem:
-    """The refusal of a request that needs the kept traffic."""
-    return ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")
+def required(traffic: T | None) -> T:
+    """Returns the traffic, or its history or recordings. Raises ApiProblem where traffic is not kept."""
+    if traffic is None:
+        raise ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")
+    return traffic
 
 
 def shown(text: str) -> str:
@@ -153,11 +157,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
         at = first["loc"][-1]
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
 
-    def located(each: Any) -> dict[str, str]:
-        where = place(each["loc"])
-        return {"detail": f"{where}: {sentence(each, field and field.field_info.annotation)}", "where": where}
+    def located(problem: Any) -> dict[str, str]:
+        where = place(problem["loc"])
+        return {"detail": f"{where}: {sentence(problem, field and field.field_info.annotation)}", "where": where}
 
-    every: dict[str, Any] = {"errors": [located(each) for each in errors]} if len(errors) > 1 else {}
+    every: dict[str, Any] = {"errors": [located(problem) for problem in errors]} if len(errors) > 1 else {}
     return Response(body(422, **located(first), **every), 422, media_type=PROBLEM_TYPE)
 
 
@@ -240,12 +244,11 @@ def _allowed(request: Request) -> list[str]:
     """Returns the methods of all routes that match the path. The library's own header names only the first route's
     methods.
     """
-    routes = request.app.routes
-    methods = [each for each in _METHODS if each != request.method]
     allowed = [
         method
-        for method in methods
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+        for method in _METHODS
+        if method != request.method
+        and any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
     ]
     return ["GET", "HEAD", *allowed[1:]] if "GET" in allowed else allowed
 

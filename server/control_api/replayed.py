@@ -30,14 +30,14 @@ async def list_problems(
     known = [] if controlled.replay is None else controlled.replay.problems
     total, page = len(known), []
     for number in range(after + 1, min(after + limit, total) + 1):
-        found = known[number - 1]
+        problem = known[number - 1]
         page.append(
             ReplayProblem(
                 number=number,
-                connection=None if found.connection == CONTROLLER else found.connection,
-                request=shown(found.request),
-                expected=None if found.expected is None else shown(found.expected),
-                detail=shown(str(found)[:_MOST_CHARACTERS]),
+                connection=None if problem.connection == CONTROLLER else problem.connection,
+                request=shown(problem.request),
+                expected=None if problem.expected is None else shown(problem.expected),
+                detail=shown(str(problem)[:_MOST_CHARACTERS]),
             )
         )
         await asyncio.sleep(0)

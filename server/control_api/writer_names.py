@@ -63,9 +63,9 @@ class WriterNames:
         for done, name in enumerate(tuple(self._names), 1):
             if not nameless:
                 return
-            found = counts.get(writer_id(name, segment).bytes)
-            if found is not None and found.name is None and name in self._names:
-                found.name = name
+            writer = counts.get(writer_id(name, segment).bytes)
+            if writer is not None and writer.name is None and name in self._names:
+                writer.name = name
                 nameless -= 1
             if done % _AT_ONCE == 0:
                 await asyncio.sleep(0)

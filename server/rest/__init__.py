@@ -5,12 +5,10 @@ the leading controller of a cluster. This package imports the web library, so a 
 enabled.
 """
 
-from segstore.server.rest.app import Answering, make_app
+from segstore.server.rest.app import Answering, HealthStatus, RestApi, make_app
 from segstore.server.rest.asking import RestRequest, RestResponse
 from segstore.server.rest.forwarding import answered_by_leader
-from segstore.server.rest.health import HealthStatus
 from segstore.server.rest.operations import answered
-from segstore.server.rest.serving import RestApi
 
 __all__ = [
     "Answering",

@@ -147,40 +147,40 @@ def to_stream_config(scope: str, stream: str, asked: StreamRequest) -> m.StreamC
     return message
 
 
-def _scaling(given: ScalingConfig | None) -> m.ScalingPolicy:
-    if given is None or given.type is None:
+def _scaling(policy: ScalingConfig | None) -> m.ScalingPolicy:
+    if policy is None or policy.type is None:
         raise Malformed("a stream needs scalingPolicy.type")
     rate, factor = 0, 0
-    if given.type != _FIXED:
-        rate = _positive(given.target_rate, "scalingPolicy.targetRate")
-        factor = _positive(given.scale_factor, "scalingPolicy.scaleFactor")
+    if policy.type != _FIXED:
+        rate = _positive(policy.target_rate, "scalingPolicy.targetRate")
+        factor = _positive(policy.scale_factor, "scalingPolicy.scaleFactor")
     return m.ScalingPolicy(
-        scaleType=m.ScalingPolicy.ScalingPolicyType.Value(given.type),
+        scaleType=m.ScalingPolicy.ScalingPolicyType.Value(policy.type),
         targetRate=rate,
         scaleFactor=factor,
-        minNumSegments=_positive(given.min_segments, "scalingPolicy.minSegments"),
+        minNumSegments=_positive(policy.min_segments, "scalingPolicy.minSegments"),
     )
 
 
-def _positive(given: int | None, name: str) -> int:
-    if given is None or given < 1:
-        raise Malformed(f"{name} must be at least 1, and is {'missing' if given is None else given}")
-    return given
+def _positive(number: int | None, name: str) -> int:
+    if number is None or number < 1:
+        raise Malformed(f"{name} must be at least 1, and is {'missing' if number is None else number}")
+    return number
 
 
-def _retention(given: RetentionConfig) -> m.RetentionPolicy:
-    if given.type is None or given.value is None:
+def _retention(policy: RetentionConfig) -> m.RetentionPolicy:
+    if policy.type is None or policy.value is None:
         raise Malformed("a retention policy needs retentionPolicy.type and retentionPolicy.value")
     limit, maximum = 0, MAX_INT64
-    if given.type == "LIMITED_SIZE_MB":
-        kind, limit = m.RetentionPolicy.SIZE, given.value * _MIB
-        if given.max_value is not None:
-            maximum = given.max_value * _MIB
+    if policy.type == "LIMITED_SIZE_MB":
+        kind, limit = m.RetentionPolicy.SIZE, policy.value * _MIB
+        if policy.max_value is not None:
+            maximum = policy.max_value * _MIB
     else:
-        kind, limit = m.RetentionPolicy.TIME, _duration_ms(given.value, given.time_based_retention)
-        if given.max_value is not None or given.max_time_based_retention is not None:
-            maximum = _duration_ms(given.max_value or 0, given.max_time_based_retention)
-    if not all(-MAX_INT64 <= each <= MAX_INT64 for each in (limit, maximum)):
+        kind, limit = m.RetentionPolicy.TIME, _duration_ms(policy.value, policy.time_based_retention)
+        if policy.max_value is not None or policy.max_time_based_retention is not None:
+            maximum = _duration_ms(policy.max_value or 0, policy.max_time_based_retention)
+    if not all(-MAX_INT64 <= number <= MAX_INT64 for number in (limit, maximum)):
         raise Malformed("a limit of the retention policy is too large for 64 bits")
     return m.RetentionPolicy(retentionType=kind, retentionParam=limit, retentionMax=maximum)
 
@@ -205,14 +205,14 @@ def from_stream_config(message: m.StreamConfig) -> StreamProperty:
         scope_name=message.streamInfo.scope,
         stream_name=message.streamInfo.stream,
         scaling_policy=scaling,
-        retention_policy=_kept(message.retentionPolicy),
+        retention_policy=_retention_config(message.retentionPolicy),
         tags=sorted(set(message.tags.tag)),
         timestamp_aggregation_timeout=message.timestampAggregationTimeout,
         rollover_size_bytes=message.rolloverSizeBytes,
     )
 
 
-def _kept(policy: m.RetentionPolicy) -> RetentionConfig | None:
+def _retention_config(policy: m.RetentionPolicy) -> RetentionConfig | None:
     if policy.retentionType == m.RetentionPolicy.UNKNOWN:
         return None
     if policy.retentionType == m.RetentionPolicy.SIZE:

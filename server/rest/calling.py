@@ -46,18 +46,18 @@ class Calling:
             return await self.unseen(method, request)
         context, kinds = _Context(self._peer), METHODS[method]
 
-        async def behave(data: bytes, given: Any) -> bytes:
+        async def behave(data: bytes, grpc_context: Any) -> bytes:
             try:
                 response = await self.unseen(method, kinds.request.FromString(data))
             except ControllerError as error:
                 context.error = error
                 value, code = answer(method, error)
                 if value is None:
-                    await given.abort(code, error.message)
+                    await grpc_context.abort(code, error.message)
                     raise AssertionError("abort raises") from error
                 return with_status(kinds.response, value).SerializeToString()
-            found = with_status(kinds.response, "SUCCESS") if response is None else response
-            message: bytes = found.SerializeToString()
+            answered = with_status(kinds.response, "SUCCESS") if response is None else response
+            message: bytes = answered.SerializeToString()
             return message
 
         handle = self._calls.recorded(method, self._calls.ruled(method, behave, self.caller.gone))

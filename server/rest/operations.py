@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
+from operator import attrgetter
 from string import Formatter
 from typing import Any, Final, NamedTuple
 
@@ -54,17 +55,15 @@ async def answered(
 ) -> RestResponse:
     """Answers a request.
 
-    authorization: its credentials, if any. peer: its address. calls: sees
-    the gRPC methods that it calls.
+    authorization: its credentials, if any. peer: its address. calls: sees the gRPC methods that it calls.
     """
     operation = OPERATIONS[asked.operation]
 
     async def perform(caller: Caller) -> RestResponse:
         try:
-            answer = await operation.perform(Calling(executor, caller, peer, calls), asked)
+            return await operation.perform(Calling(executor, caller, peer, calls), asked)
         except Refused as error:
             return RestResponse(error.status, why=error.why)
-        return answer
 
     try:
         return await executor.execute(
@@ -86,13 +85,13 @@ def _named(asked: RestRequest) -> tuple[str, str]:
 
 async def _listed(calling: Calling, method: str, request: Any, field: str) -> list[Any]:
     """Returns all pages of a listing."""
-    found: list[Any] = []
+    entries: list[Any] = []
     while True:
         page = await calling.call(method, request)
         part = getattr(page, field)
         if not part:
-            return found
-        found += part
+            return entries
+        entries += part
         request.continuationToken.token = page.continuationToken.token
 
 
@@ -120,8 +119,8 @@ async def _delete_scope(calling: Calling, asked: RestRequest) -> RestResponse:
 
 
 async def _list_scopes(calling: Calling, asked: RestRequest) -> RestResponse:
-    found = await _listed(calling, "listScopes", m.ScopesRequest(), "scopes")
-    items = [bodies.encode(bodies.ScopeProperty(each)) for each in found]
+    scopes = await _listed(calling, "listScopes", m.ScopesRequest(), "scopes")
+    items = [bodies.encode(bodies.ScopeProperty(scope)) for scope in scopes]
     return RestResponse(HTTPStatus.OK, _array("scopes", items))
 
 
@@ -134,29 +133,29 @@ def _array(name: str, items: list[bytes]) -> bytes:
 
 
 async def _create_stream(calling: Calling, asked: RestRequest) -> RestResponse:
-    given = bodies.read(asked.body, bodies.STREAM)
-    stream = given.stream_name or ""
+    properties = bodies.read(asked.body, bodies.STREAM)
+    stream = properties.stream_name or ""
     if not is_user_stream_name(stream):
         raise _bad(f"{stream[:80]!r} cannot be the name of a stream: give letters, digits, dots and hyphens")
     scope = asked.parameters["scopeName"]
     calling.caller.needs(scope_resource(scope), Permission.READ_UPDATE)
-    message = bodies.to_stream_config(scope, stream, given)
+    message = bodies.to_stream_config(scope, stream, properties)
     await calling.call("createStream", message)
     return RestResponse(HTTPStatus.CREATED, bodies.encode(bodies.from_stream_config(message)))
 
 
 async def _update_stream(calling: Calling, asked: RestRequest) -> RestResponse:
-    given, (scope, stream) = bodies.read(asked.body, bodies.STREAM), _named(asked)
+    properties, (scope, stream) = bodies.read(asked.body, bodies.STREAM), _named(asked)
     calling.caller.needs(stream_resource(scope, stream), Permission.READ_UPDATE)
-    message = bodies.to_stream_config(scope, stream, given)
+    message = bodies.to_stream_config(scope, stream, properties)
     await calling.call("updateStream", message)
     return RestResponse(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(message)))
 
 
 async def _get_stream(calling: Calling, asked: RestRequest) -> RestResponse:
     scope, stream = _named(asked)
-    found = await calling.call("getStreamConfiguration", m.StreamInfo(scope=scope, stream=stream))
-    return RestResponse(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(found)))
+    config = await calling.call("getStreamConfiguration", m.StreamInfo(scope=scope, stream=stream))
+    return RestResponse(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(config)))
 
 
 async def _list_streams(calling: Calling, asked: RestRequest) -> RestResponse:
@@ -165,15 +164,15 @@ async def _list_streams(calling: Calling, asked: RestRequest) -> RestResponse:
     kind, tag = asked.parameters.get("filter_type"), asked.parameters.get("filter_value")
     if kind == "tag" and tag is not None:
         request: Any = m.StreamsInScopeWithTagRequest(scope=scope, tag=tag)
-        found = await _listed(calling, "listStreamsInScopeForTag", request, "streams")
+        infos = await _listed(calling, "listStreamsInScopeForTag", request, "streams")
     else:
         internal = kind == "showInternalStreams"
         listed = await _listed(calling, "listStreamsInScope", m.StreamsInScopeRequest(scope=scope), "streams")
-        found = [each for each in listed if each.stream.startswith(_INTERNAL) is internal]
+        infos = [info for info in listed if info.stream.startswith(_INTERNAL) is internal]
     items = []
-    for each in found:
+    for info in infos:
         try:
-            config = await calling.unseen("getStreamConfiguration", each)
+            config = await calling.unseen("getStreamConfiguration", info)
         except NotFound:  # deleted since it was listed
             continue
         items.append(bodies.encode(bodies.from_stream_config(config)))
@@ -198,18 +197,18 @@ async def _delete_stream(calling: Calling, asked: RestRequest) -> RestResponse:
 
 async def _get_scaling_events(calling: Calling, asked: RestRequest) -> RestResponse:
     """Returns the epoch current at the start of a time range, and the epochs that began in it."""
-    given = [_time_ms(asked, name) for name in ("from", "to")]
-    if None in given:
+    times = [_time_ms(asked, name) for name in ("from", "to")]
+    if None in times:
         raise _bad("scaling events need the parameters from and to, in milliseconds since 1970")
     scope, stream = _named(asked)
     calling.caller.needs(stream_resource(scope, stream), Permission.READ)
-    start_ms, end_ms = (each or 0 for each in given)
+    start_ms, end_ms = (time_ms or 0 for time_ms in times)
     if not 0 <= start_ms <= end_ms:
         raise _bad(f"the time from {start_ms} to {end_ms} is negative")
-    epochs = tuple(calling.controller.streams.get(scope, stream).epochs)
-    first = max(bisect_right(epochs, start_ms, key=_begun_ms) - 1, 0)
+    epochs, begun_ms = tuple(calling.controller.streams.get(scope, stream).epochs), attrgetter("created_ms")
+    first = max(bisect_right(epochs, start_ms, key=begun_ms) - 1, 0)
     items, before = [], None
-    for epoch in epochs[first : bisect_right(epochs, end_ms, key=_begun_ms)]:
+    for epoch in epochs[first : bisect_right(epochs, end_ms, key=begun_ms)]:
         await asyncio.sleep(0)
         items.append(bodies.encode(_scale(before, epoch)))
         before = epoch
@@ -230,10 +229,6 @@ def _time_ms(asked: RestRequest, name: str) -> int | None:
     return value
 
 
-def _begun_ms(epoch: Epoch) -> int:
-    return epoch.created_ms
-
-
 def _scale(before: Epoch | None, epoch: Epoch) -> bodies.ScaleMetadata:
     """Returns an epoch. A segment that overlaps several segments of the next epoch was split, of the last epoch,
     merged.
@@ -241,10 +236,8 @@ def _scale(before: Epoch | None, epoch: Epoch) -> bodies.ScaleMetadata:
     splits = merges = 0
     if before is not None:
         splits = sum(len(epoch.overlapping(segment.start, segment.end)) > 1 for segment in before.segments)
-        merges = sum(len(before.overlapping(each.start, each.end)) > 1 for each in epoch.segments)
-    segments = [
-        bodies.ScaleSegment(each.number, each.epoch, each.created_ms, each.start, each.end) for each in epoch.segments
-    ]
+        merges = sum(len(before.overlapping(segment.start, segment.end)) > 1 for segment in epoch.segments)
+    segments = [bodies.ScaleSegment(it.number, it.epoch, it.created_ms, it.start, it.end) for it in epoch.segments]
     return bodies.ScaleMetadata(epoch.created_ms, segments, splits, merges)
 
 
@@ -277,8 +270,8 @@ async def _get_reader_group(calling: Calling, asked: RestRequest) -> RestRespons
     groups = calling.controller.reader_groups
     config = groups.get(scope, name)
     readers = (await groups.shared_state(scope, name)).readers
-    found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), sorted(readers))
-    return RestResponse(HTTPStatus.OK, bodies.encode(found))
+    properties = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), sorted(readers))
+    return RestResponse(HTTPStatus.OK, bodies.encode(properties))
 
 
 async def _delete_reader_group(calling: Calling, asked: RestRequest) -> RestResponse:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from segstore.view.page import html as page_of
+from segstore.view.files import html as page_of
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,

@@ -10,12 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from segstore.view.files import write_page
 from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalAppend, Event, UpdateTableEntries, encode
 from segstore.wire.commands import TableEntries, TableEntry, TableKey, TableValue
 from segstore.wire.inspect import describe
 from segstore.wire.trace import Direction, Exchanges, FilterError, Record, RecordKind, check_possible, parse_filter
-from tests.browser import Browser
 from tests.view.samples import FIXTURES, all_fixtures, call, saved, shown
 from tests.wire.trace.test_possible import FILTERS as OF_DOORS
 
@@ -178,17 +176,3 @@ async def test_bytes_have_the_same_meaning(tmp_path: Path) -> None:
             found = await browser.get(call(_DESCRIBE, [each.hex() for each in part]))
             for frame, spans in zip(part, found, strict=True):
                 assert spans == python_spans(frame), frame.hex()
-
-
-async def test_an_expression_that_throws_in_the_page_would_be_noticed(tmp_path: Path) -> None:
-    where = tmp_path / "page.html"
-    write_page(where, [saved(tmp_path, list(all_fixtures())[:5])])
-    async with Browser(tmp_path) as browser:
-        await browser.open(where.as_uri())
-        await browser.get("setTimeout(() => page.noSuchThing())")
-        await browser.until("true")
-        for _ in range(50):
-            if browser.complaints:
-                break
-            await browser.get("new Promise((done) => setTimeout(done, 20))")
-        assert "noSuchThing" in browser.complaints[0]

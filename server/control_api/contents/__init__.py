@@ -30,4 +30,4 @@ __all__ = [
 ]
 
 
-ROUTERS: Final = tuple(each.router for each in (streams, tails, transactions, groups, tables))
+ROUTERS: Final = tuple(module.router for module in (streams, tails, transactions, groups, tables))

@@ -28,22 +28,22 @@ def named(names: Callable[[str], tuple[list[str], str]], after: str, limit: int)
 
     names: returns the page of names after a name, and the page's last name; an empty page at the end.
     """
-    found: list[str] = []
-    while len(found) <= limit:
+    listed: list[str] = []
+    while len(listed) <= limit:
         page, after = names(after)
         if not page:
             break
-        found += page
-    return found[:limit], found[limit - 1] if len(found) > limit else None
+        listed += page
+    return listed[:limit], listed[limit - 1] if len(listed) > limit else None
 
 
 async def answers(ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -> dict[str, T]:
     """Asks about all segments concurrently. Returns the answers, without segments whose stores do not answer."""
-    found: dict[str, T] = {}
+    known: dict[str, T] = {}
 
     async def one(segment: str) -> None:
         try:
-            found[segment] = await ask(segment)
+            known[segment] = await ask(segment)
         except SegmentStoreFailed as error:
             log.debug("nothing is known about %s: %s", segment, error)
 
@@ -52,5 +52,5 @@ async def answers(ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -
             for segment in segments:
                 group.create_task(one(segment), name=f"asking about {segment}")
     except TimeoutError:
-        log.debug("only %d of %d segments were measured within %g s", len(found), len(segments), _MEASURE_S)
-    return found
+        log.debug("only %d of %d segments were measured within %g s", len(known), len(segments), _MEASURE_S)
+    return known

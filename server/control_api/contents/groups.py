@@ -41,13 +41,13 @@ async def list_groups(controlled: Here, scope: Scope, after: After = "", limit: 
     def names(token: str) -> tuple[list[str], str]:
         return controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
 
-    found: dict[str, Literal["table", "stream"]] = {}
-    after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""
-    streams, _ = named(names, after_stream, limit + 1)
-    found |= {name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams}
-    found |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
-    page = sorted(found)
-    groups = [m.GroupSummary(scope=scope, group=shown(each), kind=found[each]) for each in page[:limit]]
+    streams, _ = named(names, f"{READER_GROUP_PREFIX}{after}" if after else "", limit + 1)
+    kinds: dict[str, Literal["table", "stream"]] = {
+        name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams
+    }
+    kinds |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
+    page = sorted(kinds)
+    groups = [m.GroupSummary(scope=scope, group=shown(group), kind=kinds[group]) for group in page[:limit]]
     return m.GroupPage(groups=groups, next=shown(page[limit - 1]) if len(page) > limit else None)
 
 
@@ -77,27 +77,27 @@ async def _tables(controlled: Controlled, state: State, scope: str, after: str, 
 # --- positions and lag ------------------------------------------------------------------------------------------------
 
 
-async def _details(controller: Controller, scope: str, group: str, found: SharedState) -> m.GroupDetails:
-    places: dict[str, tuple[str | None, int | None]] = {name: (None, at) for name, at in found.unassigned.items()}
-    for reader, segments in found.readers.items():
+async def _details(controller: Controller, scope: str, group: str, state: SharedState) -> m.GroupDetails:
+    places: dict[str, tuple[str | None, int | None]] = {name: (None, at) for name, at in state.unassigned.items()}
+    for reader, segments in state.readers.items():
         places |= {name: (reader, at) for name, at in segments.items()}
-    for name in await _later(controller, [*places, *found.future], found.ends):
+    for name in await _later(controller, [*places, *state.future], state.ends):
         places.setdefault(name, (None, None))
     listed = sorted(places)[:_MOST_MEASURED]
     infos = await answers(controller.segments.segment_info, listed)
-    shown_segments = [_segment(name, *places[name], infos.get(name), found.ends.get(name)) for name in listed]
+    shown_segments = [_segment(name, *places[name], infos.get(name), state.ends.get(name)) for name in listed]
     lags: dict[str | None, int] = defaultdict(int)
-    for name, each in zip(listed, shown_segments, strict=True):
-        lags[places[name][0]] += each.lag_bytes or 0
-    readers = sorted(found.readers)
+    for name, segment in zip(listed, shown_segments, strict=True):
+        lags[places[name][0]] += segment.lag_bytes or 0
+    readers = sorted(state.readers)
     return m.GroupDetails(
         scope=scope,
         group=group,
-        kind=found.kind,
-        streams=[shown(stream) for stream in found.streams],
+        kind=state.kind,
+        streams=[shown(stream) for stream in state.streams],
         readers=[
-            m.ReaderView(reader=shown(each), segments=len(found.readers[each]), lag_bytes=lags[each])
-            for each in readers
+            m.ReaderView(reader=shown(reader), segments=len(state.readers[reader]), lag_bytes=lags[reader])
+            for reader in readers
         ],
         reader_count=len(readers),
         segments=shown_segments,
@@ -135,12 +135,12 @@ async def _later(controller: Controller, names: Iterable[str], ends: Container[s
     ends: the segments in which the group ends.
     """
     seen = set(names)
-    ahead = [each for each in seen if each not in ends]
+    ahead = [name for name in seen if name not in ends]
     while ahead and len(seen) < _MOST_LATER:
         await asyncio.sleep(0)
         more = [successor for successor in _successors(controller.state, ahead.pop()) if successor not in seen]
         seen |= set(more)
-        ahead += [each for each in more if each not in ends]
+        ahead += [name for name in more if name not in ends]
     return seen
 
 

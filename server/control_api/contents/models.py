@@ -49,10 +49,13 @@ class StreamPage(BaseModel):
     next: str | None = Next
 
 
+ScalingKind = Literal["fixed", "kbytes_per_s", "events_per_s"]
+
+
 class ScalingView(Described):
     """The scaling policy of a stream."""
 
-    kind: Literal["fixed", "kbytes_per_s", "events_per_s"]
+    kind: ScalingKind
     target_rate: int = Field(description="Per segment; 0 for a fixed number of segments.")
     factor: int = Field(description="Maximum number of segments into which a segment is split.")
     min_segments: int

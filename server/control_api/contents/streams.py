@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Final, Literal
+from operator import attrgetter
+from typing import Annotated, Final, Literal, get_args
 
 from fastapi import APIRouter, Query
 
@@ -22,11 +23,7 @@ from segstore.server.controller.state import StreamSegment, history
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.names import split_segment_id
 
-_SCALING: Final[tuple[Literal["fixed", "kbytes_per_s", "events_per_s"], ...]] = (
-    "fixed",
-    "kbytes_per_s",
-    "events_per_s",
-)
+_SCALING: Final = get_args(m.ScalingKind)
 
 
 router = APIRouter(prefix="/v1")
@@ -40,13 +37,13 @@ async def list_scopes(controlled: Here, after: After = "", limit: Limit = 500) -
 
 @router.get("/scopes/{scope}", tags=["scopes"], summary="A scope")
 async def get_scope(controlled: Here, scope: Scope) -> m.ScopeDetails:
-    found = controller_of(controlled).state.scope(scope)
+    known = controller_of(controlled).state.scope(scope)
     return m.ScopeDetails(
         scope=scope,
-        created_ms=found.created_ms,
-        streams=len(found.streams),
-        reader_groups=len(found.reader_groups),
-        tables=len(found.tables),
+        created_ms=known.created_ms,
+        streams=len(known.streams),
+        reader_groups=len(known.reader_groups),
+        tables=len(known.tables),
     )
 
 
@@ -63,8 +60,8 @@ async def list_streams(
     def names(token: str) -> tuple[list[str], str]:
         return controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
 
-    found, following = named(names, after, limit)
-    streams = [controller.state.find_stream(scope, name) for name in found]
+    page, following = named(names, after, limit)
+    streams = [controller.state.find_stream(scope, name) for name in page]
     return m.StreamPage(streams=[_summary(stream) for stream in streams if stream is not None], next=following)
 
 
@@ -83,26 +80,18 @@ async def list_stream_segments(
     only_open: Annotated[bool, Query(alias="open", description="Only segments that take writes.")] = False,
 ) -> m.SegmentPage:
     controller = controller_of(controlled)
-    found = controller.streams.get(scope, stream)
-    segments = _open(found, after) if only_open else _segments(controller, found, after)
-    return await _page(controller, found, segments, limit)
-
-
-async def _page(
-    controller: Controller, stream: KnownStream, segments: AsyncIterator[StreamSegment], limit: int
-) -> m.SegmentPage:
-    """The first `limit` of the segments."""
+    known = controller.streams.get(scope, stream)
     listed = []
-    async for segment in segments:
-        listed.append(segment)
+    async for listed_segment in _segments(known, after, only_open=only_open):
+        listed.append(listed_segment)
         if len(listed) > limit:
             break
     page = listed[:limit]
-    alive = [stream.segment_name(each) for each in page if each.id not in stream.deleted]
+    alive = [known.segment_name(segment) for segment in page if segment.id not in known.deleted]
     infos = await answers(controller.segments.segment_info, alive)
     return m.SegmentPage(
-        epoch=stream.current.number,
-        segments=[_segment(controller, stream, each, infos.get(stream.segment_name(each))) for each in page],
+        epoch=known.current.number,
+        segments=[_segment(controller, known, segment, infos.get(known.segment_name(segment))) for segment in page],
         next=page[-1].id if len(listed) > limit else None,
     )
 
@@ -121,7 +110,6 @@ def _summary(stream: KnownStream) -> m.StreamSummary:
 def _details(stream: KnownStream) -> m.StreamDetails:
     config = stream.config
     scaling, retention = config.scaling, config.retention
-    head = position_text(stream.head())
     return m.StreamDetails(
         **_summary(stream).model_dump(),
         scaling=m.ScalingView.of(scaling, kind=_SCALING[scaling.kind]),
@@ -129,13 +117,18 @@ def _details(stream: KnownStream) -> m.StreamDetails:
         rollover_bytes=config.rollover_bytes,
         timestamp_aggregation_timeout_ms=config.timestamp_aggregation_timeout_ms,
         scaling_now=stream.scale is not None,
-        head=head,
+        head=position_text(stream.head()),
         subscribers=sorted(stream.subscribers),
     )
 
 
-async def _segments(controller: Controller, stream: KnownStream, after: int) -> AsyncIterator[StreamSegment]:
+async def _segments(stream: KnownStream, after: int, *, only_open: bool) -> AsyncIterator[StreamSegment]:
     """Yields the segments after an id, by id."""
+    if only_open:
+        for segment in () if stream.sealed else sorted(stream.current.segments, key=attrgetter("id")):
+            if segment.id > after:
+                yield segment
+        return
     born = max(0, split_segment_id(after)[0]) if -1 <= after < 1 << 63 else len(stream.epochs)
     for number in range(born, len(stream.epochs)):
         epoch = stream.epochs[number]
@@ -143,14 +136,6 @@ async def _segments(controller: Controller, stream: KnownStream, after: int) -> 
         for identifier in sorted(epoch.created):
             if identifier > after:
                 yield epoch.created[identifier]
-
-
-async def _open(stream: KnownStream, after: int) -> AsyncIterator[StreamSegment]:
-    """Yields the segments that take writes and are after an id, by id."""
-    if not stream.sealed:
-        for each in sorted(stream.current.segments, key=lambda each: each.id):
-            if each.id > after:
-                yield each
 
 
 def _segment(
@@ -178,6 +163,6 @@ def _segment(
         store=None if owner is None else str(owner),
         start_offset=None if info is None else info.start_offset,
         length=None if info is None else info.write_offset,
-        predecessors=[each.id for each in before],
-        successors=[each.id for each in after],
+        predecessors=[predecessor.id for predecessor in before],
+        successors=[successor.id for successor in after],
     )

@@ -25,24 +25,24 @@ async def list_tables(controlled: Here, scope: Scope, after: After = "", limit: 
     def names(token: str) -> tuple[list[str], str]:
         return controller.tables.names(scope, token)
 
-    found, following = named(names, after, limit)
+    page, following = named(names, after, limit)
     there = controller.state.scope(scope).tables
-    return m.TablePage(tables=[_summary(there[name]) for name in found if name in there], next=following)
+    return m.TablePage(tables=[_summary(there[name]) for name in page if name in there], next=following)
 
 
 @router.get("/tables/{scope}/{table}", summary="A key-value table and its partitions")
 async def get_table(controlled: Here, scope: Scope, table: Table) -> m.TableDetails:
     controller = controller_of(controlled)
-    found = controller.state.table(scope, table)
-    partitions = found.epoch.segments
-    listed = {partition: found.segment_name(partition) for partition in partitions[:_LISTED]}
+    known = controller.state.table(scope, table)
+    partitions = known.epoch.segments
+    listed = {partition: known.segment_name(partition) for partition in partitions[:_LISTED]}
     counts = await answers(controller.segments.count_entries, list(listed.values()))
     return m.TableDetails(
-        **_summary(found).model_dump(),
-        rollover_bytes=found.config.rollover_bytes,
+        **_summary(known).model_dump(),
+        rollover_bytes=known.config.rollover_bytes,
         segments=[
-            m.Partition(id=each.id, name=name, low=each.start, high=each.end, entries=counts.get(name))
-            for each, name in listed.items()
+            m.Partition(id=segment.id, name=name, low=segment.start, high=segment.end, entries=counts.get(name))
+            for segment, name in listed.items()
         ],
         entries=sum(counts.values()) if len(counts) == len(partitions) else None,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
@@ -47,14 +47,14 @@ async def read_tail(
     ] = None,
 ) -> m.StreamTail:
     controller = controller_of(controlled)
-    found = controller.streams.get(scope, stream)
+    known = controller.streams.get(scope, stream)
     if segment is not None:
-        return await _tails(controller.segments, found, (found.segment(segment),), limit)
+        return await _tails(controller.segments, known, (known.segment(segment),), limit)
     last = None
-    for epoch in found.epochs[: -_MOST_EPOCHS - 1 : -1]:
-        tail = await _tails(controller.segments, found, epoch.segments, limit)
+    for epoch in known.epochs[: -_MOST_EPOCHS - 1 : -1]:
+        tail = await _tails(controller.segments, known, epoch.segments, limit)
         last = last or tail
-        if any(each.events or each.why for each in tail.segments):
+        if any(segment_tail.events or segment_tail.why for segment_tail in tail.segments):
             return tail
     assert last is not None, "a stream has an epoch"
     return last
@@ -64,41 +64,35 @@ async def _tails(
     admin: SegmentAdmin, stream: KnownStream, segments: Sequence[StreamSegment], limit: int
 ) -> m.StreamTail:
     there = [segment for segment in segments if segment.id not in stream.deleted]
-    tails = [await _tail(admin, each.id, stream.segment_name(each), limit) for each in there[:_MOST_SEGMENTS]]
+    tails = [await _tail(admin, segment.id, stream.segment_name(segment), limit) for segment in there[:_MOST_SEGMENTS]]
     return m.StreamTail(segments=tails, segment_count=len(there))
-
-
-class _Last(NamedTuple):
-    """The last parts of a segment with their offsets. left_out: whether there is anything before them."""
-
-    parts: list[tuple[int, PayloadPart]]
-    left_out: bool
 
 
 async def _tail(admin: SegmentAdmin, identifier: int, name: str, limit: int) -> m.SegmentTail:
     try:
         info = await admin.segment_info(name)
-        last = await _last(admin, name, info.start_offset, info.write_offset, limit)
+        parts, left_out = await _last(admin, name, info.start_offset, info.write_offset, limit)
     except SegmentStoreFailed as error:
         return m.SegmentTail(id=identifier, name=name, length=None, events=[], left_out=False, why=shown(str(error)))
     events = []
-    for offset, part in last.parts:
+    for offset, part in parts:
         form, text = readable_form(part.data)
         events.append(m.TailEvent(offset=offset, size=part.size, kind=part.kind, form=form, text=text))
-    why = "" if events or not last.left_out else f"no event begins in its last {_MOST_READ >> 20} MiB"
-    return m.SegmentTail(
-        id=identifier, name=name, length=info.write_offset, events=events, left_out=last.left_out, why=why
-    )
+    why = "" if events or not left_out else f"no event begins in its last {_MOST_READ >> 20} MiB"
+    return m.SegmentTail(id=identifier, name=name, length=info.write_offset, events=events, left_out=left_out, why=why)
 
 
-async def _last(admin: SegmentAdmin, name: str, start: int, end: int, limit: int) -> _Last:
+async def _last(
+    admin: SegmentAdmin, name: str, start: int, end: int, limit: int
+) -> tuple[list[tuple[int, PayloadPart]], bool]:
+    """Returns the last parts of a segment with their offsets, and whether there is anything before them."""
     size = _FIRST_READ
     while True:
-        whole = size >= end - start
-        at = start if whole else await admin.locate_offset(name, end - size)
+        is_all = size >= end - start
+        at = start if is_all else await admin.locate_offset(name, end - size)
         parts, count = await _parts(await admin.read_segment(name, at, end - at), at, limit)
-        if whole or count >= limit or size >= _MOST_READ or (parts and parts[-1][1].kind == "data"):
-            return _Last(parts, count > limit or at > start)
+        if is_all or count >= limit or size >= _MOST_READ or (parts and parts[-1][1].kind == "data"):
+            return parts, count > limit or at > start
         size *= _LARGER
 
 

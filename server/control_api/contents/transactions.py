@@ -38,11 +38,11 @@ async def list_transactions(
     limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of entries.")] = 20,
 ) -> m.TransactionPage:
     controller = controller_of(controlled)
-    found = controller.streams.get(scope, stream)
+    known = controller.streams.get(scope, stream)
     page = nsmallest(
-        limit + 1, (transaction for transaction in found.transactions if after is None or transaction > after)
+        limit + 1, (transaction for transaction in known.transactions if after is None or transaction > after)
     )
-    details = await _details(controller, found, page[:limit])
+    details = await _details(controller, known, page[:limit])
     return m.TransactionPage(transactions=details, next=str(page[limit - 1]) if len(page) > limit else None)
 
 
@@ -67,10 +67,10 @@ async def _details(controller: Controller, stream: KnownStream, identifiers: lis
             left = max(0, left - len(names[each]))
     asked = list(islice((name for some in names.values() for name in some), _MOST_MEASURED))
     infos = await answers(controller.segments.segment_length, asked)
-    made = (
+    details = (
         _transaction(controller, stream, identifier, names.get(identifier, []), infos) for identifier in identifiers
     )
-    return [each for each in made if each is not None]
+    return [transaction for transaction in details if transaction is not None]
 
 
 def _transaction(

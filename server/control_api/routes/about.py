@@ -101,41 +101,35 @@ class _Counters:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         def family(kind: Any, name: str, text: str, label: str, values: Iterable[tuple[object, float]]) -> Metric:
-            made: Any = kind(f"segstore_{name}", text, labels=[label])
+            metric: Any = kind(f"segstore_{name}", text, labels=[label])
             for value, number in values:
-                made.add_metric([str(value)], number)
-            return cast("Metric", made)
+                metric.add_metric([str(value)], number)
+            return cast("Metric", metric)
 
-        faults, counted = (
-            self._controlled.faults,
-            [(front.number, front.counters()) for front in self._controlled.fronts],
-        )
+        faults = self._controlled.faults
+        counted = [(front.number, front.counters()) for front in self._controlled.fronts]
         for at, kind in enumerate((CounterMetricFamily, GaugeMetricFamily)):
             for name in counted[0][1][at] if counted else ():
                 values = [(store, counters[at][name]) for store, counters in counted]
                 yield family(kind, name, _HELP.get(name, f"{name.replace('_', ' ').capitalize()}."), "store", values)
         if faults is not None:
-            matched = [(each.name, each.matched) for each in faults.tallies()]
-            yield family(CounterMetricFamily, "fault_matched", "Matches of a rule.", "rule", matched)
-            fired = [(tally.name, tally.fired) for tally in faults.tallies()]
-            yield family(CounterMetricFamily, "fault_fired", "How often a rule fired.", "rule", fired)
+            for part, text in (("matched", "Matches of a rule."), ("fired", "How often a rule fired.")):
+                tallied = [(tally.name, getattr(tally, part)) for tally in faults.tallies()]
+                yield family(CounterMetricFamily, f"fault_{part}", text, "rule", tallied)
 
 
 page = APIRouter()
 
 
-@cache
-def _page() -> tuple[str, dict[str, str]]:
-    """Returns the page and its headers."""
-    head, tail, policy = live_page()
-    return head + tail, {
-        "content-security-policy": f"{policy}; frame-ancestors 'none'",
-        "cross-origin-opener-policy": "same-origin",
-        "referrer-policy": "no-referrer",
-    }
+_page = cache(live_page)
 
 
 @page.get("/", include_in_schema=False)
 async def live() -> Response:
-    text, headers = _page()
-    return HTMLResponse(text, headers=headers)
+    head, tail, policy = _page()
+    headers = {
+        "content-security-policy": f"{policy}; frame-ancestors 'none'",
+        "cross-origin-opener-policy": "same-origin",
+        "referrer-policy": "no-referrer",
+    }
+    return HTMLResponse(head + tail, headers=headers)

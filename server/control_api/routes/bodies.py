@@ -58,7 +58,7 @@ class _InJson(Request):
     """A request with another body, which is JSON."""
 
     def __init__(self, request: Request, body: bytes) -> None:
-        headers = [each for each in request.scope["headers"] if each[0] != b"content-type"]
+        headers = [header for header in request.scope["headers"] if header[0] != b"content-type"]
         super().__init__({**request.scope, "headers": [*headers, (b"content-type", b"application/json")]})
         self._body = body
 

@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/connections", tags=["connections"])
 
 @router.get("", summary="Open connections")
 async def list_connections(controlled: Here, limit: _Limit = 1_000) -> Connections:
-    found = sorted(
+    connections = sorted(
         (
             (front.number, connection.number or 0, connection.peer, connection)
             for front in controlled.fronts
@@ -27,16 +27,16 @@ async def list_connections(controlled: Here, limit: _Limit = 1_000) -> Connectio
         ),
         key=lambda each: each[:3],
     )
-    listed = [ConnectionInfo.of(each, store=store, peer=shown(peer)) for store, _, peer, each in found[:limit]]
-    return Connections(total=len(found), connections=listed)
+    listed = [ConnectionInfo.of(each, store=store, peer=shown(peer)) for store, _, peer, each in connections[:limit]]
+    return Connections(total=len(connections), connections=listed)
 
 
 @router.delete("", summary="Close all connections at once, as a failing network does")
 async def cut_connections(controlled: Here) -> ClosedConnections:
-    cut = [connection for front in controlled.fronts for connection in front.connections]
-    for each in cut:
-        each.disconnect(_ASKED, drain=False)
-    return ClosedConnections(connections=len(cut))
+    connections = [connection for front in controlled.fronts for connection in front.connections]
+    for connection in connections:
+        connection.disconnect(_ASKED, drain=False)
+    return ClosedConnections(connections=len(connections))
 
 
 @router.delete("/{number}", summary="Close a connection")

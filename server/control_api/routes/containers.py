@@ -31,7 +31,7 @@ async def list_containers(controlled: Here) -> Containers:
     return Containers(
         stores=len(controlled.stores),
         movable=controlled.cluster is not None,
-        containers=[_info(controlled, each) for each in range(controlled.containers)],
+        containers=[_info(controlled, container) for container in range(controlled.containers)],
     )
 
 

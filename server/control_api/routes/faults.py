@@ -1,45 +1,43 @@
-"""Routes that list, add and remove fault rules and toxics while the server runs.
+"""Routes that list, add and remove fault rules and toxics while the server runs, and show the rules' decisions.
 
 Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.models import ActiveToxic, ActiveToxics, Added, FaultRule, FaultRules, Released
-from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
+from segstore.server.control_api.models import (
+    ActiveToxic,
+    ActiveToxics,
+    Added,
+    DecisionInfo,
+    Decisions,
+    FaultRule,
+    FaultRules,
+    Released,
+    RoundTripTime,
+    Unmatched,
+)
+from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.bodies import YamlRoute
-from segstore.server.faults import Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
+from segstore.server.faults import Decision, Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
 from segstore.server.toxics import NoSuchToxic, Toxic
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
 
 
-def faults_of(controlled: Controlled) -> Faults:
-    """The fault rules and toxics. Raises ApiProblem."""
-    if controlled.faults is None:
-        raise ApiProblem(409, "faults are not available: the store was made with watched=False", "path")
-    return controlled.faults
-
-
 router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
-
-
-def _faults_with(controlled: Controlled, name: str) -> Faults:
-    """Returns the fault rules, which include the named rule. Raises ApiProblem."""
-    there = faults_of(controlled)
-    if name not in there.rules:
-        raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
-    return there
 
 
 def _info(tally: Tally, held: int) -> FaultRule:
@@ -52,10 +50,10 @@ def _rule(there: Faults, name: str) -> FaultRule:
 
 def _state(there: Faults) -> FaultRules:
     """All rules and their counts, as they are now."""
-    given = there.round_trip_ms
+    round_trip = there.round_trip_ms
     return FaultRules(
         seed=there.seed,
-        round_trip_ms=given if isinstance(given, int | float) else dict(given),
+        round_trip_ms=round_trip if isinstance(round_trip, int | float) else dict(round_trip),
         rules=[_info(tally, there.held(tally.name)) for tally in there.tallies()],
     )
 
@@ -81,9 +79,9 @@ async def add_fault(controlled: Here, rule: Rule) -> Added:
 async def replace_faults(controlled: Here, settings: FaultSettings) -> FaultRules:
     there = faults_of(controlled)
     _check_rules(controlled, settings.rules)
-    check_round_trip(controlled, settings.round_trip_ms)
-    for index, each in enumerate(settings.toxics):
-        controlled.check_store(each.store, f"body.toxics[{index}].store")
+    _check_round_trip(controlled, settings.round_trip_ms)
+    for index, toxic in enumerate(settings.toxics):
+        controlled.check_store(toxic.store, f"body.toxics[{index}].store")
     there.clear()
     there.toxics.clear()
     there.load(settings)
@@ -98,12 +96,12 @@ async def clear_faults(controlled: Here) -> Response:
 
 @router.get(f"/{NAME}", summary="One rule and its counts")
 async def get_fault(controlled: Here, name: _Name) -> FaultRule:
-    return _rule(_faults_with(controlled, name), name)
+    return _rule(faults_with(controlled, name), name)
 
 
 @router.put(f"/{NAME}", summary="Replace a rule at its place, and release the requests it holds")
 async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
-    there = _faults_with(controlled, name)
+    there = faults_with(controlled, name)
     _check_rule(controlled, rule, "body")
     taken = rule.name != name and rule.name in there.rules
     try:
@@ -114,40 +112,40 @@ async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
 
 @router.delete(f"/{NAME}", summary="Remove a rule, and release the requests it holds", status_code=204)
 async def remove_fault(controlled: Here, name: _Name) -> Response:
-    _faults_with(controlled, name).clear(name)
+    faults_with(controlled, name).clear(name)
     return Response(status_code=204)
 
 
 @router.post(f"/{NAME}/disable", summary="Disable a rule, and release the requests it holds")
 async def disable_fault(controlled: Here, name: _Name) -> FaultRule:
-    there = _faults_with(controlled, name)
+    there = faults_with(controlled, name)
     there.disable(name)
     return _rule(there, name)
 
 
 @router.post(f"/{NAME}/enable", summary="Enable a rule")
 async def enable_fault(controlled: Here, name: _Name) -> FaultRule:
-    there = _faults_with(controlled, name)
+    there = faults_with(controlled, name)
     there.enable(name)
     return _rule(there, name)
 
 
 @router.post(f"/{NAME}/release", summary="Release the requests that a rule holds")
 async def release_fault(controlled: Here, name: _Name) -> Released:
-    return Released(released=_faults_with(controlled, name).release(name))
+    return Released(released=faults_with(controlled, name).release(name))
 
 
 def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:
     """Refuses rules of a fault file, also rules with a name reserved for unnamed rules."""
-    for index, each in enumerate(rules):
-        _check_rule(controlled, each, f"body.rules[{index}]")
-        if _MADE_UP.fullmatch(each.name):
-            raise ApiProblem(422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name")
+    for index, rule in enumerate(rules):
+        _check_rule(controlled, rule, f"body.rules[{index}]")
+        if _MADE_UP.fullmatch(rule.name):
+            raise ApiProblem(422, f"{rule.name!r} is reserved for rules without a name", f"body.rules[{index}].name")
 
 
-def check_round_trip(controlled: Controlled, given: RoundTrip) -> None:
+def _check_round_trip(controlled: Controlled, round_trip: RoundTrip) -> None:
     """Refuses round-trip times of stores that do not exist."""
-    for number in () if isinstance(given, int | float) else given:
+    for number in () if isinstance(round_trip, int | float) else round_trip:
         controlled.check_store(number, f"body.round_trip_ms.{number}")
 
 
@@ -192,3 +190,54 @@ async def remove_toxic(controlled: Here, name: Annotated[str, Path(description="
     except NoSuchToxic as error:
         raise ApiProblem(404, str(NoSuchToxic(name[:200], error.known)), "path.name") from error
     return Response(status_code=204)
+
+
+decisions = APIRouter(prefix="/v1", tags=["faults"])
+
+
+@decisions.get("/decisions", summary="List the decisions of fault rules, oldest first")
+async def list_decisions(
+    controlled: Here,
+    rule: Annotated[str | None, Query(description="Only decisions of this rule, which exists or has decided.")] = None,
+    after: Annotated[int, Query(ge=0, description="Only decisions with a greater number.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of decisions.")] = 100,
+) -> Decisions:
+    faults = faults_of(controlled)
+    if rule is not None and rule not in faults.rules and all(decision.rule != rule for decision in faults.decisions):
+        raise ApiProblem(422, str(NoSuchRule(rule[:200], tuple(faults.rules))), "query.rule")
+    forgotten, so_far = faults.forgotten_decisions, faults.decisions
+    matching = (
+        _decision(number, decision)
+        for number, decision in enumerate(so_far[max(0, after - forgotten) :], max(after, forgotten) + 1)
+        if rule is None or decision.rule == rule
+    )
+    last = forgotten + len(so_far)
+    return Decisions(last=last, forgotten=forgotten, decisions=list(islice(matching, limit)))
+
+
+@decisions.get("/unmatched", summary="Fault rules that never matched or never fired, with the nearest requests")
+async def list_unmatched(controlled: Here) -> Unmatched:
+    texts = []
+    for text in faults_of(controlled).each_unmatched():
+        texts.append(shown(text))
+        await asyncio.sleep(0)
+    return Unmatched(unmatched=texts)
+
+
+@decisions.put("/round-trip", summary="Set the minimum delay of every reply")
+async def set_round_trip(controlled: Here, body: RoundTripTime) -> RoundTripTime:
+    there = faults_of(controlled)
+    _check_round_trip(controlled, body.round_trip_ms)
+    there.round_trip_ms = body.round_trip_ms
+    return body
+
+
+def _decision(number: int, decision: Decision) -> DecisionInfo:
+    return DecisionInfo.of(
+        decision,
+        number=number,
+        type=shown(decision.type_name),
+        segments=[shown(segment) for segment in decision.segments],
+        request_id=None if decision.request_id is None else str(decision.request_id),
+        event_number=None if decision.event_number < 0 else decision.event_number,
+    )

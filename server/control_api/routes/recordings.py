@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from segstore.server.control_api.controlled import Controlled, Here
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.models import NewRecording, RecordingInfo, RecordingList
-from segstore.server.control_api.problems import not_kept
-from segstore.server.recordings import KeptRecording, Recordings
+from segstore.server.control_api.problems import required
+from segstore.server.recordings import KeptRecording
 from segstore.server.traffic import Traffic
 from segstore.wire.trace import FixtureHeader, Record, header_line, to_line
 
@@ -35,57 +35,45 @@ _TRACE: Final[dict[int | str, dict[str, Any]]] = {
 router = APIRouter(prefix="/v1", tags=["requests"])
 
 
-def _traffic(controlled: Controlled) -> Traffic:
-    if controlled.traffic is None:
-        raise not_kept()
-    return controlled.traffic
-
-
-def _recordings(controlled: Controlled) -> Recordings:
-    if controlled.recordings is None:
-        raise not_kept()
-    return controlled.recordings
-
-
 @router.get("/trace", summary="The latest traffic as a trace", response_class=Response, responses=_TRACE)
 async def get_trace(controlled: Here, form: _Form = "wtrace") -> Response:
-    kept = _traffic(controlled)
-    last = kept.flush()
-    return _trace(kept, form, kept.trace(), (record for _, _, record in kept.records(last=last)))
+    traffic = required(controlled.traffic)
+    last = traffic.flush()
+    return _trace(traffic, form, traffic.trace(), (record for _, _, record in traffic.records(last=last)))
 
 
 @router.post("/recordings", summary="Start a recording", status_code=201)
 async def start_recording(controlled: Here, given: NewRecording | None = None) -> RecordingInfo:
-    wanted = given or NewRecording()
-    return _info(_recordings(controlled).start(wanted.name, wanted.max_bytes))
+    settings = given or NewRecording()
+    return _info(required(controlled.recordings).start(settings.name, settings.max_bytes))
 
 
 @router.get("/recordings", summary="Recordings")
 async def list_recordings(controlled: Here) -> RecordingList:
-    return RecordingList(recordings=[_info(recording) for recording in _recordings(controlled)])
+    return RecordingList(recordings=[_info(recording) for recording in required(controlled.recordings)])
 
 
 @router.get("/recordings/{name}", summary="One recording")
 async def get_recording(controlled: Here, name: _Name) -> RecordingInfo:
-    return _info(_recordings(controlled).get(name))
+    return _info(required(controlled.recordings).get(name))
 
 
 @router.post("/recordings/{name}/stop", summary="Stop a recording; refused if it has ended at its limit")
 async def stop_recording(controlled: Here, name: _Name) -> RecordingInfo:
-    return _info(_recordings(controlled).stop(name))
+    return _info(required(controlled.recordings).stop(name))
 
 
 @router.get(
     "/recordings/{name}/trace", summary="Get a recording so far, as a trace", response_class=Response, responses=_TRACE
 )
 async def download_recording(controlled: Here, name: _Name, form: _Form = "wtrace") -> Response:
-    found = _recordings(controlled).get(name)
-    return _trace(_traffic(controlled), form, found.trace(), found.all_records())
+    recording = required(controlled.recordings).get(name)
+    return _trace(required(controlled.traffic), form, recording.trace(), recording.all_records())
 
 
 @router.delete("/recordings/{name}", summary="Delete a recording", status_code=204)
 async def delete_recording(controlled: Here, name: _Name) -> Response:
-    _recordings(controlled).delete(name)
+    required(controlled.recordings).delete(name)
     return Response(status_code=204)
 
 

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Path, Query
 from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
-from segstore.server.control_api.problems import ApiProblem, not_kept, shown
+from segstore.server.control_api.problems import ApiProblem, required, shown
 from segstore.server.control_api.routes import NUMBER
 from segstore.server.control_api.routes.resending import resend
 from segstore.server.traffic import History, RecordedRequest, Traffic
-from segstore.wire.trace import MOST_TEXT, FilterError
+from segstore.wire.trace import MOST_TEXT, Exchange, FilterError
 
 _NEIGHBOURS = 10
 
@@ -24,10 +24,12 @@ sending = APIRouter(prefix="/v1")
 """The routes that need a store."""
 
 
-def _history(controlled: Controlled) -> History:
-    if controlled.history is None:
-        raise not_kept()
-    return controlled.history
+async def _about(history: History, number: int, count: int) -> tuple[RecordedRequest, list[tuple[int, Exchange]]]:
+    """Returns a request, and up to `count` records before and after it. Raises ApiProblem."""
+    request, beside = await history.about(number, count)
+    if request is None:
+        raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
+    return request, beside
 
 
 @router.get("/requests", tags=["requests"], summary="The latest requests, newest first")
@@ -39,41 +41,34 @@ async def list_requests(
     after: Annotated[int, Query(ge=0, description="Only requests with a greater number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of requests.")] = 100,
 ) -> LatestRequests:
-    found = _history(controlled)
+    history = required(controlled.history)
     try:
-        requests = await found.find(match, limit=limit, after=after)
+        requests = await history.find(match, limit=limit, after=after)
     except (FilterError, ValueError) as error:
         raise ApiProblem(422, f"query.match: {error}", "query.match") from error
-    traffic = found.traffic
-    numbers = _numbers(controlled)
+    traffic, numbers = history.traffic, _numbers(controlled)
     infos = [_info(request, traffic, numbers) for request in requests]
     return LatestRequests(last=traffic.last_request, forgotten=traffic.first_request - 1, requests=infos)
 
 
 @router.get(f"/requests/{NUMBER}", tags=["requests"], summary="A request and its reply in detail")
 async def get_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> RequestDetail:
-    found = _history(controlled)
-    request, beside = await found.about(number, _NEIGHBOURS)
-    if request is None:
-        raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
-    info = _info(request, found.traffic, _numbers(controlled))
-    return detail_of(info, request, beside, found.traffic)
+    history = required(controlled.history)
+    request, beside = await _about(history, number, _NEIGHBOURS)
+    return detail_of(_info(request, history.traffic, _numbers(controlled)), request, beside, history.traffic)
 
 
 @sending.post(f"/requests/{NUMBER}/send", tags=["requests"], summary="Send a request again, as a client of its own")
 async def send_request(controlled: Here, number: Annotated[int, Path(ge=1)]) -> SentAgain:
-    found = _history(controlled)
-    request, _ = await found.about(number, 0)
-    if request is None:
-        raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
-    facts = found.traffic.peers.get(request.request.connection, {})
+    traffic = required(controlled.history).traffic
+    request, _ = await _about(required(controlled.history), number, 0)
+    facts = traffic.peers.get(request.request.connection, {})
     at = _number(_numbers(controlled), facts.get("store", ""))
-    store = next((each for each in controlled.stores if each.number == at), None)
+    store = next((store for store in controlled.stores if store.number == at), None)
     if store is None:  # a request of the controller, or of a store that listens elsewhere now
-        store = (
-            next((controlled.store_of(segment) for segment in request.request.segments), None) or controlled.stores[0]
-        )
-    return await resend(request, store, found.traffic, admin=facts.get("port") == "admin")
+        owner = next((controlled.store_of(segment) for segment in request.request.segments), None)
+        store = owner or controlled.stores[0]
+    return await resend(request, store, traffic, admin=facts.get("port") == "admin")
 
 
 def _info(recorded: RecordedRequest, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
@@ -102,20 +97,16 @@ def _numbers(controlled: Controlled) -> dict[str, int]:
 
     A store of this process is recognised by its port, under any host name; on a tap it is the store's own address.
     """
-    found = {}
+    numbers = {}
     for front in controlled.fronts:
         if front.upstream is not None:
-            found[str(front.upstream)] = front.number
+            numbers[str(front.upstream)] = front.number
             continue
         for where in (front.address, front.admin_address):
             if where is not None:
-                found[_port(str(where))] = front.number
-    return found
-
-
-def _port(address: str) -> str:
-    return address.rpartition(":")[2]
+                numbers[str(where.port)] = front.number
+    return numbers
 
 
 def _number(numbers: Mapping[str, int], address: str) -> int | None:
-    return numbers.get(address, numbers.get(_port(address)))
+    return numbers.get(address, numbers.get(address.rpartition(":")[2]))

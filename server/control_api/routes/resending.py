@@ -68,7 +68,9 @@ async def resend(recorded: RecordedRequest, store: Store, traffic: Traffic, *, a
         why = str(error) or f"it was not there within {_PATIENCE_S:g} s"
         raise ApiProblem(409, f"no connection to store {store.number} at {where}: {why}", "path") from error
     # A port of an older connection may have been used again.
-    number = next((each for each, facts in reversed(traffic.peers.items()) if facts.get("peer") == own), None)
+    number = next(
+        (connection for connection, facts in reversed(traffic.peers.items()) if facts.get("peer") == own), None
+    )
     if ended == _CLOSED and number is not None:
         why = await _reason(traffic, number)
         ended = f"{ended}: {why}" if why else ended
@@ -89,7 +91,7 @@ async def _exchange(
 ) -> tuple[list[Exchange], str]:
     """Sends frames and returns the replies up to the reply to the last frame, or why it has no reply."""
     exchanges, replies = Exchanges(), list[Exchange]()
-    *_, asked = [exchanges.see(_record(each, Direction.REQUEST)) for each in frames]
+    *_, asked = [exchanges.see(_record(frame, Direction.REQUEST)) for frame in frames]
     behind = None
     if isinstance(asked.command, _APPENDS):
         frames = [*frames, encode(KeepAlive())]

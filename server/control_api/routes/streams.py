@@ -19,7 +19,6 @@ from segstore.server.control_api.models import StreamStats, WriterName, WriterNa
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.writer_names import TooManyNames
-from segstore.server.controller import ControllerError
 from segstore.server.store import Segment
 from segstore.wire.names import is_index, parent_of, stream_of
 
@@ -34,21 +33,22 @@ router = APIRouter(prefix="/v1")
 async def stream_stats(
     controlled: Here, scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
 ) -> StreamStats:
-    found = await _segments_of(controlled, f"{scope}/{stream}")
-    if not found and not _known(controlled, scope, stream):
+    own = await _segments_of(controlled, f"{scope}/{stream}")
+    controller = controlled.controller()
+    if not own and (controller is None or controller.state.find_stream(scope, stream) is None):
         raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
     writers = _Sums()
-    for segment in found:
+    for segment in own:
         counts = controlled.counts.of(segment.name)
         await controlled.names.find(segment.name, counts)
         await writers.add(counts)
     return StreamStats(
         scope=scope,
         stream=stream,
-        segments=len(found),
-        open_segments=sum(not segment.sealed for segment in found),
-        events=sum(segment.event_count or 0 for segment in found),
-        bytes=sum(segment.length - segment.start_offset for segment in found),
+        segments=len(own),
+        open_segments=sum(not segment.sealed for segment in own),
+        events=sum(segment.event_count or 0 for segment in own),
+        bytes=sum(segment.length - segment.start_offset for segment in own),
         writers=await writers.first(),
         writer_count=len(writers),
         uncounted=controlled.counts.uncounted,
@@ -109,7 +109,7 @@ class _Sums:
             if done % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         keys: list[str | bytes] = [*names.names, *ids.names]
-        return [self._totals(each) for each in keys[:_MOST_WRITERS]]
+        return [self._totals(key) for key in keys[:_MOST_WRITERS]]
 
     def _totals(self, key: str | bytes) -> WriterTotals:
         segments, connected, events, size = self._sums[key]
@@ -120,28 +120,17 @@ class _Sums:
 async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
     """Returns the stream's own segments."""
     prefix = f"{stream}/"
-    found = []
+    segments = []
     for store in controlled.stores:
         for container in list(store.store.containers.values()):
             for done, (name, segment) in enumerate(list(container.segments.items()), 1):
                 if name.startswith(prefix) and _is_own(name, stream):
-                    found.append(segment)
+                    segments.append(segment)
                 if done % _AT_ONCE == 0:
                     await asyncio.sleep(0)
-    return found
+    return segments
 
 
 def _is_own(segment: str, stream: str) -> bool:
     """Whether a segment belongs to the stream and is neither an index nor to be merged into another segment."""
     return not is_index(segment) and parent_of(segment) is None and stream_of(segment) == stream
-
-
-def _known(controlled: Controlled, scope: str, stream: str) -> bool:
-    controller = controlled.controller()
-    if controller is None:
-        return False
-    try:
-        controller.state.stream(scope, stream)
-    except ControllerError:
-        return False
-    return True

@@ -1,6 +1,6 @@
 """Routes of the control API that arrange data and verify a server's requests, a module per resource."""
 
-from segstore.server.control_api.steering.arranging import controller_of
+from segstore.server.control_api.steering.arranging import controller_of, position_text
 from segstore.server.control_api.steering.models import (
     Group,
     Scope,
@@ -11,7 +11,6 @@ from segstore.server.control_api.steering.models import (
     TransactionState,
     WrittenEvent,
 )
-from segstore.server.control_api.steering.position import position_text
 
 __all__ = [
     "Group",

@@ -1,26 +1,38 @@
-"""Routes that create, change and delete scopes, streams, transactions and key-value tables.
+"""Routes that create, change and delete scopes, streams, transactions and key-value tables, and restore snapshots.
 
 They call the controller in this process, as its gRPC methods do, so streams are the same for all clients. Fault rules
 and the request log see only clients, not the controller's own requests. One request that arranges data is executed at a
 time.
+
+Restoring a snapshot and resetting the server discard the requests so far, in the traffic that is kept, too: the next
+test finds only its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
+from segstore.server.config import PlainName
 from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.models import ClosedConnections
+from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.steering import models as m
-from segstore.server.control_api.steering.position import parse_position
 from segstore.server.controller import Controller, ScalingPolicy, StreamConfig, TableConfig
 from segstore.server.controller.state import history
+from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
 
+_POSITION: Final = re.compile(r"\d{1,19}:\d{1,19}(?:,\d{1,19}:\d{1,19})*", re.ASCII)
+_MOST: Final = 1 << 63
+_IN_PATH: Final = Path(min_length=1, max_length=100, description="The name of a snapshot.")
+_Name = Annotated[str, _IN_PATH]
+_NewName = Annotated[PlainName, _IN_PATH]
 _NO_CONTROLLER = "there is no controller in this process: streams and tables are the controller's"
 
 
@@ -30,6 +42,20 @@ def controller_of(controlled: Controlled) -> Controller:
     if controller is None:
         raise ApiProblem(409, _NO_CONTROLLER, "path")
     return controller
+
+
+def position_text(cut: Mapping[int, int]) -> str:
+    """Returns a position in a stream, a stream cut, as text: `segment id:offset` per segment."""
+    return ",".join(f"{identifier}:{offset}" for identifier, offset in sorted(cut.items()))
+
+
+def parse_position(text: str, where: str) -> dict[int, int]:
+    """Returns the stream cut. Raises ApiProblem, which names `where`."""
+    pairs = [pair.split(":") for pair in text.split(",")] if _POSITION.fullmatch(text) else []
+    cut = {int(identifier): int(offset) for identifier, offset in pairs}
+    if not cut or len(cut) < len(pairs) or any(number >= _MOST for pair in cut.items() for number in pair):
+        raise ApiProblem(422, f"{where}: a position is `next` of a page of events, such as 0:0,1:24", where)
+    return cut
 
 
 @asynccontextmanager
@@ -99,8 +125,8 @@ async def seal_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> m.S
 @router.post(f"{_STREAM}/scale", tags=["streams"], summary="Replace segments of a stream by others")
 async def scale_stream(controlled: Here, scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamInfo:
     async with arranging(controlled) as controller:
-        found = controller.streams.get(scope, stream)
-        sealed, ranges = to.seal or [segment.id for segment in found.current.segments], to.ranges
+        known = controller.streams.get(scope, stream)
+        sealed, ranges = to.seal or [segment.id for segment in known.current.segments], to.ranges
         if ranges is None:
             ranges = history.equal_ranges(to.segments or 1)
         await controller.scaling.start(scope, stream, sealed, sorted(ranges))
@@ -118,10 +144,10 @@ async def truncate_stream(controlled: Here, scope: m.Scope, stream: m.Stream, at
 
 async def _check_ends(controller: Controller, scope: str, stream: str, cut: Mapping[int, int]) -> None:
     """Refuses a cut beyond the end of a segment, which the controller would accept, as Pravega's does."""
-    found = controller.streams.get(scope, stream)
-    controller.streams.check_progress(found, found.cut, cut)
+    known = controller.streams.get(scope, stream)
+    controller.streams.check_progress(known, known.cut, cut)
     for identifier, offset in cut.items():
-        name = found.segment_name(found.segment(identifier))
+        name = known.segment_name(known.segment(identifier))
         end = await controller.segments.segment_length(name)
         if offset > end:
             why = f"body.position: offset {offset} of {name} is beyond its end, {end}"
@@ -129,15 +155,15 @@ async def _check_ends(controller: Controller, scope: str, stream: str, cut: Mapp
 
 
 def _state(controller: Controller, scope: str, stream: str) -> m.StreamInfo:
-    found = controller.streams.get(scope, stream)
-    segments = () if found.sealed else found.current.segments
+    known = controller.streams.get(scope, stream)
+    segments = () if known.sealed else known.current.segments
     return m.StreamInfo(
         scope=scope,
         stream=stream,
-        sealed=found.sealed,
-        epoch=found.current.number,
+        sealed=known.sealed,
+        epoch=known.current.number,
         segments=[
-            m.OpenSegment(id=segment.id, name=found.segment_name(segment), low=segment.start, high=segment.end)
+            m.OpenSegment(id=segment.id, name=known.segment_name(segment), low=segment.start, high=segment.end)
             for segment in segments
         ],
     )
@@ -193,3 +219,53 @@ async def delete_table(controlled: Here, scope: m.Scope, table: m.Table) -> Resp
     async with arranging(controlled) as controller:
         await controller.tables.delete(scope, table)
     return Response(status_code=204)
+
+
+snapshots = APIRouter(prefix="/v1", tags=["snapshots"])
+
+
+def _snapshots(controlled: Controlled) -> Snapshots:
+    if controlled.snapshots is None:
+        raise ApiProblem(409, NO_SNAPSHOTS, "path")
+    return controlled.snapshots
+
+
+def _replaced(controlled: Controlled, connections: int) -> ClosedConnections:
+    controlled.forget_requests()
+    return ClosedConnections(connections=connections)
+
+
+@snapshots.get("/snapshots", summary="Snapshots")
+async def list_snapshots(controlled: Here) -> m.SnapshotList:
+    infos = [] if controlled.snapshots is None else controlled.snapshots.infos()
+    return m.SnapshotList(snapshots=[_described(info) for info in infos])
+
+
+@snapshots.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace a snapshot of this name")
+async def take_snapshot(controlled: Here, name: _NewName) -> m.NewSnapshot:
+    async with controlled.one_at_a_time:
+        return _described(await _snapshots(controlled).take(name))
+
+
+@snapshots.delete(f"/snapshots/{NAME}", summary="Delete a snapshot", status_code=204)
+async def delete_snapshot(controlled: Here, name: _Name) -> Response:
+    _snapshots(controlled).delete(name)
+    return Response(status_code=204)
+
+
+@snapshots.post(
+    f"/snapshots/{NAME}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules"
+)
+async def restore_snapshot(controlled: Here, name: _Name) -> ClosedConnections:
+    async with controlled.one_at_a_time:
+        return _replaced(controlled, await _snapshots(controlled).restore(name))
+
+
+@snapshots.post("/reset", summary="Remove all data and fault rules; cuts all connections")
+async def reset(controlled: Here) -> ClosedConnections:
+    async with controlled.one_at_a_time:
+        return _replaced(controlled, await _snapshots(controlled).reset())
+
+
+def _described(info: SnapshotInfo) -> m.NewSnapshot:
+    return m.NewSnapshot(name=shown(info.name), segments=info.segments, size=info.size, taken_ms=info.taken_ms)

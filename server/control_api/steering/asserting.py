@@ -12,11 +12,11 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
 
-from segstore.server.control_api.controlled import Controlled, Here
+from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.steering.models import Held, Matched, RequestLogEnd, Verified
-from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Seen, StageName, line_of
+from segstore.server.faults import NoSuchRule, NotSeen, Observer, StageName, line_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import MOST_TEXT, FilterError
 
@@ -35,36 +35,27 @@ _Count = Annotated[int | None, Query(ge=0)]
 router = APIRouter(prefix="/v1")
 
 
-def _faults(controlled: Controlled) -> Faults:
-    if controlled.faults is None:
-        raise ApiProblem(409, "requests are not recorded: the store was made with watched=False", "path")
-    return controlled.faults
-
-
 def _observer(controlled: Controlled) -> Observer:
-    observer = _faults(controlled).observer
+    observer = faults_of(controlled).observer
     if observer is None or observer.kept_from is None:
-        raise ApiProblem(
-            409,
-            "requests are not kept here yet: POST /v1/requests/keep, or `segstore ctl keep`, before the test",
-            "path",
-        )
+        why = "requests are not kept here yet: POST /v1/requests/keep, or `segstore ctl keep`, before the test"
+        raise ApiProblem(409, why, "path")
     return observer
 
 
 @router.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
 async def keep_requests(controlled: Here) -> RequestLogEnd:
-    return RequestLogEnd(last=controlled.keep_requests(_faults(controlled)).last)
+    return RequestLogEnd(last=controlled.keep_requests(faults_of(controlled)).last)
 
 
 @router.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
 async def stop_keeping_requests(controlled: Here) -> Response:
-    there = _faults(controlled)
-    if there.observer is not controlled.observer:
+    faults = faults_of(controlled)
+    if faults.observer is not controlled.observer:
         raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
-    if there.observer is not None and there.observer.history is None and there.observer._waiters:
+    if faults.observer is not None and faults.observer.history is None and faults.observer._waiters:
         raise ApiProblem(409, "waits are in progress; end them first", "path")
-    controlled.stop_keeping_requests(there)
+    controlled.stop_keeping_requests(faults)
     return Response(status_code=204)
 
 
@@ -86,12 +77,12 @@ async def wait_for_requests(
     observer = _observer(controlled)
     since = max(since, observer.kept_from or 0)
     try:
-        found = await observer.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+        last = await observer.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
     except (FilterError, ValueError) as error:
         raise _bad_filter(error) from error
     except NotSeen as error:
         raise ApiProblem(409, shown(str(error)), "query.match") from error
-    return Matched(number=found.number, type=found.type_name, segments=[shown(segment) for segment in found.segments])
+    return Matched(number=last.number, type=last.type_name, segments=[shown(segment) for segment in last.segments])
 
 
 @router.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")
@@ -108,23 +99,24 @@ async def verify_requests(
     expected = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
     if not expected:
         raise ApiProblem(422, "query: one of exactly, at_least and at_most is needed", "query")
-    low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
-    if any(low > each for each in high):
+    low, high = max(exactly or 0, at_least or 0), [bound for bound in (exactly, at_most) if bound is not None]
+    if any(low > bound for bound in high):
         raise ApiProblem(422, f"query: no number is {' and '.join(expected)}", "query")
     observer = _observer(controlled)
     since = max(since, observer.kept_from or 0)
     try:
-        found = await observer.find(match, stage, since)
+        requests = await observer.find(match, stage, since)
     except (FilterError, ValueError) as error:
         raise _bad_filter(error) from error
-    count = len(found)
-    if count < low or any(count > each for each in high):
+    count = len(requests)
+    if count < low or any(count > bound for bound in high):
         noun, verb = "request" if expected[-1].endswith(" 1") else "requests", "was" if count == 1 else "were"
         about = f" with {printable(match, _LONGEST)}" if match else ""
         known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
         said = f"expected {' and '.join(expected)} {noun}{about}, {count} {verb} {stage}{known}"
         said += f"; {observer.last_request()}"
-        examples = observer.near(match, stage, since) if count < low else map(_matching, found[:_SHOWN])
+        matching = (f"matched: {line_of(request)}" for request in requests[:_SHOWN])
+        examples = observer.near(match, stage, since) if count < low else matching
         raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
     return Verified(count=count)
 
@@ -136,22 +128,16 @@ async def wait_held(
     count: Annotated[int, Query(ge=1, le=_MOST_KEPT)] = 1,
     timeout_s: _Timeout = 5.0,
 ) -> Held:
-    there = _faults(controlled)
-    if name not in there.rules:
-        raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
+    faults = faults_with(controlled, name)
     try:
-        await there.wait_held(name, count, timeout_s)
+        await faults.wait_held(name, count, timeout_s)
     except (TimeoutError, ValueError) as error:
         raise ApiProblem(409, shown(str(error)), "path.name") from error
     except NoSuchRule as error:
         raise ApiProblem(404, f"the rule was removed during the wait: {error}", "path.name") from error
-    return Held(held=there.held(name))
+    return Held(held=faults.held(name))
 
 
 def _bad_filter(error: FilterError | ValueError) -> ApiProblem:
     """A filter that cannot be read, or that no request can match."""
     return ApiProblem(422, f"query.match: {error}", "query.match")
-
-
-def _matching(seen: Seen) -> str:
-    return f"matched: {line_of(seen)}"

@@ -2,7 +2,8 @@
 
 Events go into segments by their routing keys, as with Pravega's clients, through the controller's session with the
 owning store; so they are appended like a client's events, and wake readers. The events of a request to one segment are
-one append.
+one append. Stored bytes without the requested form are shown in another form, so every content can be shown: JSON that
+does not parse as text, text that is not UTF-8 as Base64.
 
 A page of events is read from a position, a stream cut. A segment is read to its end before its successors, so events of
 one routing key keep their order. Invariant: a page has at most `limit` events and about 1 MiB, so a request takes
@@ -17,18 +18,19 @@ import binascii
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
+import msgspec
 from fastapi import APIRouter, Query, Response
 
 from segstore.server.control_api.controlled import Here
+from segstore.server.control_api.detail import readable_form
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import models as m
-from segstore.server.control_api.steering.arranging import arranging, controller_of
-from segstore.server.control_api.steering.content import ENCODER, Content, Form, shown_as
-from segstore.server.control_api.steering.position import parse_position, position_text
+from segstore.server.control_api.steering.arranging import arranging, controller_of, parse_position, position_text
 from segstore.server.controller import Controller, SegmentAdmin
 from segstore.server.controller.state import StreamSegment, Table
 from segstore.wire.hashing import position_of, position_of_key
@@ -43,6 +45,9 @@ _MOST_ROUNDS: Final = 50
 _ROUND_S: Final = 0.02
 _HEADER: Final = struct.Struct(">ii")
 _AFTER: Final = re.compile(r"\d{1,9}:[A-Za-z0-9_=-]{0,12000}", re.ASCII)
+Form = Literal["text", "json", "base64", "readable"]
+_JSON: Final = msgspec.json.Decoder()
+ENCODER: Final = msgspec.json.Encoder()
 _As = Annotated[Form, Query(alias="as", description="How to show contents. `readable`: only their starts.")]
 _Limit = Annotated[int, Query(ge=1, le=1_000)]
 _STREAM: Final = "/streams/{scope}/{stream}"
@@ -56,12 +61,29 @@ def _json(value: Any) -> Response:
     return Response(ENCODER.encode(value), media_type="application/json")
 
 
+def shown_as(data: bytes, form: Form) -> dict[str, Any]:
+    """Returns a content for `ENCODER`, in `form` or, if impossible, in another form."""
+    if form == "readable":
+        kind, text = readable_form(data)
+        return {"hex" if kind == "hex" else "text": text}
+    if form == "json":
+        try:
+            _JSON.decode(data)
+            return {"json": msgspec.Raw(data)}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            form = "text"
+    if form == "text":
+        with suppress(UnicodeDecodeError):  # other bytes are shown as Base64
+            return {"text": data.decode()}
+    return {"base64": base64.b64encode(data).decode()}
+
+
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
 @router.post(f"{_STREAM}/events", tags=["events"], summary="Write events", status_code=201)
-async def write_events(controlled: Here, scope: m.Scope, stream: m.Stream, given: m.NewEvents) -> m.WrittenEvents:
-    events = _framed(given)
+async def write_events(controlled: Here, scope: m.Scope, stream: m.Stream, body: m.NewEvents) -> m.WrittenEvents:
+    events = _framed(body)
     async with arranging(controlled) as controller:
         written = await _write(controller, scope, stream, events)
     return m.WrittenEvents(events=[written[index] for index in range(len(events))])
@@ -74,9 +96,9 @@ async def write_events(controlled: Here, scope: m.Scope, stream: m.Stream, given
     status_code=201,
 )
 async def write_transaction(
-    controlled: Here, scope: m.Scope, stream: m.Stream, transaction: m.Transaction, given: m.NewEvents
+    controlled: Here, scope: m.Scope, stream: m.Stream, transaction: m.Transaction, body: m.NewEvents
 ) -> m.WrittenEvents:
-    events = _framed(given)
+    events = _framed(body)
     async with arranging(controlled) as controller:
         status = controller.transactions.status(scope, stream, transaction)
         if status is None or status.value != "OPEN":
@@ -104,7 +126,7 @@ async def read_events(
     cut = parse_position(start, "query.from") if start else await controller.streams.head(scope, stream)
     if not controller.streams.is_cut_valid(scope, stream, cut):
         raise ApiProblem(422, f"query.from: this is no position of stream {scope}/{stream}", "query.from")
-    gone = next((each for each in cut if each in controller.streams.get(scope, stream).deleted), None)
+    gone = next((segment for segment in cut if segment in controller.streams.get(scope, stream).deleted), None)
     if gone is not None:
         why = f"query.from: segment {gone} was removed by a truncation; read from the beginning, without from"
         raise ApiProblem(422, why, "query.from")
@@ -127,23 +149,23 @@ async def _write(
         if rounds == _MOST_ROUNDS:
             raise ApiProblem(409, f"a segment of stream {scope}/{stream} is sealed, and has no successor", "path")
         await asyncio.sleep(_ROUND_S if rounds else 0)
-        found = controller.streams.get(scope, stream)
-        if found.sealed:
+        known = controller.streams.get(scope, stream)
+        if known.sealed:
             raise ApiProblem(409, f"stream {scope}/{stream} is sealed", "path.stream")
-        targets = {each: found.segment_name(each) for each in await controller.streams.current(scope, stream)}
-        left = {index: each for index, each in enumerate(events) if index not in written}
+        targets = {segment: known.segment_name(segment) for segment in await controller.streams.current(scope, stream)}
+        left = {index: event for index, event in enumerate(events) if index not in written}
         more = await _append(controller.segments, targets, left)
         rounds = 0 if more else rounds + 1
         written |= more
     return written
 
 
-def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:
+def _framed(body: m.NewEvents) -> list[tuple[str, bytes]]:
     """Returns routing keys and framed events."""
     events = []
-    for index, each in enumerate(given.events):
-        data = each.data(f"body.events[{index}]")
-        events.append((each.routing_key, _HEADER.pack(0, len(data)) + data))
+    for index, event in enumerate(body.events):
+        data = event.data(f"body.events[{index}]")
+        events.append((event.routing_key, _HEADER.pack(0, len(data)) + data))
     return events
 
 
@@ -191,11 +213,11 @@ class _Page:
 
     async def read(self) -> None:
         """Reads until the page is full or no segment of the cut has more."""
-        found = self._controller.streams.get(self._scope, self._stream)
+        stream = self._controller.streams.get(self._scope, self._stream)
         while True:
             ended = set()
             for identifier in sorted(self.cut):
-                if await self._read_segment(identifier, found.segment_name(found.segment(identifier))):
+                if await self._read_segment(identifier, stream.segment_name(stream.segment(identifier))):
                     ended.add(identifier)
                 if self._is_full():
                     return
@@ -242,18 +264,16 @@ class _Page:
         A segment stays until all predecessors of its successors have ended, so that the cut covers each key once.
         """
         streams = self._controller.streams
-        following = {each: await streams.following(self._scope, self._stream, each) for each in sorted(ended)}
-        leaving = {each for each, successors in following.items() if successors}
-        while waiting := {each for each in leaving if not _all(following[each].values(), leaving)}:
+        following = {segment: await streams.following(self._scope, self._stream, segment) for segment in sorted(ended)}
+        leaving = {identifier for identifier, successors in following.items() if successors}
+        while waiting := {
+            segment for segment in leaving if not all(map(leaving.issuperset, following[segment].values()))
+        }:
             leaving -= waiting
-        for each in leaving:
-            del self.cut[each]
-            self.cut |= {successor.id: 0 for successor in following[each]}
+        for segment in leaving:
+            del self.cut[segment]
+            self.cut |= {successor.id: 0 for successor in following[segment]}
         return bool(leaving)
-
-
-def _all(groups: Iterable[Iterable[int]], members: set[int]) -> bool:
-    return all(each in members for group in groups for each in group)
 
 
 def _events_in(data: bytes, base: int, name: str) -> Iterator[tuple[int, bytes]]:
@@ -274,14 +294,14 @@ def _events_in(data: bytes, base: int, name: str) -> Iterator[tuple[int, bytes]]
 
 
 @router.post(_ENTRIES, tags=["tables"], summary="Write entries", status_code=204)
-async def write_entries(controlled: Here, scope: m.Scope, table: m.Table, given: m.NewEntries) -> Response:
+async def write_entries(controlled: Here, scope: m.Scope, table: m.Table, body: m.NewEntries) -> Response:
     async with arranging(controlled) as controller:
-        found = controller.state.table(scope, table)
+        known = controller.state.table(scope, table)
         by_segment: dict[str, dict[bytes, bytes]] = {}
-        for index, each in enumerate(given.entries):
+        for index, entry in enumerate(body.entries):
             where = f"body.entries[{index}]"
-            key, value = _key(found, each.key, f"{where}.key"), each.value.data(f"{where}.value")
-            by_segment.setdefault(_partition(found, key), {})[key] = value
+            key, value = _key(known, entry.key, f"{where}.key"), entry.value.data(f"{where}.value")
+            by_segment.setdefault(_partition(known, key), {})[key] = value
         for segment, entries in by_segment.items():
             await controller.segments.update_table(segment, entries)
     return Response(status_code=204)
@@ -295,9 +315,9 @@ async def remove_entry(
     key: Annotated[str, Query(max_length=12_000, description="Text in UTF-8.")],
 ) -> Response:
     async with arranging(controlled) as controller:
-        found = controller.state.table(scope, table)
-        data = _key(found, Content(text=key), "query.key")
-        await controller.segments.remove_keys(_partition(found, data), [data])
+        known = controller.state.table(scope, table)
+        data = _key(known, m.Content(text=key), "query.key")
+        await controller.segments.remove_keys(_partition(known, data), [data])
     return Response(status_code=204)
 
 
@@ -312,13 +332,13 @@ async def read_entries(
     form: _As = "text",
 ) -> Response:
     controller = controller_of(controlled)
-    found = controller.state.table(scope, table)
+    known = controller.state.table(scope, table)
     following: str | None = None
     if key is not None:
-        data = _key(found, Content(text=key), "query.key")
-        entries = await controller.segments.read_table(_partition(found, data), 1, data, data)
+        data = _key(known, m.Content(text=key), "query.key")
+        entries = await controller.segments.read_table(_partition(known, data), 1, data, data)
     else:
-        entries, following = await _entries(controller.segments, found, after, limit)
+        entries, following = await _entries(controller.segments, known, after, limit)
     shown = [
         {
             "key": shown_as(bytes(entry.key.data), "readable" if form == "readable" else "text"),
@@ -330,8 +350,8 @@ async def read_entries(
     return _json({"entries": shown, "next": following})
 
 
-def _key(table: Table, given: Content, where: str) -> bytes:
-    data = given.data(where)
+def _key(table: Table, content: m.Content, where: str) -> bytes:
+    data = content.data(where)
     wanted = table.config.primary_key_bytes + table.config.secondary_key_bytes
     if len(data) != wanted:
         why = f"{where}: a key of table {table.scope}/{table.name} has {wanted} bytes, not {len(data)}"
@@ -354,11 +374,11 @@ async def _entries(admin: SegmentAdmin, table: Table, after: str, limit: int) ->
     size = 0
     while number < len(partitions):
         some = await admin.read_table(table.segment_name(partitions[number]), limit - len(entries), first)
-        for each in some:
-            entries.append(each)
-            size += len(each.value.data)
+        for entry in some:
+            entries.append(entry)
+            size += len(entry.value.data)
             if len(entries) == limit or size >= _PAGE_BYTES:
-                following = _next_key(bytes(each.key.data))
+                following = _next_key(bytes(entry.key.data))
                 if following:
                     return entries, f"{number}:{base64.urlsafe_b64encode(following).decode()}"
                 return entries, f"{number + 1}:"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
@@ -9,7 +12,7 @@ from fastapi import Path
 from pydantic import BaseModel, Field, model_validator
 
 from segstore.server.control_api.models import RequestBody
-from segstore.server.control_api.steering.content import Content
+from segstore.server.control_api.problems import ApiProblem
 from segstore.server.store import MAX_FIXED_KEY_BYTES
 
 MOST_EVENTS = 10_000
@@ -71,6 +74,37 @@ class TruncateAt(RequestBody):
     """A position in the stream; events before it are removed."""
 
     position: str = Field(max_length=32_768, description="`next` of a page of events; not beyond the end of a segment.")
+
+
+class Content(RequestBody):
+    """Bytes, in exactly one form of three."""
+
+    text: str | None = Field(default=None, description="Text, stored in UTF-8.")
+    value: Any = Field(default=None, alias="json", description="A JSON value, stored as compact JSON in UTF-8.")
+    base64: str | None = Field(default=None, description="Bytes in Base64.")
+
+    @model_validator(mode="after")
+    def _check_one_form(self) -> Self:
+        given = self.model_fields_set & {"text", "value", "base64"}
+        if len(given) != 1 or (given != {"value"} and getattr(self, next(iter(given))) is None):
+            raise ValueError("exactly one of text, json and base64 is needed")
+        return self
+
+    def data(self, where: str) -> bytes:
+        """Returns the bytes. Raises ApiProblem, which names `where`."""
+        try:
+            if self.base64 is not None:
+                return base64.b64decode(self.base64, validate=True)
+            if self.text is not None:
+                return self.text.encode()
+            return json.dumps(self.value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+        except binascii.Error as error:
+            raise ApiProblem(422, f"{where}.base64: this is not Base64", f"{where}.base64") from error
+        except UnicodeEncodeError as error:
+            raise ApiProblem(422, f"{where}: a lone surrogate cannot be stored in UTF-8", where) from error
+        except (ValueError, RecursionError) as error:
+            what = "it is nested too deeply" if isinstance(error, RecursionError) else "NaN and infinity are not JSON"
+            raise ApiProblem(422, f"{where}.json: {what}", f"{where}.json") from error
 
 
 class NewEvent(Content):

@@ -151,32 +151,15 @@ async def test_a_mistyped_name_is_refused_with_the_nearest_one() -> None:
     async with asking() as (_, http):
         for method, path, body, where, said in [
             ("POST", "faults", {"do": "close", "nht": 3}, "body.nht", "there is no such key (nth?)"),
-            ("POST", "faults", {"mtach": "type = HELLO"}, "body.mtach", "there is no such key (match?)"),
-            (
-                "POST",
-                "faults",
-                {"do": {"close": "after", "on": 1}},
-                "body.do[0].on",
-                "there is no such key; there are close",
-            ),
-            (
-                "PUT",
-                "faults",
-                {"rules": [{"do": "ok", "nme": "a"}]},
-                "body.rules[0].nme",
-                "there is no such key (name?)",
-            ),
-            ("PUT", "faults", {"toxics": [{"type": "latency", "jiter": 1}]}, "body.toxics[0].jiter", "(jitter?)"),
+            ("POST", "faults", {"do": {"close": "after", "on": 1}}, "body.do[0].on", "no such key; there are close"),
+            ("PUT", "faults", {"rules": [{"do": "ok", "nme": "a"}]}, "body.rules[0].nme", "(name?)"),
             ("POST", "toxics", {"type": "latency", "latncy": 1}, "body.latncy", "there is no such key (latency?)"),
             ("POST", "streams/a/b/events", {"events": [{"txt": "a"}]}, "body.events[0].txt", "(text?)"),
-            ("PUT", "streams/a/b", {"segmnts": 2}, "body.segmnts", "there is no such key (segments?)"),
             ("POST", "faults", [], "body", "an object is needed"),
             ("GET", "requests?mtach=x", None, "query.mtach", "there is no such parameter (match?)"),
-            ("GET", "requests/verify?exactly=0&since_=1", None, "query.since_", "there is no such parameter (since?)"),
             ("GET", "health?x=1", None, "query.x", "there are no parameters"),
             ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request has this type"),
             ("GET", "requests?match=status%20=%20STREAM_EXIST", None, "query.match", "STREAM_EXISTS?"),
-            ("GET", "requests?match=type%20=%20SEGMENT_READ", None, "query.match", "it is a reply"),
         ]:
             status, sentence, place = refusal(await http.request(method, f"/v1/{path}", json=body))
             assert (status, place) == (422, where)

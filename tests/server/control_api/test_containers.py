@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 import pytest
 
 from segstore.client import connect
-from segstore.server.cluster import MockCluster
 from segstore.server.control_api.routes import containers
 from segstore.server.coordination import OwnershipSettings
 from segstore.wire.endpoint import Endpoint
-from tests.looped import looped
-from tests.server.control_api.support import asking, client_of, refusal
-from tests.server.support import PATIENCE_S
+from tests.server.control_api.support import asking, asking_cluster, refusal
+from tests.server.support import until
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 ALONE = "this needs several stores in one process: there is only one store; `segstore serve --stores 2` starts two"
-
-
-@asynccontextmanager
-async def several(**settings: Any) -> AsyncIterator[tuple[MockCluster, httpx.AsyncClient]]:
-    async with MockCluster(http_port=0, **settings) as mock, client_of(mock) as http:
-        yield mock, http
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  what is looked at has no event
-            await asyncio.sleep(0.005)
 
 
 async def owners(http: httpx.AsyncClient) -> list[int | None]:
@@ -42,7 +25,7 @@ async def owners(http: httpx.AsyncClient) -> list[int | None]:
 
 
 async def test_containers_are_listed_with_their_owners() -> None:
-    async with several(stores=2, containers=4) as (mock, http):
+    async with asking_cluster(stores=2, containers=4) as (mock, http):
         told = (await http.get("/v1/containers")).json()
         assert (told["stores"], told["movable"]) == (2, True)
         assert await owners(http) == [0, 1, 0, 1]
@@ -60,7 +43,7 @@ async def test_containers_are_listed_with_their_owners() -> None:
 
 
 async def test_a_move_is_answered_when_the_store_serves_the_container() -> None:
-    async with several(stores=2, containers=4) as (mock, http):
+    async with asking_cluster(stores=2, containers=4) as (mock, http):
         answer = await http.post("/v1/containers/1/move", json={"to": 0})
         assert answer.status_code == 200
         assert (answer.json()["container"], answer.json()["store"]) == (1, 0)
@@ -71,7 +54,10 @@ async def test_a_move_is_answered_when_the_store_serves_the_container() -> None:
 
 
 async def test_what_a_writer_appended_stays_its_own_when_containers_move_and_stores_start_again() -> None:
-    async with several(stores=2, containers=2) as (mock, http), connect(f"tcp://{mock.controller_uri}") as pravega:
+    async with (
+        asking_cluster(stores=2, containers=2) as (mock, http),
+        connect(f"tcp://{mock.controller_uri}") as pravega,
+    ):
         await pravega.controller.create_scope("scope")
         await pravega.controller.create_stream("scope", "stream", segments=2)
         await http.post("/v1/writers", json={"name": "mover"})
@@ -90,7 +76,7 @@ async def test_what_a_writer_appended_stays_its_own_when_containers_move_and_sto
 
 
 async def test_moves_of_one_container_to_two_stores_at_once_both_end() -> None:
-    async with several(stores=3, containers=3) as (_, http):
+    async with asking_cluster(stores=3, containers=3) as (_, http):
         asked = [http.post("/v1/containers/0/move", json={"to": store}) for store in (1, 2)]
         answers = await asyncio.gather(*asked)
         assert [answer.status_code for answer in answers] == [200, 200]
@@ -98,7 +84,7 @@ async def test_moves_of_one_container_to_two_stores_at_once_both_end() -> None:
 
 
 async def test_a_store_that_was_stopped_takes_nothing_and_is_shown_so_until_it_is_started() -> None:
-    async with several(stores=2, containers=2) as (mock, http):
+    async with asking_cluster(stores=2, containers=2) as (mock, http):
         await mock.stop_store(1)
         status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 1}))
         assert (status, said, where) == (409, "store 1 is stopped", "body.to")
@@ -111,7 +97,7 @@ async def test_a_store_that_was_stopped_takes_nothing_and_is_shown_so_until_it_i
 
 async def test_a_move_that_does_not_succeed_is_reported_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_MOVE_S", 0.05)
-    async with several(stores=2, containers=2) as (mock, http):
+    async with asking_cluster(stores=2, containers=2) as (mock, http):
         mock.cut_session(1)
         status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 1}))
         assert (status, where) == (409, "body.to")
@@ -120,7 +106,7 @@ async def test_a_move_that_does_not_succeed_is_reported_in_time(monkeypatch: pyt
 
 
 async def test_a_store_whose_port_was_taken_is_started_on_it_once_it_is_free() -> None:
-    async with several(stores=2, containers=2) as (mock, http):
+    async with asking_cluster(stores=2, containers=2) as (mock, http):
         before = (await http.get("/v1/server")).json()["stores"][1]
         assert (await http.post("/v1/stores/1/stop")).status_code == 200
         address = mock.stores[1].address
@@ -132,7 +118,7 @@ async def test_a_store_whose_port_was_taken_is_started_on_it_once_it_is_free() -
 
 
 async def test_a_session_is_cut_healed_and_expired() -> None:
-    async with several(stores=2, containers=2) as (mock, http):
+    async with asking_cluster(stores=2, containers=2) as (mock, http):
         assert mock.members is not None
         session = mock.members.session(1)
         assert (await http.post("/v1/stores/1/cut-session")).status_code == 200
@@ -154,7 +140,7 @@ async def test_a_session_is_cut_healed_and_expired() -> None:
 
 async def test_a_session_that_expires_while_it_is_cut_ends_the_store_once_it_is_healed() -> None:
     ownership = OwnershipSettings(session_timeout_ms=50, takeover_delay_ms=10)
-    async with several(stores=2, containers=2, ownership=ownership) as (mock, http):
+    async with asking_cluster(stores=2, containers=2, ownership=ownership) as (mock, http):
         assert mock.members is not None
         session = mock.members.session(1)
         assert (await http.post("/v1/stores/1/cut-session")).status_code == 200
@@ -167,35 +153,27 @@ async def test_a_session_that_expires_while_it_is_cut_ends_the_store_once_it_is_
         assert (await http.get("/v1/server")).json()["stores"][1]["serving"] is False
 
 
-@looped("what", ["stop", "start", "expire-session", "cut-session", "heal-session"])
-async def test_a_store_that_is_not_one_of_several_is_not_steered(what: str) -> None:
-    async with several(stores=2, containers=2) as (_, http):
-        status, said, where = refusal(await http.post(f"/v1/stores/2/{what}"))
-        assert (status, said, where) == (404, "there is no store 2: there are 2, from 0", "path.store")
-    async with asking() as (_, http):
-        status, said, where = refusal(await http.post(f"/v1/stores/0/{what}"))
-        assert (status, said, where) == (409, ALONE, "path")
+async def test_a_store_that_is_not_one_of_several_is_not_steered() -> None:
+    async with asking_cluster(stores=2, containers=2) as (_, several), asking() as (_, one):
+        for action in ("stop", "start", "expire-session", "cut-session", "heal-session"):
+            answer = refusal(await several.post(f"/v1/stores/2/{action}"))
+            assert answer == (404, "there is no store 2: there are 2, from 0", "path.store")
+            assert refusal(await one.post(f"/v1/stores/0/{action}")) == (409, ALONE, "path")
 
 
-@looped(
-    ("path", "sent", "status", "where"),
-    [
-        ("/v1/containers/9/move", {"to": 0}, 404, "path.container"),
-        ("/v1/containers/-1/move", {"to": 0}, 404, "path.container"),
-        ("/v1/containers/x/move", {"to": 0}, 422, "path.container"),
-        ("/v1/containers/0/move", {"to": 2}, 422, "body.to"),
-        ("/v1/containers/0/move", {"to": -1}, 422, "body.to"),
-        ("/v1/containers/0/move", {"to": "1"}, 422, "body.to"),
-        ("/v1/containers/0/move", {"to": 1, "now": True}, 422, "body.now"),
-        ("/v1/containers/0/move", {}, 422, "body.to"),
-    ],
-)
-async def test_a_move_that_cannot_be_is_refused_with_its_place(
-    path: str, sent: dict[str, Any], status: int, where: str
-) -> None:
-    async with several(stores=2, containers=2) as (_, http):
+async def test_a_move_that_cannot_be_is_refused_with_its_place() -> None:
+    async with asking_cluster(stores=2, containers=2) as (_, http):
         before = await owners(http)
-        assert refusal(await http.post(path, json=sent))[::2] == (status, where)
+        for container, body, status, where in (
+            ("9", {"to": 0}, 404, "path.container"),
+            ("-1", {"to": 0}, 404, "path.container"),
+            ("x", {"to": 0}, 422, "path.container"),
+            ("0", {"to": 2}, 422, "body.to"),
+            ("0", {"to": -1}, 422, "body.to"),
+            ("0", {"to": "1"}, 422, "body.to"),
+            ("0", {}, 422, "body.to"),
+        ):
+            assert refusal(await http.post(f"/v1/containers/{container}/move", json=body))[::2] == (status, where)
         assert await owners(http) == before
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from segstore.server import AddressInUse, MockSegmentStore
+from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled, listening
 from segstore.server.net import CannotListen
@@ -50,14 +50,6 @@ async def test_a_request_to_upgrade_is_answered_as_if_it_were_none(caplog: pytes
         answered = await raw(mock.http_url, head + upgrade + closing)
     assert answered.count(b"HTTP/1.1 200 ") == 2
     assert caplog.messages == []
-
-
-async def test_a_port_in_use_is_an_error_and_nothing_stays_open() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(AddressInUse, match=r"for HTTP, is taken .*--http-port"):
-            await MockSegmentStore(http_port=taken.getsockname()[1]).__aenter__()
 
 
 async def test_a_request_whose_body_never_comes_does_not_keep_it_from_stopping() -> None:

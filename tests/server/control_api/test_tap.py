@@ -17,17 +17,12 @@ from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up, u
 
 ON_A_SERVER = [
     ("GET", "/v1/segments", None),
-    ("GET", f"/v1/segments/{SEGMENT.replace('#', '%23')}", None),
     ("GET", "/v1/containers", None),
-    ("POST", "/v1/containers/0/move", {"to": 1}),
     ("GET", "/v1/streams/scope/stream/stats", None),
-    ("GET", "/v1/writers", None),
     ("GET", "/v1/scopes", None),
     ("PUT", "/v1/streams/scope/stream", {"segments": 1}),
     ("POST", "/v1/streams/scope/stream/events", {"events": [{"text": "a"}]}),
-    ("PUT", "/v1/tables/scope/table", {"partitions": 1, "primary_key_bytes": 2}),
     ("GET", "/v1/snapshots", None),
-    ("POST", "/v1/reset", None),
     ("POST", "/v1/requests/1/send", None),
 ]
 
@@ -138,7 +133,9 @@ async def test_connections_are_listed_counted_and_closed() -> None:
 
 async def test_without_history_requests_are_refused_and_connections_keep_their_numbers() -> None:
     async with tapped(history_bytes=0) as (tap, http), through(tap):
-        assert refusal(await http.get("/v1/requests"))[0] == 409
+        for method, path in (("GET", "requests"), ("POST", "recordings"), ("GET", "recordings"), ("GET", "trace")):
+            status, why, _ = refusal(await http.request(method, f"/v1/{path}"))
+            assert (status, "history_bytes" in why) == (409, True)
         assert (await done(http, "GET", "/v1/server"))["capabilities"] == ["tap", "counters", "faults", "toxics"]
         assert [each["number"] for each in (await done(http, "GET", "/v1/connections"))["connections"]] == [1]
 

@@ -145,7 +145,6 @@ async def test_errors_stand_at_the_field_which_gets_the_focus(tmp_path: Path) ->
         assert (name, error.startswith("column 8: ")) == ("match", True)
         await page.fill(f"{FORM} [name=match]", "")
         for field, value, expected in (
-            ("probability", "7", "less than or equal to 1"),
             ("nth", "1, x", "whole number"),
             ("name", "taken", "there is a rule with the name 'taken'"),
         ):

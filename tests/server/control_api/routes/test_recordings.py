@@ -9,7 +9,6 @@ import pytest
 from segstore.traces import TraceFile
 from segstore.wire.trace import Exchanges, Record
 from tests.server.control_api.support import asking, done, peer_of, refusal
-from tests.server.control_api.test_tap import tapped
 from tests.server.support import append, create, set_up
 
 
@@ -61,11 +60,6 @@ async def test_what_is_no_recording_is_refused() -> None:
     async with asking() as (_, http):
         for body, where in [
             ({"name": "../a"}, "body.name"),
-            ({"name": "a\n"}, "body.name"),
-            ({"name": "."}, "body.name"),
-            ({"name": ".."}, "body.name"),
-            ({"name": "a\\b"}, "body.name"),
-            ({"name": "a\x85"}, "body.name"),
             ({"name": "a" * 101}, "body.name"),
             ({"max_bytes": 0}, "body.max_bytes"),
             ({"max_bytes": 1 << 60}, "body.max_bytes"),
@@ -73,13 +67,6 @@ async def test_what_is_no_recording_is_refused() -> None:
         ]:
             assert refusal(await http.post("/v1/recordings", json=body))[::2] == (422, where)
             assert await done(http, "GET", "/v1/recordings") == {"recordings": []}
-
-
-async def test_without_kept_traffic_nothing_can_be_recorded() -> None:
-    async with tapped(history_bytes=0) as (_, http):
-        for method, path in (("POST", "/v1/recordings"), ("GET", "/v1/recordings"), ("GET", "/v1/trace")):
-            status, why, _ = refusal(await http.request(method, path))
-            assert (status, "history_bytes" in why) == (409, True)
 
 
 async def test_tokens_are_not_recorded() -> None:

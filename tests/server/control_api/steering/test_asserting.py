@@ -69,16 +69,12 @@ async def test_what_cannot_be_asked_is_refused() -> None:
     async with asking() as (_, http):
         for path, params in [
             ("verify", {}),
-            ("verify", {"exactly": -1}),
             ("verify", {"match": "tipe = X", "exactly": 1}),
             ("verify", {"match": "x" * 1_001, "exactly": 1}),
             ("verify", {"at_least": 5, "at_most": 3}),
             ("verify", {"exactly": [1, 3]}),
             ("wait", {"match": "("}),
-            ("wait", {"count": 0}),
-            ("wait", {"timeout_s": 51}),
             ("wait", {"timeout_s": "nan"}),
-            ("wait", {"stage": "seen"}),
         ]:
             assert refusal(await http.get(f"/v1/requests/{path}", params=params))[0] == 422
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.control_api.steering.content import ENCODER, Content, shown_as
-from segstore.server.control_api.steering.position import parse_position, position_text
+from segstore.server.control_api.steering.arranging import parse_position, position_text
+from segstore.server.control_api.steering.events import ENCODER, shown_as
+from segstore.server.control_api.steering.models import Content
 from segstore.wire import SealSegment
 from tests.looped import looped
 from tests.server.control_api.support import asking_cluster, done, refusal

