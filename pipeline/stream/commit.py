@@ -26,12 +26,11 @@ from uuid import UUID
 from segstore.client.errors import SegmentMissing, SegmentSealed
 from segstore.client.stream import FramedEvent
 from segstore.pipeline.stream.options import StreamOptions
-from segstore.pipeline.stream.placing import Layout, layout_of, marker_of
 from segstore.pipeline.stream.plan import ByteRange, DataLost
 from segstore.pipeline.stream.registry import Recorded, Registry
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments, gather_bounded
-from segstore.pipeline.stream.write import Outs, TargetPart, TaskResult
+from segstore.pipeline.stream.write import Layout, Outs, TargetPart, TaskResult, layout_of, marker_of
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from segstore.server.replay import OfClients, check_pace
-from segstore.traces.access import Access
+from segstore.traces.calls import Access, TracedCalls
 from segstore.traces.reply_difference import ReplyDifference
 from segstore.wire import (
     HEADER_BYTES,
@@ -66,7 +66,6 @@ from segstore.wire.trace import (
 
 if TYPE_CHECKING:
     from segstore.server.replay import LeftOut
-    from segstore.traces.calls import TracedCalls
 
 LONG_POLL_S: Final = 20.0
 """How long a read at the tail waits for data in a segment store (`--long-poll-s`)."""
@@ -166,7 +165,7 @@ class _Peer:
         A reply that does not decode matches any expected reply.
         """
         looked, wanted = 0, _claim(expected)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while True:
                     for index, (_, _, claim) in enumerate(islice(self.came, looked, None), looked):
@@ -177,8 +176,6 @@ class _Peer:
                         break
                     self._received.clear()
                     await self._received.wait()
-        except TimeoutError:
-            self.ended = self.ended or ""
         return self._take(0) if self.came else None
 
     def _take(self, index: int) -> tuple[int, bytes]:
@@ -516,8 +513,6 @@ async def drive(
     access = access or Access()
     records, translation, calls = list(records), Translation(ignore), None
     if controller is not None:
-        from segstore.traces.calls import TracedCalls
-
         where = Endpoint(*controller)
         access.warn(where)
         calls = TracedCalls(records, where, Endpoint(host, port), translation, access, timeout_s)

@@ -59,8 +59,7 @@ def produce(
     """
     import asyncio
 
-    from segstore.cli.pravega.lines import Lines
-    from segstore.cli.pravega.running import EventPace, run
+    from segstore.cli.pravega.running import EventPace, Lines, run
     from segstore.client import ClientError
 
     async def work(client: Client, interruption: Interruption) -> None:
