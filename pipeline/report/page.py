@@ -298,13 +298,9 @@ def _rules(facts: Facts, figures: str) -> str:
     columns = {name: name.replace("_", " ") for name in (
         "rule", "file", "block", "record", "connection", "direction", "command", "segment", "writer_id", "request_id",
         "expected", "actual")}  # fmt: skip
-    return _table("Rules, and how often each was broken", ("rule", "broken", "what it says"), rules, _is_bad) + _shown(
-        facts, "violations", "Where rules were broken", columns
-    )
-
-
-def _is_bad(row: Sequence[Any]) -> bool:
-    return bool(row[1])
+    return _table(
+        "Rules, and how often each was broken", ("rule", "broken", "what it says"), rules, lambda row: bool(row[1])
+    ) + _shown(facts, "violations", "Where rules were broken", columns)
 
 
 def _errors(facts: Facts, figures: str) -> str:

@@ -17,6 +17,7 @@ import glob
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -107,33 +108,24 @@ class Located(NamedTuple):
     record: Record
 
 
+@dataclass(slots=True, eq=False)
 class RecordChunk:
     """Records of one file that were read together.
 
     columns: for a capture, the records of the block at offset `block`; for packets, the records whose packets `packets`
-    has; else None. packets: for each such record, the offset of its packet. Iterating yields every record with its
-    place.
+    has; None if `located` has the records. packets: for each such record, the offset of its packet. Iterating yields
+    every record with its place.
     """
 
-    __slots__ = ("_located", "block", "columns", "packets", "path")
-
-    def __init__(
-        self,
-        path: str,
-        block: int,
-        columns: Columns | None,
-        located: Sequence[Located] = (),
-        packets: array[int] | None = None,
-    ) -> None:
-        self.path = path
-        self.block = block
-        self.columns = columns
-        self.packets = packets
-        self._located = located
+    path: str
+    block: int
+    columns: Columns | None
+    located: Sequence[Located] = ()
+    packets: array[int] | None = None
 
     def __iter__(self) -> Iterator[Located]:
         if self.columns is None:
-            return iter(self._located)
+            return iter(self.located)
         return (Located(self.block_of(number), number, record) for number, record in enumerate(self.columns))
 
     def block_of(self, number: int) -> int:
@@ -141,7 +133,7 @@ class RecordChunk:
         return self.block if self.packets is None else self.packets[number]
 
     def __len__(self) -> int:
-        return len(self._located) if self.columns is None else len(self.columns)
+        return len(self.located) if self.columns is None else len(self.columns)
 
 
 # --- finding --------------------------------------------------------------------------------------------------------

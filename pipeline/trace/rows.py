@@ -69,20 +69,13 @@ class BadTrace(TraceError):
         super().__init__(f"{path}: at byte {offset}: {reason}")
         self.path = path
         self.offset = offset
+        self.reason = reason
 
     def __str__(self) -> str:
         return printable(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.message, self.path, self.offset)
-
-
-def _again(message: str, path: str, offset: int) -> BadTrace:
-    """Restores a BadTrace pickled by another process."""
-    made = BadTrace(path, offset, "")
-    made.args = (message,)
-    made.message = message
-    return made
+        return type(self), (self.path, self.offset, self.reason)
 
 
 def trace_rows(

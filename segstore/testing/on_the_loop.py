@@ -11,8 +11,9 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,18 +23,19 @@ from segstore.server.cluster import MockCluster
 from segstore.server.config import names_there, settings_of
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.faults import Decision, FaultSettings, Seen, StageName
+from segstore.server.faults import Decision, FaultSettings, Seen, StageName, line_of
 from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
-from segstore.testing.hosts import Stoppable, ThreadHost
-from segstore.testing.reports import report_of, report_of_trace
+from segstore.testing.hosts import ThreadHost
 from segstore.traces import STANDARD_OUTPUT, Recording, TraceFile, check_suffix
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
+from segstore.wire.printable import printable
 from segstore.wire.trace import Record, TraceError
 
 if TYPE_CHECKING:
+    from segstore.server.faults import WithFaults
     from segstore.tap import Tap
 
 __tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
@@ -41,17 +43,10 @@ __tracebackhide__ = True  # pytest shows the caller's line and the failure, not 
 T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8
+_MOST_LINES: Final = 20
+"""Maximum number of lines in a part of a report."""
+_LONGEST: Final = 300
 _LET_GO: Final = "this server was stopped, and its stores released their segments: read them before stop()"
-
-
-def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
-    """Stops a server."""
-    return thing.stop()
-
-
-def break_connections(server: Watched) -> int:
-    """Breaks all connections of a server; returns their number."""
-    return server.cut()
 
 
 class Watched(ABC):
@@ -403,3 +398,55 @@ class ServedTrace:
 
     def missed(self, most: int) -> list[str]:
         return self.server.missed(most)
+
+
+# --- reports of failed tests: the state of a server as text -----------------------------------------------------------
+
+
+def report_of(server: WithFaults, connections: Iterable[str]) -> str:
+    """The report about stores or a tap. Controller calls are among the requests. connections: one per line."""
+    return _text([*_watched(server), _part("open connections", list(connections))])
+
+
+def report_of_trace(server: TraceServer) -> str:
+    """The report about a trace that answers clients."""
+    requests = [str(each) for each in server.recent]
+    problems = list(map(str, server.problems[-_MOST_LINES:]))
+    left_out = list(map(str, server.left_out_calls[-_MOST_LINES:]))
+    return _text(
+        [
+            _part("requests", requests, server.requests),
+            *(
+                [_part("records of controller calls left out", left_out, len(server.left_out_calls))]
+                if left_out
+                else ()
+            ),
+            _part("problems", problems, len(server.problems)),
+            _part("open connections", [f"connection {number}" for number in server.open_connections]),
+        ]
+    )
+
+
+def _watched(server: WithFaults) -> Iterator[tuple[str, Sequence[str]]]:
+    observer, faults = server.observer, server.rules
+    if observer is not None:
+        requests = [line_of(line) for line in islice(observer.newest_first(), _MOST_LINES)]
+        yield _part("requests", requests[::-1], observer.mark())
+    if faults is not None and (tallies := faults.tallies()):
+        counts = [f"{tally.name}: matched {tally.matched}, fired {tally.fired}" for tally in tallies[-_MOST_LINES:]]
+        yield _part("fault rules", counts, len(tallies))
+        yield _part("decisions", [str(decision) for decision in faults.decisions[-_MOST_LINES:]], len(faults.decisions))
+
+
+def _part(title: str, lines: Sequence[str], total: int | None = None) -> tuple[str, Sequence[str]]:
+    total = len(lines) if total is None else total
+    shown = lines[-_MOST_LINES:]
+    return f"{title} ({f'last {len(shown)} of ' if len(shown) < total else ''}{total})", shown
+
+
+def _text(parts: Iterable[tuple[str, Sequence[str]]]) -> str:
+    said: list[str] = []
+    for title, lines in parts:
+        said.append(title + (":" if lines else ""))
+        said += [f"  {printable(line, _LONGEST)}" for text in lines for line in text.splitlines()]
+    return "\n".join(said)

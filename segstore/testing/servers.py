@@ -28,6 +28,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -51,7 +52,7 @@ from segstore.server.faults import (
 from segstore.server.replay import Problem, TraceOptions
 from segstore.server.toxics import Toxics
 from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
-from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, break_connections, end
+from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched
 from segstore.wire.trace import Record
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class _Hosted(ABC):
         Raises FaultFunctionError if a function of a fault rule has failed.
         """
         try:
-            self._do(end)
+            self._do(methodcaller("stop"))
         finally:
             if not self._stopped:
                 self._stopped = True
@@ -260,7 +261,8 @@ class Running(_Hosted):
 
     def cut(self) -> int:
         """Breaks all connections at once, as a failing network does; returns their number."""
-        return self._do(break_connections)
+        number: int = self._do(methodcaller("cut"))
+        return number
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
