@@ -145,7 +145,8 @@ def plan(uses: Iterable[ConnectionUse], parts: int) -> ReplayPlan:
     for connection in sorted(root):
         components.setdefault(_root(root, connection), []).append(connection)
     weighed = sorted(
-        ((sum(records[each] for each in one), one) for one in components.values()), key=lambda each: (-each[0], each[1])
+        ((sum(records[connection] for connection in connections), connections) for connections in components.values()),
+        key=lambda component: (-component[0], component[1]),
     )
     bins: list[tuple[int, list[list[Connection]]]] = [(0, []) for _ in range(min(parts, len(weighed)))]
     for weight, one in weighed:
@@ -172,7 +173,7 @@ def _hubs(users: dict[str, list[Connection]]) -> tuple[tuple[Connection, int], .
     for connections in map(set, users.values()):
         if len(connections) > 1:
             shared.update(connections)
-    ranked = sorted(shared.items(), key=lambda each: (-each[1], each[0]))
+    ranked = sorted(shared.items(), key=lambda hub: (-hub[1], hub[0]))
     return tuple(ranked[:_MOST_HUBS])
 
 

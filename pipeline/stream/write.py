@@ -95,7 +95,7 @@ class Layout:
 
     def __init__(self, current: Iterable[SegmentRange], done: Iterable[SegmentRange], epoch: int) -> None:
         self._router = RangeRouter(current)
-        self._done = [(each.low, each.high) for each in done]
+        self._done = [(range_.low, range_.high) for range_ in done]
         self.fresh = not self._done
         self.epoch = epoch
         self.segments = {segment.segment_id: segment for segment in self._router.segments}

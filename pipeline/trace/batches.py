@@ -64,8 +64,8 @@ def read_rows(
 
     columns: of the result, a part of `options.given` or all.
     """
-    made = options.columns if options.packed else columns
-    rows = RowMaker(made, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+    of_records = options.columns if options.packed else columns
+    rows = RowMaker(of_records, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
     takes = None if options.fail_fast else chosen.takes_block
 
     def found(piece: FileRange) -> Iterator[RecordChunk | Skipped]:
@@ -91,12 +91,12 @@ class BatchMaker:
         self._one = RowMaker(in_order(tuple(numbered)), tokens=rows.tokens, fail_fast=rows.fail_fast)
         self._filler = make_filler(self._one, rows.chosen)
 
-    def batches(self, found: RecordChunk | Skipped) -> Iterator[pa.RecordBatch]:
+    def batches(self, chunk: RecordChunk | Skipped) -> Iterator[pa.RecordBatch]:
         """Yields the batches of a reader's result. Raises BadTrace if skipping is disabled."""
-        if self._filler is not None and isinstance(found, RecordChunk) and found.columns is not None:
-            yield from self._filled(found, found.columns)
+        if self._filler is not None and isinstance(chunk, RecordChunk) and chunk.columns is not None:
+            yield from self._filled(chunk, chunk.columns)
             return
-        rows = self._rows.rows(found)
+        rows = self._rows.rows(chunk)
         while part := list(islice(rows, ROWS_AT_ONCE)):
             columns = zip(zip(*part, strict=True), self.schema.types, strict=True)
             yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=self.schema)
@@ -110,17 +110,17 @@ class BatchMaker:
             count, filled = self._filler.fill(*columns.buffers, first, stop, row)
             if not count:
                 continue
-            made = {
+            arrays = {
                 "file": pa.repeat(pa.scalar(storable(chunk.path)), count),
                 "block": pa.repeat(pa.scalar(chunk.block, pa.int64()), count),
             }
             for column, buffers in zip(self._one.columns, filled, strict=True):
                 type_, arrow = _TYPES[column.type], [pa.py_buffer(buffer) for buffer in buffers]
-                made[column.name] = pa.Array.from_buffers(type_, count, arrow)
+                arrays[column.name] = pa.Array.from_buffers(type_, count, arrow)
             if chunk.packets is not None and "block" in self.schema.names:
                 blocks = pa.Array.from_buffers(pa.int64(), len(columns), [None, pa.py_buffer(chunk.packets)])
-                made["block"] = blocks.take(made["record"])
-            yield pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)
+                arrays["block"] = blocks.take(arrays["record"])
+            yield pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -112,8 +112,8 @@ def wanted_columns(schema: StructType, options: TraceReaderOptions) -> tuple[Tra
     columns = select((field.name for field in schema.fields), packed=options.packed)
     for column, field in zip(columns, schema.fields, strict=True):
         if field.dataType != _TYPES[column.type]:
-            found = field.dataType.simpleString()
-            raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {found}", column.name, found)
+            actual = field.dataType.simpleString()
+            raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {actual}", column.name, actual)
     return columns
 
 
@@ -150,7 +150,7 @@ class TraceReader(_Reader, spark.DataSourceReader):
         storage = self.options.storage
         files = find_traces(self.options.paths, storage)
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(sizes_of(files, storage).values()))
-        return [TracePieces(each) for each in packed(plan(files, split_bytes, storage), split_bytes)]
+        return [TracePieces(pieces) for pieces in packed(plan(files, split_bytes, storage), split_bytes)]
 
 
 class FilteringTraceReader(TraceReader):
@@ -158,11 +158,11 @@ class FilteringTraceReader(TraceReader):
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 — Spark's name
         for filter_ in filters:
-            found = _condition(filter_)
-            if found is None:
+            condition_ = _condition(filter_)
+            if condition_ is None:
                 yield filter_
             else:
-                self.conditions += (found,)
+                self.conditions += (condition_,)
 
 
 class TraceStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -200,7 +200,7 @@ class TraceStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAv
             (late(path, *part) for path, part in new.items() if path not in read),
             plan(read, split_bytes, self.options.storage),
         )
-        return [TracePieces(each) for each in packed(pieces, split_bytes)]
+        return [TracePieces(group) for group in packed(pieces, split_bytes)]
 
     def _files(self) -> list[str]:
         return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED, storage=self.options.storage)

@@ -71,8 +71,8 @@ class Watched(ABC):
         return self.observed.mark()
 
     async def wait_for(self, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
-        found = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
-        return copy.copy(found)
+        seen = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+        return copy.copy(seen)
 
     def faults(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Calls a method of the faults, such as `add` or `toxics.clear`."""
@@ -248,8 +248,8 @@ class Served(Watched):
 
     def cut(self) -> int:
         connections = [connection for store in self.cluster.stores for connection in store.hub.connections]
-        for each in connections:
-            each.abort()
+        for connection in connections:
+            connection.abort()
         return len(connections)
 
     def connections(self) -> Iterable[str]:
@@ -305,7 +305,7 @@ class ServedTap(Watched):
         return self.tap.cut()
 
     def connections(self) -> Iterable[str]:
-        links = sorted(self.tap.links, key=lambda each: each.number or 0)
+        links = sorted(self.tap.links, key=lambda link: link.number or 0)
         return [f"connection {link.number or ''} from {link.peer}" for link in links]
 
 
@@ -410,7 +410,7 @@ def report_of(server: WithFaults, connections: Iterable[str]) -> str:
 
 def report_of_trace(server: TraceServer) -> str:
     """The report about a trace that answers clients."""
-    requests = [str(each) for each in server.recent]
+    requests = [str(request) for request in server.recent]
     problems = list(map(str, server.problems[-_MOST_LINES:]))
     left_out = list(map(str, server.left_out_calls[-_MOST_LINES:]))
     return _text(
@@ -445,8 +445,8 @@ def _part(title: str, lines: Sequence[str], total: int | None = None) -> tuple[s
 
 
 def _text(parts: Iterable[tuple[str, Sequence[str]]]) -> str:
-    said: list[str] = []
+    lines_of_all: list[str] = []
     for title, lines in parts:
-        said.append(title + (":" if lines else ""))
-        said += [f"  {printable(line, _LONGEST)}" for text in lines for line in text.splitlines()]
-    return "\n".join(said)
+        lines_of_all.append(title + (":" if lines else ""))
+        lines_of_all += [f"  {printable(line, _LONGEST)}" for text in lines for line in text.splitlines()]
+    return "\n".join(lines_of_all)

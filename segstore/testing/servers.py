@@ -366,14 +366,14 @@ class RunningServer(Running):
 
         length = server.call(lambda cluster: cluster.stores[0].store.segment_info(name).length)
         """
-        found: T = self._do(Served.call, function)
-        return found
+        result: T = self._do(Served.call, function)
+        return result
 
     def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]], timeout_s: float = PATIENCE_S) -> T:
         """Runs a coroutine function where the server is; returns its result. Raises TimeoutError."""
         WouldBlock.check("run", "server.aio.run(…)")
-        found: T = self._do(Served.run, function, timeout_s=timeout_s)
-        return found
+        result: T = self._do(Served.run, function, timeout_s=timeout_s)
+        return result
 
     def segments(self, *, with_indexes: bool = False) -> list[str]:
         """The names of all segments, sorted. with_indexes: include index segments."""
@@ -458,8 +458,8 @@ class Waits:
         await self._await(Watched.faults, "wait_held", (name, count, timeout_s), {})
 
     async def _await(self, function: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
-        found: T = await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
-        return found
+        result: T = await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
+        return result
 
 
 class AsyncView(Waits):
@@ -467,8 +467,8 @@ class AsyncView(Waits):
 
     async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
         """As `RunningServer.run`."""
-        found: T = await self._await(Served.run, function)
-        return found
+        result: T = await self._await(Served.run, function)
+        return result
 
 
 def _of_faults(

@@ -82,7 +82,7 @@ class Access:
         if token:
             table = getattr(request.content, "kvtName", "")
             named = ((scope, stream or (table and table + TABLE_SUFFIX)) for scope, stream in request.streams)
-            self._given.update({"/".join(filter(None, each)): token for each in named})
+            self._given.update({"/".join(filter(None, parts)): token for parts in named})
 
     def fields(self, command: Any) -> dict[str, str]:
         """The fields of a request to replace: its token, if there is another one for it."""
@@ -189,15 +189,15 @@ class TracedCalls:
         if expected.outcome in _PASSED_THROUGH and actual.status == "OK":
             return ()
         left, right = (
-            each._replace(message=translated_call(each, _NO_IDS, *self._addresses)) for each in (expected, actual)
+            call._replace(message=translated_call(call, _NO_IDS, *self._addresses)) for call in (expected, actual)
         )
         return self._translation.call_fields(left, right)
 
     async def aclose(self) -> None:
         """Gives up calls in flight, and closes the connection."""
         asking, self._open = list(self._open.values()), {}
-        for each in asking:
-            await _ended(each)
+        for task in asking:
+            await _ended(task)
         await self._controller.aclose()
 
 

@@ -327,10 +327,10 @@ def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata], _: boo
 
 def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compress: bool) -> Iterator[bytes]:
     first = tuple(itertools.islice(records, 1))
-    said = metadata()
+    described = metadata()
     # The mark is a digest instead of random bytes, so equal traces give equal files.
-    mark = make_mark(hashlib.blake2b(repr((said, first)).encode(), digest_size=8).digest())
-    writer = RecordWriter(mark, said, compress=compress)
+    mark = make_mark(hashlib.blake2b(repr((described, first)).encode(), digest_size=8).digest())
+    writer = RecordWriter(mark, described, compress=compress)
     yield writer.start()
     for record in itertools.chain(first, records):
         yield writer.add(record)
@@ -402,8 +402,8 @@ class FileRecorder(TraceRecorder):
         try:
             self._file: io.FileIO | None = io.FileIO(path, "xb", opener=_owners)
         except FileExistsError as cause:
-            said = "the file exists, and a recording never overwrites a file"
-            raise FileExistsError(cause.errno, said, str(path)) from cause
+            problem = "the file exists, and a recording never overwrites a file"
+            raise FileExistsError(cause.errno, problem, str(path)) from cause
         self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure

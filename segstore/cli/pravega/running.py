@@ -180,12 +180,12 @@ class Lines:
 
     def _split(self, line: bytes) -> tuple[bytes, str | None]:
         self._number += 1
-        key, found, event = b"", b"", line
+        key, delimiter, event = b"", b"", line
         if self._key_delimiter is not None and self._key_delimiter in line:
-            key, found, event = line.partition(self._key_delimiter)
+            key, delimiter, event = line.partition(self._key_delimiter)
         if len(event) > self._most_bytes:
             raise self._too_long(0)
-        if not found:
+        if not delimiter:
             return event, self._key
         try:
             return event, (key.removeprefix(BOM_UTF8) if self._number == 1 else key).decode()
@@ -195,8 +195,8 @@ class Lines:
     def _too_long(self, ahead: int = 1) -> click.ClickException:
         return self._wrong(f"an event has at most {self._most_bytes} bytes (max_large_event_bytes)", ahead)
 
-    def _wrong(self, said: str, ahead: int = 1) -> click.ClickException:
-        return click.ClickException(f"standard input: event {self._number + ahead}: {said}")
+    def _wrong(self, problem: str, ahead: int = 1) -> click.ClickException:
+        return click.ClickException(f"standard input: event {self._number + ahead}: {problem}")
 
 
 async def chunks(descriptor: int) -> AsyncIterator[bytes]:
