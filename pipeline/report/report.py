@@ -8,7 +8,7 @@ For traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only
 DuckDB makes the tables: Spark takes longer to plan a small table than DuckDB to make it.
 
 Invariant: unreadable parts are listed, with file and offset, in the table `skipped` and on the page; with `strict` the
-first one ends the report. Raises FileNotFoundError for paths that name no trace.
+first one ends the report.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from segstore.pipeline.local_engine import LocalEngine
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report import STEPS, analysis, analysis_usage
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
-from segstore.pipeline.report.folder import PAGE, report_folder
+from segstore.pipeline.report.folder import PAGE
 from segstore.pipeline.report.page import page
 from segstore.pipeline.trace.columns import CALL_COLUMNS
-from segstore.pipeline.trace.files import find_traces, sizes_of
+from segstore.pipeline.trace.files import sizes_of
 from segstore.pipeline.trace.rows import BadTrace
 
 LOCAL_TABLES_BYTES: Final = 2 << 30
@@ -48,42 +48,26 @@ Facts = dict[str, Any]
 """Data of the page, by name."""
 
 
-def report(
+def write_report(
     engine: Engine,
-    paths: Sequence[str],
-    folder: Path,
+    files: Sequence[str],
+    out: Path,
     *,
     strict: bool = False,
-    replace: bool = False,
     parts: int = 8,
     progress: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Writes a report about traces; returns the page's data, which is also in `report.json`.
 
-    parts: number of parts of the replay plan. progress: called with the name of each step (`STEPS`) when it starts.
-    Raises ReportError, FileNotFoundError, NotATrace, and with `strict` BadTrace.
+    files, out: from `find_traces` and `report_folder`, which need no engine. parts: number of parts of the replay plan.
+    progress: called with the name of each step (`STEPS`) when it starts. With `strict`, raises BadTrace.
     """
-    files = find_traces(paths)
-    with report_folder(folder, files, replace=replace) as made:
-        return report_into(engine, files, made, strict=strict, parts=parts, progress=progress)
-
-
-def report_into(
-    engine: Engine,
-    files: Sequence[str],
-    made: Path,
-    *,
-    strict: bool = False,
-    parts: int = 8,
-    progress: Callable[[str], None] = lambda step: None,
-) -> dict[str, Any]:
-    """Like `report`, for files already found and a folder from `report_folder`, which needs no engine."""
     size = sum(sizes_of(files).values())
     with ExitStack() as stack:
         tables = engine
         if size <= LOCAL_TABLES_BYTES and not isinstance(engine, LocalEngine):
-            tables = stack.enter_context(LocalEngine(Path(tempfile.mkdtemp(dir=made)), size))
-        return _Report(engine, tables, list(files), made).write(strict, parts, progress)
+            tables = stack.enter_context(LocalEngine(Path(tempfile.mkdtemp(dir=out)), size))
+        return _Report(engine, tables, list(files), out).write(strict, parts, progress)
 
 
 class _Report:
@@ -94,7 +78,7 @@ class _Report:
         self._out = out
 
     def write(self, strict: bool, parts: int, progress: Callable[[str], None]) -> Facts:
-        """Writes the report. progress: see `report`."""
+        """Writes the report. progress: see `write_report`."""
         steps = iter(STEPS)
         progress(next(steps))
         both = dict.fromkeys((self._engine.about, self._tables.about))

@@ -24,6 +24,7 @@ from segstore.server.config import names_there, settings_of
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import Decision, FaultSettings, Seen, StageName, line_of
+from segstore.server.node import WithSnapshots
 from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
@@ -190,18 +191,10 @@ class Served(Watched):
         return self.cluster.controller_uri
 
     async def contents(self, method: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Calls a method of `WithContents`. Starts the controller, if it does not run."""
-        await self.controller_uri()
+        """Calls a method of the cluster. Starts the controller, if it does not run; a snapshot needs none."""
+        if not hasattr(WithSnapshots, method):
+            await self.controller_uri()
         return await getattr(self.cluster, method)(*given, **named)
-
-    async def snapshot(self, name: str) -> None:
-        await self.cluster.snapshot(name)
-
-    async def restore(self, name: str) -> None:
-        await self.cluster.restore(name)
-
-    async def reset(self) -> None:
-        await self.cluster.reset()
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 

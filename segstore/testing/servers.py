@@ -341,23 +341,9 @@ class RunningServer(Running):
         """host:port of the controller, which the first access starts. Raises RuntimeError if it comes after `stop`."""
         return self._do(Served.controller_uri)
 
-    def snapshot(self, name: str) -> None:
-        """Takes or replaces a snapshot of all data. Raises SnapshotRefused with a data directory."""
-        self._check_runs()
-        self._do(Served.snapshot, name)
-
-    def restore(self, name: str) -> None:
-        """Restores a snapshot: cuts all connections, removes fault rules, discards recorded requests.
-
-        Raises NoSuchSnapshot, SnapshotRefused.
-        """
-        self._check_runs()
-        self._do(Served.restore, name)
-
-    def reset(self) -> None:
-        """As `restore`, to an empty server. Raises SnapshotRefused."""
-        self._check_runs()
-        self._do(Served.reset)
+    snapshot = _there(MockCluster.snapshot)
+    restore = _there(MockCluster.restore)
+    reset = _there(MockCluster.reset)
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 

@@ -475,17 +475,13 @@ class FileRecorder(TraceRecorder):
         if len(parts) > _MOST_PARTS:
             parts = [b"".join(parts)]
         size = sum(map(len, parts))
-        left = size - self._put(file, parts)
+        left = size - os.writev(file.fileno(), parts)
         if left:
             # Partial write, as on a nearly full disk.
             view = memoryview(b"".join(parts))[-left:]
             while view:
-                view = view[self._put(file, [view]) :]
+                view = view[os.writev(file.fileno(), [view]) :]
         self._position += size
-
-    @staticmethod
-    def _put(file: io.FileIO, parts: list[Buffer]) -> int:
-        return os.writev(file.fileno(), parts)
 
     def _write_direct(self, file: io.FileIO, direct: int, parts: list[Buffer]) -> None:
         """Writes a block whose data is at the start of `_memory`, in whole pages, padded with filler blocks."""

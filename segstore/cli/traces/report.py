@@ -191,9 +191,9 @@ def report(
         progress = stack.enter_context(_Progress())
         engine = progress.engine = stack.enter_context(_engine(chosen, master, files, folder))
         stack.push(progress)  # ends before the engine that it asks
-        from segstore.pipeline.report.report import report_into
+        from segstore.pipeline.report.report import write_report
 
-        facts = report_into(engine, files, folder, strict=strict, parts=parts, progress=progress.step)
+        facts = write_report(engine, files, folder, strict=strict, parts=parts, progress=progress.step)
     lost = facts["skipped"]["rows"]
     for row in lost[:_MOST_SHOWN]:
         where = "" if row["record"] is None else f"record {row['record']}: "
