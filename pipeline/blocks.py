@@ -39,7 +39,6 @@ _HEAD: Final = struct.Struct("<8sQI4x")
 _ENTRY: Final = struct.Struct(f"<Q{HEADER_BYTES}s")
 _MOST_BYTES: Final = 1 << 30
 """Longest index that is read, enough for a capture of about 60 TB."""
-_NONE: Final[Mapping[int, bytes]] = {}
 
 Index = Mapping[int, bytes]
 """Offset → header."""
@@ -51,7 +50,7 @@ def mark_in(file: File, size: int) -> bytes | None:
         return read_header(file.read_at(0, HEADER_BYTES), 0).mark
     except DamagedBlock:
         at = find_block(file, MAGIC, 1, size)
-    return None if at is None else file.read_at(at, MARK_BYTES)
+    return None if at == size else file.read_at(at, MARK_BYTES)
 
 
 def headers(
@@ -61,26 +60,25 @@ def headers(
 
     Does not read bodies. A block whose body would end after `size` is not whole.
     """
-    known = _NONE if index is None else index
-    at = start
+    known, at = index or {}, start
     while at < size:
         try:
             header = read_header(known.get(at) or file.read_at(at, HEADER_BYTES), 0, mark)
-            whole = at + HEADER_BYTES + header.stored <= size
+            is_whole = at + HEADER_BYTES + header.stored <= size
         except DamagedBlock:
-            whole = False
-        if whole:
+            is_whole = False
+        if is_whole:
             yield at, header
             at += header.size
         else:
             yield at, None
-            found = find_block(file, mark, at + 1, size)
-            at = size if found is None else found
+            at = find_block(file, mark, at + 1, size)
 
 
-def find_block(file: File, mark: bytes, at: int, size: int) -> int | None:
-    """Returns the offset of the next whole header from `at` to before `size` whose mark starts with `mark`."""
-    return find_header(file.read_at, mark, at, size)
+def find_block(file: File, mark: bytes, at: int, end: int) -> int:
+    """Returns the offset of the next whole header, from `at` on, whose mark starts with `mark`; `end` without one."""
+    found = find_header(file.read_at, mark, at, end)
+    return end if found is None else found
 
 
 def write_index(path: str, storage: Storage) -> tuple[str, int]:
@@ -112,13 +110,12 @@ def read_index(path: str, file: File, mark: bytes, storage: Storage) -> Index | 
             if opened.size > _MOST_BYTES:
                 raise TraceError(f"it has {opened.size} bytes")
             data = opened.read_at(0, opened.size)
-        found = _parsed(data, file, mark)
+        return _parsed(data, file, mark)
     except FileNotFoundError:
         return None
     except (OSError, TraceError) as error:
         log.warning("%s is ignored: %s; segstore trace index writes it again", index, error)
         return None
-    return found
 
 
 def _parsed(data: bytes, file: File, mark: bytes) -> Index:
@@ -130,11 +127,11 @@ def _parsed(data: bytes, file: File, mark: bytes) -> Index:
         raise TraceError("its checksum is wrong")
     if end > file.size:
         raise TraceError(f"the capture had at least {end} bytes when it was indexed and has {file.size}")
-    found = dict(_ENTRY.iter_unpack(body))
-    last, header = next(reversed(found.items()))
+    entries = dict(_ENTRY.iter_unpack(body))
+    last, header = next(reversed(entries.items()))
     if not header.startswith(mark) or file.read_at(last, HEADER_BYTES) != header:
         raise TraceError("the capture has been replaced since it was indexed")
-    return found
+    return entries
 
 
 def _index_of(path: str) -> str:

@@ -122,12 +122,12 @@ class LocalEngine:
         return min(1.0, taken / self._total)
 
     def read(self, files: Sequence[str], columns: Sequence[str], **options: str) -> LocalTable:
-        found = read_options({"paths": json.dumps(files), "columns": ",".join(columns), **options})
-        size = sum(sizes_of(files, found.storage).values())
-        pieces = plan(files, max(1, -(-size // self._processes)), found.storage)
+        read_as = read_options({"paths": json.dumps(files), "columns": ",".join(columns), **options})
+        size = sum(sizes_of(files, read_as.storage).values())
+        pieces = plan(files, max(1, -(-size // self._processes)), read_as.storage)
         pieces.sort(key=lambda piece: -piece.size)
         out = self._new_folder()
-        dealt = [(pieces[number :: self._processes], found, _part(out, number)) for number in range(self._processes)]
+        dealt = [(pieces[number :: self._processes], read_as, _part(out, number)) for number in range(self._processes)]
         self._each(_read, dealt, sum(piece.size for piece in pieces))
         return _of_files(self, out)
 
@@ -153,7 +153,7 @@ class LocalEngine:
             for number in range(self._processes)
         ]
         ((rows,),) = self.rows(LocalTable(self, f"SELECT count(*) FROM ({table.sql})"))
-        dealt = [(each, step, schema, _part(out, number), self._folder) for number, each in enumerate(parts)]
+        dealt = [(part, step, schema, _part(out, number), self._folder) for number, part in enumerate(parts)]
         self._each(_map, dealt, rows)
         return _of_files(self, out)
 
@@ -169,13 +169,13 @@ class LocalEngine:
             table.folder.rename(folder)
             return _of_files(self, folder)
         folder.mkdir()
-        by = ", ".join(f'"{name}" {way} NULLS LAST' for name, _, way in (each.partition(" ") for each in order))
+        by = ", ".join(f'"{name}" {way} NULLS LAST' for name, _, way in (column.partition(" ") for column in order))
         ordered = f" ORDER BY {by}" if by else ""
         with self._database.cursor() as cursor:
             rows = cursor.sql(table.sql)
-            whole = [name for name, type_ in zip(rows.columns, rows.types, strict=True) if type_ == "HUGEINT"]
+            wide = [name for name, type_ in zip(rows.columns, rows.types, strict=True) if type_ == "HUGEINT"]
             # A sum of BIGINT is a HUGEINT, in Spark a BIGINT.
-            casts = ", ".join(f'CAST("{name}" AS BIGINT) AS "{name}"' for name in whole)
+            casts = ", ".join(f'CAST("{name}" AS BIGINT) AS "{name}"' for name in wide)
             chosen = f"SELECT * {f'REPLACE ({casts}) ' if casts else ''}FROM ({table.sql}){ordered}"
             cursor.execute(f"COPY ({chosen}) TO {_text(_part(folder, 0))} (FORMAT parquet, COMPRESSION zstd)")
         return _of_files(self, folder)
@@ -212,12 +212,12 @@ class LocalEngine:
                 (only,) = arguments
                 work(partial(_add_progress, self._shared, 1), *only)
                 return
-            futures = [self._pool.submit(_in_process, number, work, *each) for number, each in enumerate(arguments, 1)]
+            futures = [self._pool.submit(_in_process, number, work, *task) for number, task in enumerate(arguments, 1)]
             # Python's (3.11) executor watches the process that a call has started from the next call on.
             self._pool.submit(int)
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for each in (*done, *futures):
-                each.result()
+            for future in (*done, *futures):
+                future.result()
         except BrokenProcessPool as error:
             raise ProcessDied(
                 "a process of the report was ended from outside, perhaps for lack of memory: use --engine spark"

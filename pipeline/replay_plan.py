@@ -18,6 +18,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.pipeline.engine import Table, engine_of
@@ -123,26 +126,27 @@ def links(rows: Table) -> list[ConnectionUse]:
     return [ConnectionUse(*key, count) for key, count in sorted(uses.items(), key=repr)]
 
 
-def plan(found: Iterable[ConnectionUse], parts: int) -> ReplayPlan:
+def plan(uses: Iterable[ConnectionUse], parts: int) -> ReplayPlan:
     """Assigns connections to at most `parts` parts."""
     if parts < 1:
         raise ValueError(f"at least one part is needed, not {parts}")
     root: dict[Connection, Connection] = {}
     records: Counter[Connection] = Counter()
     users: dict[str, list[Connection]] = {}
-    for link in found:
-        root.setdefault(link.origin, link.origin)
-        records[link.origin] += link.records
-        if link.key is not None:
-            users.setdefault(link.key, []).append(link.origin)
+    for use in uses:
+        root.setdefault(use.origin, use.origin)
+        records[use.origin] += use.records
+        if use.key is not None:
+            users.setdefault(use.key, []).append(use.origin)
     for first, *others in users.values():
         for other in others:
             root[_root(root, other)] = _root(root, first)
     components: dict[Connection, list[Connection]] = {}
-    for each in sorted(root):
-        components.setdefault(_root(root, each), []).append(each)
+    for connection in sorted(root):
+        components.setdefault(_root(root, connection), []).append(connection)
     weighed = sorted(
-        ((sum(records[each] for each in one), one) for one in components.values()), key=lambda each: (-each[0], each[1])
+        ((sum(records[connection] for connection in connections), connections) for connections in components.values()),
+        key=lambda component: (-component[0], component[1]),
     )
     bins: list[tuple[int, list[list[Connection]]]] = [(0, []) for _ in range(min(parts, len(weighed)))]
     for weight, one in weighed:
@@ -169,7 +173,7 @@ def _hubs(users: dict[str, list[Connection]]) -> tuple[tuple[Connection, int], .
     for connections in map(set, users.values()):
         if len(connections) > 1:
             shared.update(connections)
-    ranked = sorted(shared.items(), key=lambda each: (-each[1], each[0]))
+    ranked = sorted(shared.items(), key=lambda hub: (-hub[1], hub[0]))
     return tuple(ranked[:_MOST_HUBS])
 
 
@@ -198,37 +202,24 @@ def replay(rows: DataFrame, parts: ReplayPlan, run: Replayer) -> list[PartOutcom
     dealt = rows.select(*REPLAY_COLUMNS).join(f.broadcast(assigned), ["file", "connection"])
     count = max(1, len(parts.parts))
     by_task = dealt.repartitionById(count, f.col("part")).sortWithinPartitions("part", "file", "block", "record")
-    return sorted(by_task.rdd.mapPartitions(_Task(run)).collect())
+    return sorted(by_task.rdd.mapPartitions(partial(_replayed, run)).collect())
 
 
-class _Task:
-    """The function that runs in a Spark worker."""
-
-    def __init__(self, run: Replayer) -> None:
-        self.run = run
-
-    def __call__(self, rows: Iterable[Row]) -> Iterator[PartOutcome]:
-        for part, records in _by_part(rows):
-            try:
-                yield self.run(part, records)
-            except (OSError, ValueError, WireError) as error:
-                yield PartOutcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")
-
-
-def _by_part(rows: Iterable[Row]) -> Iterator[tuple[int, list[Record]]]:
-    """Yields the records of each part with renumbered connections, because equal numbers in two files are different
-    connections.
-    """
-    part: int | None = None
-    records: list[Record] = []
-    numbers: dict[Connection, int] = {}
-    for row in rows:
-        if row.part != part:
-            if part is not None:
-                yield part, records
-            part, records, numbers = row.part, [], {}
-        number = numbers.setdefault((row.file, row.connection), len(numbers) + 1)
-        direction, kind = Direction[row.direction.upper()], RecordKind[row.kind.upper()]
-        records.append(Record(row.ts_ns, number, direction, kind, bytes(row.frame)))
-    if part is not None:
-        yield part, records
+def _replayed(run: Replayer, rows: Iterable[Row]) -> Iterator[PartOutcome]:
+    """Yields the outcomes of the parts of a Spark task."""
+    for part, rows_of_part in groupby(rows, attrgetter("part")):
+        numbers: dict[Connection, int] = {}  # equal numbers in two files are different connections
+        records = [
+            Record(
+                row.ts_ns,
+                numbers.setdefault((row.file, row.connection), len(numbers) + 1),
+                Direction[row.direction.upper()],
+                RecordKind[row.kind.upper()],
+                bytes(row.frame),
+            )
+            for row in rows_of_part
+        ]
+        try:
+            yield run(part, records)
+        except (OSError, ValueError, WireError) as error:
+            yield PartOutcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")

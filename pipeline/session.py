@@ -13,6 +13,7 @@ malformed master URL, unreachable cluster masters, which Spark would try for a m
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -21,16 +22,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
+from importlib import import_module, resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from segstore.pipeline.pruning import prune_columns
 from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
@@ -43,6 +45,7 @@ MOST_PARTITIONS: Final = 2_000
 blocks would grow with the square of the trace's size. With more partitions Spark also knows only their average size."""
 
 _SHUFFLE_BYTES: Final = 64 * 1024 * 1024
+_PRUNING: Final = "segstore.pipeline.PruneColumns"
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _WITHOUT: Final = "`segstore trace report --engine local` needs no Java"
 _MASTER: Final = re.compile(r"local(\[[^\]]*\]|-cluster\[[^\]]*\])?|spark://.+|yarn|k8s://.+")
@@ -81,14 +84,6 @@ def session(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app).master(master)
-    for name, value in (_settings(quick, push_filters) | dict(conf or {})).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark, push_filters=push_filters)
-    return spark
-
-
-def _settings(quick: bool, push_filters: bool) -> dict[str, str]:
     settings = {
         FILTER_PUSH_DOWN: str(push_filters).lower(),
         "spark.sql.session.timeZone": "UTC",
@@ -98,7 +93,11 @@ def _settings(quick: bool, push_filters: bool) -> dict[str, str]:
     }
     if quick:
         settings["spark.driver.extraJavaOptions"] = settings["spark.executor.extraJavaOptions"] = _QUICK
-    return settings
+    for name, value in (settings | dict(conf or {})).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark, push_filters=push_filters)
+    return spark
 
 
 def shuffle_partitions(trace_bytes: int, cores: int) -> int:
@@ -128,6 +127,35 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     for name in SOURCES:
         for source in import_module(name).sources(push_filters):
             spark.dataSource.register(source)
+
+
+def prune_columns(spark: SparkSession) -> None:
+    """Makes a session of this process read only the columns of a trace that a query uses.
+
+    Spark (4.3.0) gives data sources in Python all columns of their table. `PruneColumns.java` is a rule for its
+    optimizer that changes this; it is compiled in the driver's Java by Janino, with which Spark compiles the code that
+    it generates. Queries give the same rows with and without the rule. A Spark whose internals differ, so that the rule
+    does not compile, works without it and logs a warning.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    methods = spark._jsparkSession.experimental()
+    rules = methods.extraOptimizations()
+    if any(rules.apply(at).ruleName() == _PRUNING for at in range(rules.length())):
+        return
+    java = spark._jvm
+    assert java is not None
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
+    try:
+        compiler.cook(resources.files(__package__).joinpath("PruneColumns.java").read_text("utf-8"))
+        rule = compiler.getClassLoader().loadClass(_PRUNING).newInstance()
+    except Py4JJavaError as error:
+        log.warning(
+            "queries on traces read all columns, unless the option `columns` names some: %s", error.java_exception
+        )
+        return
+    getattr(methods, "extraOptimizations_$eq")(rules.appended(rule))
 
 
 def missing() -> SparkMissing | None:
@@ -160,10 +188,10 @@ def master_missing(master: str) -> SparkMissing | None:
     if not master.startswith("spark://"):
         return None
     reason: object = None
-    for each in master.removeprefix("spark://").split(","):
-        host, _, port = each.rpartition(":")
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            return SparkMissing("master", f"{each!r} in {master!r} is not the host and port of a Spark master")
+            return SparkMissing("master", f"{address!r} in {master!r} is not the host and port of a Spark master")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
                 return None
@@ -180,8 +208,8 @@ def java_version() -> int | None:
     if java is None:
         return None
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        version = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(said.stderr + said.stdout)
-    return int(found[1]) if found else None
+    match = _VERSION.search(version.stderr + version.stdout)
+    return int(match[1]) if match else None

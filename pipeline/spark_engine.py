@@ -45,7 +45,7 @@ class SparkEngine:
                 if (job := tracker.getJobInfo(getactivejobsid)) is not None
             ]
             ids = [stageid for job in jobs for stageid in job.stageIds]
-            stages = [stage for each in ids if (stage := tracker.getStageInfo(each)) is not None]
+            stages = [stage for identifier in ids if (stage := tracker.getStageInfo(identifier)) is not None]
         except (Py4JError, OSError):  # Spark has died, which its running work reports
             return 0.0
         tasks = sum(stage.numTasks for stage in stages)
@@ -82,8 +82,8 @@ class SparkEngine:
 
         parts = table.repartition(*by) if by else table
         rows = parts.sortWithinPartitions(*order) if order else parts
-        made = UserDefinedFunction(step, from_arrow_schema(schema), evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-        return DataFrame(rows._jdf.mapInArrow(made(*rows.columns)._jc, False, None), self._spark)
+        function = UserDefinedFunction(step, from_arrow_schema(schema), evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+        return DataFrame(rows._jdf.mapInArrow(function(*rows.columns)._jc, False, None), self._spark)
 
     def held(self, table: DataFrame) -> DataFrame:
         return table.persist(StorageLevel.DISK_ONLY)

@@ -112,15 +112,15 @@ class RemoteFile:
 
     def read_at(self, offset: int, length: int) -> bytes:
         length = max(min(length, self.size - offset), 0)
-        kept = b""
+        held = b""
         least = _FIRST_BYTES
         if self._data and 0 <= offset - self._start <= len(self._data):
             at = offset - self._start
             if at + length <= len(self._data):
                 return self._data[at : at + length]
-            kept, least = self._data[at:], _AHEAD_BYTES
+            held, least = self._data[at:], _AHEAD_BYTES
         if length:
-            self._data = kept + self._fetch(offset + len(kept), max(length - len(kept), least))
+            self._data = held + self._fetch(offset + len(held), max(length - len(held), least))
             self._start = offset
         return self._data[:length] if length else b""
 
@@ -175,8 +175,8 @@ class Storage:
         if not is_remote(path):
             return LocalFile(open(path, "rb", buffering=0))  # noqa: PTH123 — unbuffered; closed by its owner
         system, name = self._system(path)
-        found = self._found.get(path)
-        return RemoteFile(system, name, system.size(name) if found is None else found.size)
+        listed = self._found.get(path)
+        return RemoteFile(system, name, system.size(name) if listed is None else listed.size)
 
     def size(self, path: str) -> int:
         """Returns the size of a file. Raises OSError."""
@@ -189,8 +189,8 @@ class Storage:
         """Returns the time of a file's last change, None if it is missing. For a file on a store: from `files`, or the
         time of that call if the store reports none."""
         if is_remote(path):
-            found = self._found.get(path)
-            return None if found is None else found.changed_ns
+            listed = self._found.get(path)
+            return None if listed is None else listed.changed_ns
         try:
             return Path(path).stat().st_mtime_ns
         except FileNotFoundError:
@@ -203,12 +203,12 @@ class Storage:
         """
         system, name = self._system(url)
         try:
-            found = system.files(name, is_folder=url.endswith("/"))
+            listed = system.files(name, is_folder=url.endswith("/"))
         except StorageError as error:
             raise StorageError(f"{url}: {error}") from None
         # Names lack the scheme, and for some stores the host. The prefix of the given URL is kept.
         prefix = url.rstrip("/").removesuffix(name) if url.rstrip("/").endswith(name) else None
-        urls = {system.url(each) if prefix is None else prefix + each: info for each, info in found.items()}
+        urls = {system.url(file) if prefix is None else prefix + file: info for file, info in listed.items()}
         self._found.update(urls)
         return list(urls)
 
@@ -239,9 +239,9 @@ class Storage:
         except ImportError as error:
             raise ValueError(f"{url}: a package for {parts.scheme} is not installed: {error}") from error
         except Exception as error:  # noqa: BLE001 — each file system has its own errors
-            said = _shown(error, self.options)
+            message = _shown(error, self.options)
             raise StorageError(
-                f"{url}: {parts.scheme} cannot be opened: {said}; what it needs is in fsspec's documentation"
+                f"{url}: {parts.scheme} cannot be opened: {message}; what it needs is in fsspec's documentation"
             ) from None
         return _System(system, parts.scheme, self.options), name
 
@@ -283,18 +283,18 @@ class _System:
             except (FileNotFoundError, IsADirectoryError):
                 raise FileNotFoundError(2, "No such file on the store", arguments[0]) from None
             except Exception as error:  # noqa: BLE001 — each file system has its own errors
-                said = _shown(error, self._options)
+                text = _shown(error, self._options)
                 expired = _may_have_expired(error)
                 if _is_refusal(error) and not expired:
-                    reason = f"the store refuses access ({said}): renew the credentials, or pass others as its options"
+                    reason = f"the store refuses access ({text}): renew the credentials, or pass others as its options"
                     raise StorageError(reason) from None
             if expired:
                 refusals += 1
                 if refusals > 1:
-                    raise StorageError(self._expiry(said))
+                    raise StorageError(self._expiry(text))
                 continue
             if failures == len(WAITS_S):
-                raise StorageError(f"the store failed {failures + 1} times ({said}): try again when it answers")
+                raise StorageError(f"the store failed {failures + 1} times ({text}): try again when it answers")
             time.sleep(WAITS_S[failures])
             failures += 1
 
@@ -307,11 +307,11 @@ class _System:
             fresh = kind(*arguments, **options)
         self._system = fresh
 
-    def _expiry(self, said: str) -> str:
-        given = sorted(name for name, value in self._options.items() if any(_secrets(value, name)))
-        where = f"storageOptions ({', '.join(given)})" if given else f"the environment of {self._scheme}"
+    def _expiry(self, text: str) -> str:
+        options = sorted(name for name, value in self._options.items() if any(_secrets(value, name)))
+        where = f"storageOptions ({', '.join(options)})" if options else f"the environment of {self._scheme}"
         return (
-            f"the store refuses access ({said}), as it does when credentials have expired: pass new ones in place of "
+            f"the store refuses access ({text}), as it does when credentials have expired: pass new ones in place of "
             f"those from {where}, or let the store's package renew them, as s3fs does for a profile with "
             "credential_process or a role"
         )
@@ -327,15 +327,15 @@ class _System:
         """Returns the store's facts about the files that match a name, by file name, sorted."""
         self._system.invalidate_cache()
         if re.search(r"[*?[]", name):
-            found = self.ask("glob", name, detail=True)
+            infos = self.ask("glob", name, detail=True)
         else:
             try:
                 if not is_folder and (info := self.ask("info", name))["type"] == "file":
                     return {name: _Found.of(info)}
-                found = self.ask("find", name, detail=True)
+                infos = self.ask("find", name, detail=True)
             except FileNotFoundError:
                 return {}
-        return {each: _Found.of(info) for each, info in sorted(found.items()) if info.get("type") == "file"}
+        return {file: _Found.of(info) for file, info in sorted(infos.items()) if info.get("type") == "file"}
 
     def url(self, name: str) -> str:
         url: str = self._system.unstrip_protocol(name)
@@ -370,10 +370,10 @@ def _is_refusal(error: Exception) -> bool:
 
 def _shown(error: Exception, options: Mapping[str, Any]) -> str:
     """Returns the message of a store on one line, without credentials."""
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
     for secret in sorted(_secrets(options), key=len, reverse=True):
-        said = said.replace(secret, "***")
-    return _HIDDEN.sub("***", said)[:_MAX_MESSAGE]
+        message = message.replace(secret, "***")
+    return _HIDDEN.sub("***", message)[:_MAX_MESSAGE]
 
 
 def _secrets(options: Any, name: str = "") -> Iterator[str]:

@@ -10,15 +10,17 @@ stand-in is never used.
 # ruff: noqa: PLC0414 — an alias of the same name says that other modules import it from here
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyspark
-from pyspark.sql import datasource
 
 from segstore.pipeline.session import SparkMissing
 
-if TYPE_CHECKING:
+try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
+except ImportError:
+    DataSourceStreamArrowWriter = object  # type: ignore[assignment,misc]
+try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
     from pyspark.sql.streaming.datasource import ReadLimit as ReadLimit
     from pyspark.sql.streaming.datasource import ReadMaxBytes as ReadMaxBytes
@@ -26,19 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadMaxRows as ReadMaxRows
     from pyspark.sql.streaming.datasource import ReadMinRows as ReadMinRows
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow
-else:
-    DataSourceStreamArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", object)
-    try:
-        from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
-        from pyspark.sql.streaming.datasource import ReadLimit as ReadLimit
-        from pyspark.sql.streaming.datasource import ReadMaxBytes as ReadMaxBytes
-        from pyspark.sql.streaming.datasource import ReadMaxFiles as ReadMaxFiles
-        from pyspark.sql.streaming.datasource import ReadMaxRows as ReadMaxRows
-        from pyspark.sql.streaming.datasource import ReadMinRows as ReadMinRows
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow
-    except ImportError:
-        ReadAllAvailable = ReadLimit = ReadMaxBytes = ReadMaxFiles = ReadMaxRows = ReadMinRows = object
-        SupportsTriggerAvailableNow = object
+except ImportError:
+    ReadAllAvailable = ReadLimit = ReadMaxBytes = ReadMaxFiles = object  # type: ignore[assignment,misc]
+    ReadMaxRows = ReadMinRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 FEATURES: Final = {"writeStream": (4, 1), "push_filters": (4, 1), "replay": (4, 1), "readStream": (4, 2)}
 """Features by the first version of PySpark that has them."""

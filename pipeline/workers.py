@@ -98,7 +98,7 @@ def check_workers(spark: SparkSession) -> None:
     program = shutil.which(name)
     if program == sys.executable:
         return
-    added = [each for each in sys.path if each.startswith(SparkFiles.getRootDirectory())]  # --py-files
+    added = [path for path in sys.path if path.startswith(SparkFiles.getRootDirectory())]  # --py-files
     reason = "there is no such program" if program is None else _import_error(program, tuple(added))
     if reason:
         raise SparkMissing(
@@ -113,7 +113,7 @@ def _import_error(program: str, added: tuple[str, ...]) -> str:
     """Returns why a Python cannot import what workers need; empty if it can. added: more folders and archives."""
     path = os.pathsep.join((*added, *filter(None, [os.environ.get("PYTHONPATH")])))
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             [program, "-c", "import segstore.pipeline.trace.batches"],
             env=os.environ | {"PYTHONPATH": path},
             capture_output=True,
@@ -123,4 +123,4 @@ def _import_error(program: str, added: tuple[str, ...]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return said.stderr.strip().rpartition("\n")[2] if said.returncode else ""
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""

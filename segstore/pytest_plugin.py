@@ -104,8 +104,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from segstore.traces import STANDARD_OUTPUT, is_trace, make_folder
 
         if Path(folder) == STANDARD_OUTPUT or is_trace(Path(folder)):
-            said = "give a folder, in which each test has a file of its own, TEST.jsonl"
-            raise pytest.UsageError(f"--segstore-record={folder}: {said}")
+            advice = "give a folder, in which each test has a file of its own, TEST.jsonl"
+            raise pytest.UsageError(f"--segstore-record={folder}: {advice}")
         try:
             make_folder(Path(config.option.segstore_record))
         except OSError as error:
@@ -141,18 +141,18 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    kept = {
+    paths = {
         path
         for reports in terminalreporter.stats.values()
         for report in reports
         for name, path in getattr(report, "user_properties", ())
         if name == _RECORDED
     }
-    if kept:
+    if paths:
         folder = terminalreporter.config.getoption("segstore_record")
-        failed = sum(path.endswith(".failed.jsonl") for path in kept)
+        failed = sum(path.endswith(".failed.jsonl") for path in paths)
         terminalreporter.section("segstore recorded")
-        traces = "1 trace" if len(kept) == 1 else f"{len(kept)} traces"
+        traces = "1 trace" if len(paths) == 1 else f"{len(paths)} traces"
         terminalreporter.line(f"{traces} in {folder}" + (f", {failed} of failed tests" if failed else ""))
 
 
@@ -223,17 +223,17 @@ class _Hosts:
         return self._started[key]
 
     def stop(self) -> None:
-        for each in self._started.values():
-            each.stop()
+        for host in self._started.values():
+            host.stop()
         os.close(self.terminal)
 
 
 @pytest.fixture(scope="session")
 def segstore_hosts(pytestconfig: pytest.Config) -> Iterator[_Hosts]:
     """The hosts of all mock stores of the session: a thread or a process, by the setting `segstore_process`."""
-    said = pytestconfig.getini("segstore_process")
+    choice = pytestconfig.getini("segstore_process")
     # The official client holds the interpreter lock while it waits: a store in the same process never gets to answer.
-    process = find_spec("pravega_client") is not None if said == "auto" else said == "yes"
+    process = find_spec("pravega_client") is not None if choice == "auto" else choice == "yes"
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     with nullcontext() if capture is None else capture.global_and_fixture_disabled():
         terminal = os.dup(2)
@@ -280,19 +280,19 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
 def _stop(running: Sequence[testing.Running]) -> list[str]:
     """Stops servers, the newest first; returns texts about each server's first rules that never matched."""
-    unmatched = [text for each in running if each.watched for text in each.faults.unmatched_report()]
+    unmatched = [text for server in running if server.watched for text in server.faults.unmatched_report()]
     with ExitStack() as stack:
-        for each in running:
-            stack.callback(each.stop)
+        for server in running:
+            stack.callback(server.stop)
     return unmatched
 
 
 def _report_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
-    said = request.config.getini("segstore_unmatched_faults")
+    choice = request.config.getini("segstore_unmatched_faults")
     # A failed test may have ended before its faults could match.
-    if said == "ignore" or request.node.stash.get(_failed, False):
+    if choice == "ignore" or request.node.stash.get(_failed, False):
         return
-    if said == "error" and lines:
+    if choice == "error" and lines:
         _make_reports(request.node)
         pytest.fail("\n".join(lines), pytrace=False)
     for line in lines:
@@ -319,8 +319,8 @@ def segstore_server(segstore_cluster: testing.StartServer, request: pytest.Fixtu
         if not settings:
             raise
         names = ", ".join(settings)  # their values may be secrets
-        said = f"the settings of the marker segstore ({names}) are invalid: {error}"
-        raise pytest.fail.Exception(said, pytrace=False) from None  # the message of the cause is in it
+        problem = f"the settings of the marker segstore ({names}) are invalid: {error}"
+        raise pytest.fail.Exception(problem, pytrace=False) from None  # the message of the cause is in it
 
 
 @pytest.fixture
@@ -499,16 +499,16 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
             path = Path(folder, f"{file}{suffix}")
             if path.is_file():
                 return path
-    said = f"there is no trace {str(file)!r} in {', '.join(map(str, folders))}"
+    text = f"there is no trace {str(file)!r} in {', '.join(map(str, folders))}"
     failed = f"{file}.failed.jsonl".replace(".jsonl.failed.", ".failed.")
     for folder in folders:
         if Path(folder, failed).is_file():
-            said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
-            pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
+            text += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
+            pytest.fail(f"{text}, or ask for {failed!r}", pytrace=False)
     traces = chain.from_iterable(Path(folder).glob(f"*{suffix}") for folder in folders for suffix in _SUFFIXES)
     names = {trace.stem for trace in traces}
     near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
-    pytest.fail(f"{said}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
+    pytest.fail(f"{text}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
 
 
 def _address(uri: str) -> tuple[str, int]:
@@ -534,7 +534,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
     complete=True, an unused request is an error, too. With missing="pass" and no `upstream`, other requests are
     forwarded to `segstore_server`, and if the trace has controller calls, other calls to its controller.
     """
-    made: list[tuple[Path, testing.RunningTrace, bool, bool]] = []
+    started: list[tuple[Path, testing.RunningTrace, bool, bool]] = []
 
     def start(
         file: str | Path,
@@ -559,7 +559,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         announce = segstore_hosts.terminal, f"{request.node.nodeid}: {path.name}"
         running = segstore_hosts.get(process).replay(path, announce=announce if check or passes else None, **options)
         _reported(request.node, running)
-        made.append((path, running, check, complete))
+        started.append((path, running, check, complete))
         if missing == "fail" or options.get("timeout_s") is not None:
             end = stack.enter_context(_ending(request.node))
             running.when_failed(lambda reason: end(f"{path.name}: {reason}"))
@@ -569,20 +569,20 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
 
     with ExitStack() as stack:
         yield start
-    said: list[str] = []
-    for path, running, check, complete in made:
+    lines: list[str] = []
+    for path, running, check, complete in started:
         running.stop()
-        found = [problem for problem in running.problems if check or problem.refusal]
-        problems = list(first_of(map(str, found), len(found), _MOST_PROBLEMS, "problems"))
+        unanswered = [problem for problem in running.problems if check or problem.refusal]
+        problems = list(first_of(map(str, unanswered), len(unanswered), _MOST_PROBLEMS, "problems"))
         if running.failure and running.failure not in problems:
             problems.append(running.failure)
-        said += [f"{path.name}: {problem}" for problem in problems]
+        lines += [f"{path.name}: {problem}" for problem in problems]
         if complete:
-            said += [f"{path.name}: {count} × {name} was not requested" for name, count in running.unused().items()]
-            said += [f"  {line}" for line in running.missed()]
-    if said and said != [request.node.stash.get(_ended_by, "")]:
+            lines += [f"{path.name}: {count} × {name} was not requested" for name, count in running.unused().items()]
+            lines += [f"  {line}" for line in running.missed()]
+    if lines and lines != [request.node.stash.get(_ended_by, "")]:
         _make_reports(request.node)
-        pytest.fail("\n".join(said), pytrace=False)
+        pytest.fail("\n".join(lines), pytrace=False)
 
 
 # --- the race explorer ----------------------------------------------------------------------------------------------
@@ -605,10 +605,10 @@ def segstore_explore() -> testing.Explore:
 
     def run(client: Callable[..., Any], **options: Unpack[ExploreOptions]) -> Exploration:
         __tracebackhide__ = True
-        made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
+        coroutine = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
         WouldBlock.check("segstore_explore", "segstore.explore.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:
-            return pool.submit(asyncio.run, explore(made, **options)).result()
+            return pool.submit(asyncio.run, explore(coroutine, **options)).result()
 
     return run

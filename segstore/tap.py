@@ -102,16 +102,16 @@ class Tap(TapServer):
         self._record: Path | None = None
         if record is not None:
             self._record = STANDARD_OUTPUT if str(record) == "-" else check_suffix(record)
-        given = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
-        if len({tls for _, tls in given}) > 1:
+        named = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
+        if len({tls for _, tls in named}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
-        made = None
+        rules = None
         if watched or faults is not None or settings.get("http_port") is not None:  # rules may be added there
-            made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
+            rules = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
         if "tls" in settings:
             raise ValueError("tls: the addresses decide it: tls://HOST:PORT")
-        options = {**dict(where for where, _ in given), **settings, "tls": any(tls for _, tls in given)}
-        super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=made)
+        options = {**dict(where for where, _ in named), **settings, "tls": any(tls for _, tls in named)}
+        super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=rules)
         self._record_tokens = record_tokens
         self._record_values = dict(record_values or {})
         self._recording: Recording | None = None
@@ -182,12 +182,12 @@ class Tap(TapServer):
 
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
     """Parses an address. Returns it with its name, and whether it uses TLS. Raises ValueError."""
-    found, tls = parse_uri(uri)
-    if len(found) > 1:
-        raise ValueError(f"{uri}: a tap has one {name}, not {len(found)}")
+    endpoints, tls = parse_uri(uri)
+    if len(endpoints) > 1:
+        raise ValueError(f"{uri}: a tap has one {name}, not {len(endpoints)}")
     if name == "store" and not uri.rpartition("]")[2].rpartition("://")[2].rpartition(":")[2].isdecimal():
         raise ValueError(f"{uri}: a store's address needs a port")
-    return (name, Endpoint(*found[0])), tls
+    return (name, Endpoint(*endpoints[0])), tls
 
 
 async def _run(tap: Tap, form: str, out: TextIO) -> None:
@@ -205,16 +205,16 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
 
 async def _probe(tap: Tap, form: str) -> None:
     """Reports whether the upstream answers and, in text form, how clients connect. The tap works either way."""
-    found = await tap.probe()
-    silent = any(each.problem for each in found)
-    line = f"Behind the tap: {'; '.join(map(str, found))}."
+    probes = await tap.probe()
+    silent = any(probe.problem for probe in probes)
+    line = f"Behind the tap: {'; '.join(map(str, probes))}."
     line += " The tap forwards to it once it does." if silent else ""
     if form == "json":
         log.log(logging.WARNING if silent else logging.INFO, "%s", line)
         return
     echo(line, err=True)
     if (controller := address_text(tap.controller_address)) is not None:
-        secured = any(each.secured for each in found)
+        secured = any(probe.secured for probe in probes)
         end = "the cluster behind it stays as it is"
         for splitline in pointers(controller, tls=tap.tls, passwords=secured, end=end).splitlines():
             echo(splitline, err=True)

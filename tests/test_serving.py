@@ -25,7 +25,7 @@ from segstore.cli.serving import announcement
 from segstore.cli.settings import ServeSettings, read_settings
 from segstore.server.controller import AutoScaling, ControllerConfig
 from segstore.server.controller.api import Permission
-from segstore.wire import Command, FrameDecoder, Hello, KeepAlive, encode
+from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, KeepAlive, WrongHost, encode
 from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
 from tests.processes import PATIENCE_S, refusal, refusal_here, started
@@ -361,3 +361,17 @@ def test_freed_memory_is_used_again_without_page_faults() -> None:
     run = [sys.executable, "-c", FAULTS_OF_FREED_MEMORY]
     done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert int(done.stdout) < 1_000, "otherwise each of 58,000 pages is cleared again"
+
+
+def test_faults_act_and_rules_of_no_use_are_reported(tmp_path: Path) -> None:
+    rules = tmp_path / "faults.yaml"
+    rules.write_text(
+        "rules:\n  - {match: type = CREATE_SEGMENT, do: WrongHost}\n"
+        "  - {match: type = MERGE_SEGMENTS, do: close, name: never}\n"
+    )
+    with served("--faults", str(rules), "--announce", "json") as server:
+        with server.connect() as peer:
+            create_segment = CreateSegment(3, "a/b/0.#epoch.0", 0, 0, "", 0)
+            assert ask(peer, Hello(17, 5), create_segment, count=2) == [Hello, WrongHost]
+        assert server.end() == 0
+        assert "fault 'never' has matched nothing: name 'never', match 'type = MERGE_SEGMENTS'" in server.errors()

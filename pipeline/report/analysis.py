@@ -158,14 +158,14 @@ def analyse_traces(engine: Engine, files: Sequence[str], *, tables: Engine | Non
     for name in options:
         if name.lower() in _DECIDED:
             raise OptionError(f"an analysis has all columns and commands that it needs, without {name}", name)
-    found = find_traces(files, storage=read_options({"paths": json.dumps(list(files)), **options}).storage)
+    traces = find_traces(files, storage=read_options({"paths": json.dumps(list(files)), **options}).storage)
 
     of_tables = engine if tables is None else tables
 
     def blocks() -> Table:
-        return of_tables.read(found, _BLOCK_COLUMNS, commands="APPEND_BLOCK", **options)
+        return of_tables.read(traces, _BLOCK_COLUMNS, commands="APPEND_BLOCK", **options)
 
-    packed = engine.read(found, FRAME_COLUMNS, packed="true", **options)
+    packed = engine.read(traces, FRAME_COLUMNS, packed="true", **options)
     followed = engine.mapped(packed, steps.follow_packed, steps.WRITTEN, PLACE[:2], PLACE)
     return Analysis(of_tables.taken(followed), blocks)
 

@@ -112,8 +112,8 @@ def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
             rows.clear()
 
 
-def _batch(table: str, made: pa.Array) -> pa.RecordBatch:
-    arrays = [made if each.name == table else pa.nulls(len(made), each.type) for each in WRITTEN]
+def _batch(table: str, rows: pa.Array) -> pa.RecordBatch:
+    arrays = [rows if column.name == table else pa.nulls(len(rows), column.type) for column in WRITTEN]
     return pa.RecordBatch.from_arrays(arrays, schema=WRITTEN)
 
 
@@ -147,11 +147,11 @@ WHERE tail IS NOT NULL
 def tails(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Checks ends of append blocks: batches have the columns of `ENDS`. Yields violations."""
     for batch in batches:
-        found = []
-        for *where, _, _, size, whole, own, head in zip(*(each.to_pylist() for each in batch.columns), strict=True):
+        violations = []
+        for *where, _, _, size, whole, own, head in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if (broken := tail_broken(head, size - whole, own)) is not None:
                 rule, expected, actual = broken
-                found.append((rule.name, *where, expected, actual))
-        if found:
-            columns = zip(zip(*found, strict=True), VIOLATIONS.types, strict=True)
+                violations.append((rule.name, *where, expected, actual))
+        if violations:
+            columns = zip(zip(*violations, strict=True), VIOLATIONS.types, strict=True)
             yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=VIOLATIONS)

@@ -46,11 +46,8 @@ def ticks(frames: Table) -> Ticks | None:
     if low is None:
         return None
     width = max(1, -(-(high - low + 1) // (_MOST_TICKS - 1)))
-    return Ticks(_towards_zero(low, width), width, low, high)
-
-
-def _towards_zero(value: int, by: int) -> int:
-    return -(-value // by) if value < 0 else value // by
+    first = -(-low // width) if low < 0 else low // width  # towards zero, as DIV
+    return Ticks(first, width, low, high)
 
 
 def used(frames: Table, cut: Ticks) -> Table:

@@ -286,9 +286,9 @@ class Life:
         number = row.event_number
         if epoch.ack is not None and number < epoch.ack:
             self._broken(Rule.ACK_BACKWARDS, row, epoch.ack, number)
-        said = _highest(epoch.highest, epoch.known)
-        if epoch.since is not None and (said is None or number > said):
-            self._broken(Rule.ACK_BEYOND, row, said, number)
+        highest = _highest(epoch.highest, epoch.known)
+        if epoch.since is not None and (highest is None or number > highest):
+            self._broken(Rule.ACK_BEYOND, row, highest, number)
         if epoch.ack is None or number > epoch.ack:
             epoch.ack = number
             for request in self._pending.acknowledge(epoch.number, row):

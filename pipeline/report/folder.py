@@ -41,18 +41,18 @@ def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = F
     with ExitStack() as undone:
         try:
             _refuse(folder, traces, replace)
-            made = _beside(Path(os.path.realpath(folder)), undone)
+            new = _beside(Path(os.path.realpath(folder)), undone)
         except OSError as error:
             raise _unwritable(folder, error) from error
         try:
-            yield made
+            yield new
         except OSError as error:
-            if error.errno in _OF_WRITING or str(error.filename).startswith(f"{made}{os.sep}"):
+            if error.errno in _OF_WRITING or str(error.filename).startswith(f"{new}{os.sep}"):
                 raise _unwritable(folder, error) from error
             raise
         try:
             _refuse(folder, traces, replace)
-            _move(made, Path(os.path.realpath(folder)))
+            _move(new, Path(os.path.realpath(folder)))
         except OSError as error:
             raise _unwritable(folder, error) from error
 
@@ -74,16 +74,16 @@ def _beside(place: Path, undone: ExitStack) -> Path:
         if not above.exists():
             above.mkdir(exist_ok=True)
             undone.callback(_remove_empty, above)
-    made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    undone.callback(shutil.rmtree, made, ignore_errors=True)  # already gone if it was moved
-    return made
+    new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    undone.callback(shutil.rmtree, new, ignore_errors=True)  # already gone if it was moved
+    return new
 
 
-def _move(made: Path, place: Path) -> None:
+def _move(new: Path, place: Path) -> None:
     if place.exists():
         shutil.rmtree(place)
-    made.chmod(0o777 & ~_umask())
-    made.rename(place)
+    new.chmod(0o777 & ~_umask())
+    new.rename(place)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -93,7 +93,7 @@ def page(facts: Facts) -> str:
     from plotly.offline import get_plotlyjs
 
     drawn = plots(facts)
-    values = json.dumps([{"name": each.name, "data": each.data, "layout": each.layout} for each in drawn])
+    values = json.dumps([{"name": plot.name, "data": plot.data, "layout": plot.layout} for plot in drawn])
     sections = "".join(_section(key, facts, drawn) for key in _SECTIONS)
     contents = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, (title, _) in _SECTIONS.items())
     return f"""<!DOCTYPE html>
@@ -118,11 +118,11 @@ def _inert(values: str) -> str:
 def _section(key: str, facts: Facts, drawn: list[Plot]) -> str:
     title, body = _SECTIONS[key]
     figures = "".join(
-        f'<figure><figcaption id="about-{each.name}">{html.escape(each.title)}</figcaption>'
-        f'<div class="plot" id="plot-{each.name}" role="img" aria-labelledby="about-{each.name}" '
-        f'style="min-height:{each.layout["height"]}px"></div></figure>'
-        for each in drawn
-        if each.section == key
+        f'<figure><figcaption id="about-{plot.name}">{html.escape(plot.title)}</figcaption>'
+        f'<div class="plot" id="plot-{plot.name}" role="img" aria-labelledby="about-{plot.name}" '
+        f'style="min-height:{plot.layout["height"]}px"></div></figure>'
+        for plot in drawn
+        if plot.section == key
     )
     return (
         f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{title}</h2>{body(facts, figures)}</section>'
@@ -165,7 +165,7 @@ def _cell(value: Any) -> str:
     text = str(value)
     if len(text) > _SHOWN_START + _SHOWN_END:
         text = f"{text[:_SHOWN_START]} … {text[-_SHOWN_END:]}"
-    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+    plain = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
     return f"<td{' class=w' if len(plain) > _LONG else ''}>{html.escape(plain)}</td>"
 
 
@@ -298,13 +298,9 @@ def _rules(facts: Facts, figures: str) -> str:
     columns = {name: name.replace("_", " ") for name in (
         "rule", "file", "block", "record", "connection", "direction", "command", "segment", "writer_id", "request_id",
         "expected", "actual")}  # fmt: skip
-    return _table("Rules, and how often each was broken", ("rule", "broken", "what it says"), rules, _is_bad) + _shown(
-        facts, "violations", "Where rules were broken", columns
-    )
-
-
-def _is_bad(row: Sequence[Any]) -> bool:
-    return bool(row[1])
+    return _table(
+        "Rules, and how often each was broken", ("rule", "broken", "what it says"), rules, lambda row: bool(row[1])
+    ) + _shown(facts, "violations", "Where rules were broken", columns)
 
 
 def _errors(facts: Facts, figures: str) -> str:
@@ -359,11 +355,11 @@ def _streams(facts: Facts, figures: str) -> str:
 
 
 def _plan(facts: Facts, figures: str) -> str:
-    found = facts["plan"]
-    parts = [(part["part"], part["connections"], part["components"], part["records"]) for part in found["parts"]]
-    hubs = [(hub["file"], hub["connection"], hub["shared"]) for hub in found["hubs"]]
+    plan = facts["plan"]
+    parts = [(part["part"], part["connections"], part["components"], part["records"]) for part in plan["parts"]]
+    hubs = [(hub["file"], hub["connection"], hub["shared"]) for hub in plan["hubs"]]
     return (
-        f"<p>{_count(found['components'], 'group')} of connections depend on no other: no segment or writer is named "
+        f"<p>{_count(plan['components'], 'group')} of connections depend on no other: no segment or writer is named "
         "in two of them, so that each can be replayed by itself.</p>"
         + _table("Parts", ("part", "connections", "groups", "records"), parts)
         + _table("What ties most together", ("file", "connection", "segments and writers shared"), hubs) * bool(hubs)

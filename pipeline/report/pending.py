@@ -73,7 +73,7 @@ class UnfinishedRequests:
         failing = self._may_fail.setdefault(queue, [])
         failing.append(request)
         if len(failing) >= _MANY and not len(failing) & (len(failing) - 1):  # at powers of 2: cheap if all have one id
-            failing[:] = [each for each in failing if each.ack is None]
+            failing[:] = [append for append in failing if append.ack is None]
         assert request.epoch is not None
         unacked = self._unacked.setdefault(request.epoch, [])
         if len(unacked) > 2 * len(self._requests) + _MANY:  # more than half were refused
@@ -82,30 +82,30 @@ class UnfinishedRequests:
 
     def _drop_gone(self, unacked: list[tuple[int, int, Request]]) -> None:
         """Drops the requests that are not in memory any more from a heap."""
-        unacked[:] = [each for each in unacked if each[1] in self._requests]
+        unacked[:] = [entry for entry in unacked if entry[1] in self._requests]
         heapify(unacked)
 
     def answer(self, reply: Row) -> Request | None:
         """Gives a reply to the oldest request that waits for it; returns the request, or None."""
         queue = reply.queue
-        found = self._oldest(queue)
-        if found is not None:
+        request = self._oldest(queue)
+        if request is not None:
             assert self._disk is not None
-            self._disk.execute("UPDATE old SET reply = ? WHERE number = ?", (_packed(reply), found.number))
+            self._disk.execute("UPDATE old SET reply = ? WHERE number = ?", (_packed(reply), request.number))
         else:
             waiting = self._queues.get(queue)
             if waiting is None:
                 return None
-            found = waiting.popleft()
+            request = waiting.popleft()
             if not waiting:
                 del self._queues[queue]
-        found.reply = reply
-        return found
+        request.reply = reply
+        return request
 
     def fail(self, failure: Row) -> None:
         """Gives a failure to the appends with its id that have neither an ack nor a failure."""
-        for each in self._may_fail.pop(failure.queue, ()):
-            each.failure = failure
+        for append in self._may_fail.pop(failure.queue, ()):
+            append.failure = failure
         if self._disk is not None:
             self._disk.execute(
                 "UPDATE old SET failure = ? WHERE queue IS ? AND ack IS NULL AND failure IS NULL",
@@ -114,15 +114,15 @@ class UnfinishedRequests:
 
     def acknowledge(self, epoch: int, ack: Row) -> list[Request]:
         """Gives an ack to the appends of an epoch up to its number; returns the appends in memory."""
-        unacked, found = self._unacked.get(epoch, []), []
+        unacked, held = self._unacked.get(epoch, []), []
         while unacked and unacked[0][0] <= ack.event_number:
             request = heappop(unacked)[2]
             request.ack = ack
             if request.number in self._requests:
-                found.append(request)
+                held.append(request)
             failing = self._may_fail.get(request.row.queue)
             if failing is not None and len(failing) < _MANY:
-                failing[:] = [each for each in failing if each.ack is None]
+                failing[:] = [append for append in failing if append.ack is None]
                 if not failing:
                     del self._may_fail[request.row.queue]
         if self._disk is not None:
@@ -130,7 +130,7 @@ class UnfinishedRequests:
                 "UPDATE old SET ack = ? WHERE epoch = ? AND event_number <= ? AND ack IS NULL",
                 (_packed(ack), epoch, ack.event_number),
             )
-        return found
+        return held
 
     def close(self, epoch: int) -> None:
         """Forgets which appends of an epoch are not acknowledged: no ack covers them after the writer's set-up."""
@@ -155,10 +155,10 @@ class UnfinishedRequests:
         """Returns the oldest waiting request on disk."""
         if self._disk is None:
             return None
-        found = self._disk.execute(
+        columns = self._disk.execute(
             f"{_SELECT} WHERE queue IS ? AND reply IS NULL ORDER BY number LIMIT 1", (queue,)
         ).fetchone()
-        return None if found is None else _unpacked(found)
+        return None if columns is None else _unpacked(columns)
 
     def _move(self) -> None:
         """Moves the older half to disk."""
@@ -171,12 +171,12 @@ class UnfinishedRequests:
             del self._requests[request.number]
         for queue in {request.row.queue for request in old}:
             waiting = self._queues.pop(queue, ())
-            if left := deque(each for each in waiting if each.number in self._requests):
+            if left := deque(request for request in waiting if request.number in self._requests):
                 self._queues[queue] = left
             failing = self._may_fail.pop(queue, ())
-            if stay := [each for each in failing if each.number in self._requests]:
+            if stay := [request for request in failing if request.number in self._requests]:
                 self._may_fail[queue] = stay
-        for unacked in [self._unacked[epoch] for epoch in self._unacked.keys() & {each.epoch for each in old}]:
+        for unacked in [self._unacked[epoch] for epoch in self._unacked.keys() & {request.epoch for request in old}]:
             self._drop_gone(unacked)
 
 
@@ -197,12 +197,12 @@ def _packed(row: Row) -> bytes:
     return marshal.dumps(tuple(row))
 
 
-def _unpacked(found: tuple[Any, ...]) -> Request:
-    number, fixed, *later = found
+def _unpacked(columns: tuple[Any, ...]) -> Request:
+    number, fixed, *later = columns
     row, *values = marshal.loads(fixed)
     request = Request(to_row(row), number)
     request.repeated, request.epoch, request.tenure, request.writer_segment, request.block_bytes = values
     request.reply, request.ack, request.failure = (
-        None if each is None else to_row(marshal.loads(each)) for each in later
+        None if data is None else to_row(marshal.loads(data)) for data in later
     )
     return request

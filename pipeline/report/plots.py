@@ -27,7 +27,7 @@ class Plot(NamedTuple):
 
 def label(text: object) -> str:
     """Escapes a name for plotly; shortens long names in the middle and makes control characters visible."""
-    plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(text))
+    plain = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))
     if len(plain) > _LONGEST:
         plain = f"{plain[: _LONGEST // 2]}…{plain[-_LONGEST // 2 :]}"
     return html.escape(plain, quote=False)
@@ -35,8 +35,8 @@ def label(text: object) -> str:
 
 def plots(facts: dict[str, Any]) -> list[Plot]:
     """Returns the plots for which there are values."""
-    made = (_traffic(facts), _percentiles(facts), _curve(facts), _pooling(facts), _in_flight(facts), _fill(facts))
-    return [each for each in made if each is not None]
+    drawn = (_traffic(facts), _percentiles(facts), _curve(facts), _pooling(facts), _in_flight(facts), _fill(facts))
+    return [plot for plot in drawn if plot is not None]
 
 
 def _rows(facts: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -100,11 +100,11 @@ def _curve(facts: dict[str, Any]) -> Plot | None:
     most = sorted(by, key=lambda name: -sum(row["times"] for row in by[name]))[:_MOST_LINES]
     for at, name in enumerate(most):
         so_far, x, y = 0, [], []
-        whole = sum(row["times"] for row in by[name])
+        total = sum(row["times"] for row in by[name])
         for row in sorted(by[name], key=lambda row: row["least_ns"]):
             so_far += row["times"]
             x.append((row["least_ns"] + row["width_ns"] - 1) / 1e3)
-            y.append(100 * so_far / whole)
+            y.append(100 * so_far / total)
         line = {"color": _COLOURS[at % len(_COLOURS)], "shape": "hv", "width": 2}
         data.append({"type": "scatter", "mode": "lines", "name": label(name), "x": x, "y": y, "line": line})
     if not data:
@@ -116,7 +116,7 @@ def _curve(facts: dict[str, Any]) -> Plot | None:
 def _seconds(facts: dict[str, Any], rows: list[dict[str, Any]]) -> list[float]:
     ticks = facts["ticks"]
     at = ((ticks["first"] + row["tick"]) * ticks["width_ns"] - ticks["start_ns"] for row in rows)
-    return [max(0, each) / 1e9 for each in at]
+    return [max(0, since_start) / 1e9 for since_start in at]
 
 
 def _time(facts: dict[str, Any]) -> dict[str, Any]:

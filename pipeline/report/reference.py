@@ -74,8 +74,8 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
 def _covered(found: Found) -> Iterable[tuple[Any, ...]]:
     """Yields the exchanges of appends without an ack, as covered if a later set-up covers them."""
     set_ups: dict[tuple[str, str], list[SetUp]] = {}
-    for each in found.set_ups:
-        set_ups.setdefault((each.writer_id, each.segment), []).append(each)
+    for set_up in found.set_ups:
+        set_ups.setdefault((set_up.writer_id, set_up.segment), []).append(set_up)
     for row in found.uncovered:
         covered = any(
             later.known >= row[_LAST_EVENT] and (later.block, later.record) > _PLACE(row)

@@ -8,7 +8,7 @@ For traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only
 DuckDB makes the tables: Spark takes longer to plan a small table than DuckDB to make it.
 
 Invariant: unreadable parts are listed, with file and offset, in the table `skipped` and on the page; with `strict` the
-first one ends the report. Raises FileNotFoundError for paths that name no trace.
+first one ends the report.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from segstore.pipeline.local_engine import LocalEngine
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report import STEPS, analysis, analysis_usage
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
-from segstore.pipeline.report.folder import PAGE, report_folder
+from segstore.pipeline.report.folder import PAGE
 from segstore.pipeline.report.page import page
 from segstore.pipeline.trace.columns import CALL_COLUMNS
-from segstore.pipeline.trace.files import find_traces, sizes_of
+from segstore.pipeline.trace.files import sizes_of
 from segstore.pipeline.trace.rows import BadTrace
 
 LOCAL_TABLES_BYTES: Final = 2 << 30
@@ -48,42 +48,26 @@ Facts = dict[str, Any]
 """Data of the page, by name."""
 
 
-def report(
+def write_report(
     engine: Engine,
-    paths: Sequence[str],
-    folder: Path,
+    files: Sequence[str],
+    out: Path,
     *,
     strict: bool = False,
-    replace: bool = False,
     parts: int = 8,
     progress: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Writes a report about traces; returns the page's data, which is also in `report.json`.
 
-    parts: number of parts of the replay plan. progress: called with the name of each step (`STEPS`) when it starts.
-    Raises ReportError, FileNotFoundError, NotATrace, and with `strict` BadTrace.
+    files, out: from `find_traces` and `report_folder`, which need no engine. parts: number of parts of the replay plan.
+    progress: called with the name of each step (`STEPS`) when it starts. With `strict`, raises BadTrace.
     """
-    files = find_traces(paths)
-    with report_folder(folder, files, replace=replace) as made:
-        return report_into(engine, files, made, strict=strict, parts=parts, progress=progress)
-
-
-def report_into(
-    engine: Engine,
-    files: Sequence[str],
-    made: Path,
-    *,
-    strict: bool = False,
-    parts: int = 8,
-    progress: Callable[[str], None] = lambda step: None,
-) -> dict[str, Any]:
-    """Like `report`, for files already found and a folder from `report_folder`, which needs no engine."""
     size = sum(sizes_of(files).values())
     with ExitStack() as stack:
         tables = engine
         if size <= LOCAL_TABLES_BYTES and not isinstance(engine, LocalEngine):
-            tables = stack.enter_context(LocalEngine(Path(tempfile.mkdtemp(dir=made)), size))
-        return _Report(engine, tables, list(files), made).write(strict, parts, progress)
+            tables = stack.enter_context(LocalEngine(Path(tempfile.mkdtemp(dir=out)), size))
+        return _Report(engine, tables, list(files), out).write(strict, parts, progress)
 
 
 class _Report:
@@ -94,7 +78,7 @@ class _Report:
         self._out = out
 
     def write(self, strict: bool, parts: int, progress: Callable[[str], None]) -> Facts:
-        """Writes the report. progress: see `report`."""
+        """Writes the report. progress: see `write_report`."""
         steps = iter(STEPS)
         progress(next(steps))
         both = dict.fromkeys((self._engine.about, self._tables.about))
@@ -105,16 +89,16 @@ class _Report:
         facts |= self._shown("traffic", analysis.traffic(rows), "frames DESC, direction, command")
         facts |= self._called(rows)
         progress(next(steps))
-        with analysis.analyse_traces(self._engine, self._files, tables=self._tables) as found:
-            exchanges = self._tables.kept(found.exchanges, self._out / "exchanges")
+        with analysis.analyse_traces(self._engine, self._files, tables=self._tables) as analysed:
+            exchanges = self._tables.kept(analysed.exchanges, self._out / "exchanges")
             facts |= self._ended(exchanges)
             progress(next(steps))
-            facts |= self._broken(found)
+            facts |= self._broken(analysed)
             facts |= self._shown("errors", analysis.errors(rows, exchanges), "times DESC, error, request")
             progress(next(steps))
             facts |= self._latencies(exchanges)
             progress(next(steps))
-            facts |= self._pooling(rows, found, exchanges)
+            facts |= self._pooling(rows, analysed, exchanges)
             facts |= self._shown("block_fill", analysis_usage.block_fill(exchanges), "premature, fill_percent")
             progress(next(steps))
             facts |= self._shown("streams", analysis_usage.streams(rows, exchanges), "bytes DESC, stream")
@@ -145,8 +129,8 @@ class _Report:
     def _shown(self, name: str, table: Table, order: str, most: int = _SHOWN) -> Facts:
         """Writes a table to one sorted file, of which the first rows go to the page's data."""
         self._tables.kept(table, self._out / name, order.split(", "))
-        kept = dataset(self._out / name)
-        return _listed(name, kept.schema.names, kept.head(most).to_pylist(), kept.count_rows())
+        rows = dataset(self._out / name)
+        return _listed(name, rows.schema.names, rows.head(most).to_pylist(), rows.count_rows())
 
     def _skipped(self, rows: Table, strict: bool) -> Facts:
         lost = self._sql(
@@ -191,14 +175,14 @@ class _Report:
         first = self._rows(f"SELECT * FROM {{bad}} ORDER BY ts_ns, file, block, record LIMIT {_SHOWN}", bad=bad)
         every = sum(count for status, count in times.items() if status not in _SETTLED)
         return {
-            "status": {str(each): times.get(each, 0) for each in Status},
+            "status": {str(end): times.get(end, 0) for end in Status},
             "unpaired": sum(row["unpaired"] for row in counts),
             **_listed("unanswered", bad.columns, first, every),
             "lost_events": int(sum(row["events"] or 0 for row in counts)),
         }
 
-    def _broken(self, found: analysis.Analysis) -> Facts:
-        violations = self._tables.kept(found.violations, self._out / "violations")
+    def _broken(self, analysed: analysis.Analysis) -> Facts:
+        violations = self._tables.kept(analysed.violations, self._out / "violations")
         first = self._rows(
             f"""
             SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY rule ORDER BY ts_ns, file, block, record) AS place,
@@ -214,11 +198,11 @@ class _Report:
             **_listed("violations", violations.columns, examples, sum(by.values())),
         }
 
-    def _pooling(self, rows: Table, found: analysis.Analysis, exchanges: Table) -> Facts:
+    def _pooling(self, rows: Table, analysed: analysis.Analysis, exchanges: Table) -> Facts:
         cut = analysis_usage.ticks(rows)  # skipped parts have no time; reading Parquet is cheaper than unpacking frames
         facts: Facts = {"ticks": None if cut is None else cut._asdict()}
         flying = self._tables.kept(analysis_usage.in_flight(exchanges), self._out / "in_flight")
-        used = self._tables.held(analysis_usage.used(found.frames, cut or analysis_usage.Ticks(0, 1, 0, 0)))
+        used = self._tables.held(analysis_usage.used(analysed.frames, cut or analysis_usage.Ticks(0, 1, 0, 0)))
         try:
             order = "most_in_flight_bytes DESC, frames DESC, file, connection, life"
             facts |= self._shown("connections", analysis_usage.connections(used, flying), order)
@@ -232,22 +216,22 @@ class _Report:
         return facts | _listed("in_flight_over_time", ["tick", "most_bytes"], most, len(most))
 
     def _plan(self, rows: Table, parts: int) -> Facts:
-        found = plan(links(rows), parts)
-        assigned = [(file, connection, number) for (file, connection), number in found.part_of().items()]
+        replay_plan = plan(links(rows), parts)
+        assigned = [(file, connection, number) for (file, connection), number in replay_plan.part_of().items()]
         schema = pa.schema({"file": pa.string(), "connection": pa.int64(), "part": pa.int32()})
         table = pa.table(list(zip(*assigned, strict=True)) or ((),) * 3, schema=schema)
         (self._out / "plan").mkdir()
         write_table(table, self._out / "plan" / "plan.zstd.parquet", compression="zstd")
         return {"plan": {
-            "components": found.components,
+            "components": replay_plan.components,
             "parts": [
                 {"part": part.number, "connections": len(part.connections), "components": part.components,
                  "records": part.records}
-                for part in found.parts
+                for part in replay_plan.parts
             ],
             "hubs": [
                 {"file": file, "connection": connection, "shared": shared}
-                for (file, connection), shared in found.hubs
+                for (file, connection), shared in replay_plan.hubs
             ],
         }}  # fmt: skip
 

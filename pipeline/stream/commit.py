@@ -26,12 +26,11 @@ from uuid import UUID
 from segstore.client.errors import SegmentMissing, SegmentSealed
 from segstore.client.stream import FramedEvent
 from segstore.pipeline.stream.options import StreamOptions
-from segstore.pipeline.stream.placing import Layout, layout_of, marker_of
 from segstore.pipeline.stream.plan import ByteRange, DataLost
 from segstore.pipeline.stream.registry import Recorded, Registry
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments, gather_bounded
-from segstore.pipeline.stream.write import Outs, TargetPart, TaskResult
+from segstore.pipeline.stream.write import Layout, Outs, TargetPart, TaskResult, layout_of, marker_of
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +74,8 @@ class BatchCommitter:
 
     async def commit(self, results: Iterable[TaskResult]) -> None:
         """Commits the whole batch. Raises WriteLost, TargetSealed, and the client's errors."""
-        ordered = sorted(results, key=lambda each: each.partition)
-        parts = [part for each in ordered for part in each.parts]
+        ordered = sorted(results, key=lambda result: result.partition)
+        parts = [part for result in ordered for part in result.parts]
         if not parts:
             return
         layout = await self._place(parts)
@@ -88,8 +87,8 @@ class BatchCommitter:
             layout = await layout_of(self._segments, self._registry, self._query, self._batch)
             placed: dict[int, list[TargetPart]] = {}
             for part in parts:
-                for each in [part] if part.target in layout.segments else await self._reroute(part, layout):
-                    placed.setdefault(each.target, []).append(each)
+                for piece in [part] if part.target in layout.segments else await self._reroute(part, layout):
+                    placed.setdefault(piece.target, []).append(piece)
             parts = []
             for target in sorted(placed):
                 parts += await self._into(layout.segments[target].name, placed[target])
@@ -110,11 +109,11 @@ class BatchCommitter:
             return parts
         if was >= self._batch:
             return []
-        whole = _together(parts)
+        union = _together(parts)
         try:
-            await self._fold(target, parts, whole)
+            await self._fold(target, parts, union)
             for _ in range(_MOST_ATTEMPTS):
-                if await self._segments.merge_if(target, whole.segment, self._marker, was, self._batch):
+                if await self._segments.merge_if(target, union.segment, self._marker, was, self._batch):
                     self.merged.append(target)
                     return []
                 if (was := await self._has(target)) >= self._batch:
@@ -122,32 +121,32 @@ class BatchCommitter:
         except SegmentSealed:
             if not (await self._segments.info(target)).is_sealed:
                 raise
-            return [whole]
+            return [union]
         except SegmentMissing as cause:
             try:
                 if await self._has(target) >= self._batch:
                     return []
             except SegmentMissing:
-                return [whole]  # the target is gone: sealed, then truncated
+                return [union]  # the target is gone: sealed, then truncated
             raise WriteLost(
-                f"{whole.segment}, of batch {self._batch} for {target}, is gone", whole.segment, whole.size, None
+                f"{union.segment}, of batch {self._batch} for {target}, is gone", union.segment, union.size, None
             ) from cause
-        raise WriteLost(f"{target} does not accept the marker of batch {self._batch}", whole.segment, whole.size, None)
+        raise WriteLost(f"{target} does not accept the marker of batch {self._batch}", union.segment, union.size, None)
 
     async def _has(self, target: str) -> int:
         return await self._segments.attribute(target, self._marker)
 
-    async def _fold(self, target: str, parts: Sequence[TargetPart], whole: TargetPart) -> None:
+    async def _fold(self, target: str, parts: Sequence[TargetPart], union: TargetPart) -> None:
         """Merges all parts into the first and checks its length: each part must be merged once. Raises WriteLost."""
         for part in parts[1:]:
-            await self._segments.merge(whole.segment, part.segment)
-        length = (await self._segments.info(whole.segment)).write_offset
-        if length != whole.size:
+            await self._segments.merge(union.segment, part.segment)
+        length = (await self._segments.info(union.segment)).write_offset
+        if length != union.size:
             raise WriteLost(
-                f"{whole.segment}, of batch {self._batch} for {target}, has {length} bytes where the tasks wrote "
-                f"{whole.size}",
-                whole.segment,
-                whole.size,
+                f"{union.segment}, of batch {self._batch} for {target}, has {length} bytes where the tasks wrote "
+                f"{union.size}",
+                union.segment,
+                union.size,
                 length,
             )
 
@@ -180,9 +179,9 @@ class BatchCommitter:
             return await outs.finish()
 
     async def _events(self, part: TargetPart) -> AsyncIterator[list[FramedEvent]]:
-        whole = ByteRange(part.target, part.segment, 0, part.size)
+        range_ = ByteRange(part.target, part.segment, 0, part.size)
         try:
-            async for events in events_of(self._segments, self._options._replace(fail_on_data_loss=True), whole):
+            async for events in events_of(self._segments, self._options._replace(fail_on_data_loss=True), range_):
                 yield events
         except DataLost as cause:
             raise WriteLost(
@@ -204,17 +203,17 @@ def _together(parts: Sequence[TargetPart]) -> TargetPart:
     size, events = sum(part.size for part in parts), sum(each.events for each in parts)
     positions = first.positions
     if isinstance(positions, bytes):
-        joined = [each.positions for each in parts]
-        positions = b"".join(each for each in joined if isinstance(each, bytes)) if None not in joined else None
-    elif positions is None or any(each.positions is None for each in parts):
+        arrays = [part.positions for part in parts]
+        positions = b"".join(array_ for array_ in arrays if isinstance(array_, bytes)) if None not in arrays else None
+    elif positions is None or any(part.positions is None for part in parts):
         positions = None
     return first._replace(size=size, events=events, positions=positions)
 
 
 async def _delete(segments: Segments, registry: Registry, recorded: Sequence[Recorded]) -> int:
     """Deletes segments and their registry entries; returns their number."""
-    gone = sum(await gather_bounded(segments.delete, [each.segment for each in recorded]))
-    await registry.forget([each.key for each in recorded])
+    gone = sum(await gather_bounded(segments.delete, [entry.segment for entry in recorded]))
+    await registry.forget([entry.key for entry in recorded])
     return gone
 
 
@@ -228,9 +227,9 @@ async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: U
     if query is not None:
         await registry.give_up(query)
         return await _delete(segments, registry, await registry.parts(query))
-    names = {part.segment for each in results for part in each.parts}
+    names = {part.segment for result in results for part in result.parts}
     queries = {result.query for result in results if result.parts}
-    recorded = [each for query in queries for each in await registry.parts(query) if each.segment in names]
+    recorded = [entry for query in queries for entry in await registry.parts(query) if entry.segment in names]
     return await _delete(segments, registry, recorded)
 
 

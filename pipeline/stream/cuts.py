@@ -51,12 +51,12 @@ def cut_of(offsets: Mapping[Any, Any]) -> Cut:
     """Converts a Spark offset to a cut. Raises CutError."""
     cut: Cut = {}
     for name, offset in offsets.items():
-        found = _SHORT.fullmatch(name) if isinstance(name, str) else None
-        if found is None or int(found[1]) > MAX_INT32 or int(found[2]) > MAX_INT32:
+        match = _SHORT.fullmatch(name) if isinstance(name, str) else None
+        if match is None or int(match[1]) > MAX_INT32 or int(match[2]) > MAX_INT32:
             raise CutError(f"{name!r} is not a stream segment: NUMBER.#epoch.EPOCH", str(name))
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
             raise CutError(f"{offset!r} is not an offset in {name}", str(offset))
-        cut[segment_id(int(found[2]), int(found[1]))] = offset
+        cut[segment_id(int(match[2]), int(match[1]))] = offset
     return cut
 
 
@@ -82,22 +82,22 @@ def _moment(text: str) -> Moment:
     if text.isdigit():
         return Moment(int(text))
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as cause:
         raise CutError(f"{text!r} is not a time: {cause}", text) from cause
-    if found.tzinfo is None:
+    if time.tzinfo is None:
         raise CutError(f"{text!r} has no time zone, such as Z or +02:00", text)
-    return Moment(max(0, int(found.timestamp() * 1000)))
+    return Moment(max(0, int(time.timestamp() * 1000)))
 
 
 def _from_json(text: str) -> Cut:
     try:
-        found = json.loads(text, object_pairs_hook=unique)
+        offsets = json.loads(text, object_pairs_hook=unique)
     except DuplicateKey as cause:
         raise CutError(str(cause), text) from cause
     except (ValueError, RecursionError) as cause:
         raise CutError(f"this is not JSON: {cause}", text) from cause
-    return cut_of(found)
+    return cut_of(offsets)
 
 
 def _from_pravega(text: str, scope: str, stream: str) -> Cut:

@@ -208,7 +208,7 @@ def _amount(given: Mapping[str, str], names: Mapping[str, str], bound: str) -> t
 def _duration_ms(given: Mapping[str, str], option: str, default: int) -> int:
     if option not in given:
         return default
-    found = _DURATION.fullmatch(given[option].strip())
-    if found is None:
+    match = _DURATION.fullmatch(given[option].strip())
+    if match is None:
         raise OptionError(f"{option} is a duration such as 500ms, 30s or 15m, not {given[option]!r}", option)
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]

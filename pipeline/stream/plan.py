@@ -79,14 +79,14 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
     NoSuchStream.
     """
     if place == "head":
-        found = await segments.head()
-        if not found:  # controllers answer like this for a missing stream, too
+        head = await segments.head()
+        if not head:  # controllers answer like this for a missing stream, too
             await segments.current()
             raise NoSuchStream(
                 f"stream {segments.scope}/{segments.stream} has no segments",
                 stream=f"{segments.scope}/{segments.stream}",
             )
-        return found
+        return head
     if place == "tail":
         return await segments.tail()
     if isinstance(place, Moment):
@@ -113,20 +113,20 @@ async def _cut_of_time(segments: Segments, unix_ms: int) -> Cut:
     ended: dict[int, list[Successor]] = {}
     begun = await cut_at(segments, "head")
     while begun:
-        infos = {each: info for each, info in (await segments.infos(begun)).items() if info is not None}
+        infos = {segment_id: info for segment_id, info in (await segments.infos(begun)).items() if info is not None}
 
-        async def offset_of(given: tuple[int, StreamSegmentInfo]) -> int:
-            return await offset_at(segments, segments.name_of(given[0]), given[1], unix_ms)
+        async def offset_of(segment: tuple[int, StreamSegmentInfo]) -> int:
+            return await offset_at(segments, segments.name_of(segment[0]), segment[1], unix_ms)
 
         cut |= begun | dict(zip(infos, await gather_bounded(offset_of, infos.items()), strict=True))
-        new = [each for each, info in infos.items() if info.is_sealed and cut[each] == info.write_offset]
+        new = [segment for segment, info in infos.items() if info.is_sealed and cut[segment] == info.write_offset]
         ended |= dict(zip(new, await gather_bounded(segments.successors, new), strict=True))
         begun = {}
         for segment_id in ended.keys() & cut.keys():
             following = ended[segment_id]
-            if following and all(ended.keys() >= set(each.predecessors) for each in following):
+            if following and all(ended.keys() >= set(successor.predecessors) for successor in following):
                 del cut[segment_id]
-                begun |= {each.segment.segment_id: 0 for each in following}
+                begun |= {successor.segment.segment_id: 0 for successor in following}
     return cut
 
 
@@ -155,9 +155,9 @@ async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
     batch = _Batch(segments, options, cut, None)
     await batch.explore(None)
     unread = [
-        (segments.name_of(each), *extent[:2]) for each, extent in batch.extents.items() if extent.end > extent.start
+        (segments.name_of(number), *extent[:2]) for number, extent in batch.extents.items() if extent.end > extent.start
     ]
-    events = await gather_bounded(lambda each: count_events(segments, *each), unread)
+    events = await gather_bounded(lambda extent: count_events(segments, *extent), unread)
     known = [event for event in events if event is not None]
     return Lag(sum(end - start for _, start, end in unread), sum(known) if len(known) == len(events) else None)
 
@@ -173,7 +173,7 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
     last_name = "the tail" if options.end is None else repr(options.end_name)
     waiting = deque(start.items())
     seen, reached = set(start), set[int]()
-    found: list[ByteRange] = []
+    ranges: list[ByteRange] = []
     while waiting:
         segment_id, offset = waiting.popleft()
         name = segments.name_of(segment_id)
@@ -193,11 +193,11 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
                     seen.add(successor.segment.segment_id)
                     waiting.append((successor.segment.segment_id, 0))
         if last > first:
-            found.append(ByteRange(segment_id, name, first, last))
+            ranges.append(ByteRange(segment_id, name, first, last))
     if missed := end.keys() - reached:
         name = segments.name_of(min(missed))
         raise CutError(f"{last_name} does not follow {first_name}: nothing leads to {name}", name)
-    return await _split(segments, sorted(found), options.split_bytes)
+    return await _split(segments, sorted(ranges), options.split_bytes)
 
 
 def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: StreamOptions) -> int:
@@ -219,17 +219,17 @@ def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: Stre
 
 async def ranges_between(segments: Segments, start: Cut, end: Cut, split_bytes: int) -> list[ByteRange]:
     """Returns the ranges between two offsets of a streaming query, predecessors first, split for tasks."""
-    whole = [
+    ranges = [
         ByteRange(segment_id, segments.name_of(segment_id), start.get(segment_id, 0), last)
         for segment_id, last in sorted(end.items())
         if last > start.get(segment_id, 0)
     ]
-    return await _split(segments, whole, split_bytes)
+    return await _split(segments, ranges, split_bytes)
 
 
 async def _split(segments: Segments, ranges: list[ByteRange], split_bytes: int) -> list[ByteRange]:
-    async def one(whole: ByteRange) -> list[ByteRange]:
-        parts, rest = [], whole
+    async def one(range_: ByteRange) -> list[ByteRange]:
+        parts, rest = [], range_
         while rest.end - rest.start > split_bytes + split_bytes // 2:
             at = await segments.locate(rest.segment, rest.start + split_bytes)
             if at is None or not rest.start < at < rest.end:
@@ -288,7 +288,7 @@ class _Batch:
     async def explore(self, most: int | None) -> bool:
         """Finds segments until they have more than `most` bytes; returns whether these are all."""
         await self._add(self._start)
-        while most is None or sum(each.end - each.start for each in self.extents.values()) <= most:
+        while most is None or sum(extent.end - extent.start for extent in self.extents.values()) <= most:
             closed = {segment_id for segment_id, extent in self.extents.items() if extent.closed}
             if not await self._following(closed, self.extents):
                 return True
@@ -297,7 +297,7 @@ class _Batch:
     async def _add(self, begun: Mapping[int, int]) -> None:
         infos = await self._segments.infos(begun)
         name_of, options = self._segments.name_of, self._options
-        firsts = {each: _first(name_of(each), offset, infos[each], options) for each, offset in begun.items()}
+        firsts = {number: _first(name_of(number), offset, infos[number], options) for number, offset in begun.items()}
         if self._target is None and any(info is None or info.is_sealed for info in infos.values()):
             # Segments that are found later must not be read further than the others.
             self._target = await self._segments.tail()
@@ -313,15 +313,15 @@ class _Batch:
     async def _following(self, finished: Set[int], begun: Collection[int]) -> list[int]:
         """Returns the segments, other than those begun, that start when these are read to their ends."""
         new = sorted(finished - self.successors.keys())
-        found = await gather_bounded(self._segments.successors, new)
-        self.successors |= dict(zip(new, found, strict=True))
+        successors = await gather_bounded(self._segments.successors, new)
+        self.successors |= dict(zip(new, successors, strict=True))
         ready = sorted(self._ready(finished).difference(begun))
-        await self._add({each: 0 for each in ready if each not in self.extents})
+        await self._add({segment_id: 0 for segment_id in ready if segment_id not in self.extents})
         return ready
 
     def _ready(self, finished: Set[int]) -> set[int]:
-        following = [each for segment_id in finished for each in self.successors.get(segment_id, ())]
-        return {each.segment.segment_id for each in following if finished >= set(each.predecessors)}
+        following = [successor for segment_id in finished for successor in self.successors.get(segment_id, ())]
+        return {successor.segment.segment_id for successor in following if finished >= set(successor.predecessors)}
 
     async def advance(self, limit: StreamLimit) -> dict[int, int]:
         """Returns how far a limited batch reads each segment: all up to one moment of writing."""

@@ -68,7 +68,7 @@ class Registry:
         first = (_ZERO if query is None else query).bytes + _ZERO.bytes
         last = (_LAST if query is None else query).bytes + _LAST.bytes
         entries = [entry async for entry in self._entries(first, last)]
-        return [recorded for each in entries if (recorded := self._recorded(each)) is not None]
+        return [recorded for entry in entries if (recorded := self._recorded(entry)) is not None]
 
     async def _entries(self, first: bytes, last: bytes) -> AsyncIterator[Item]:
         while True:  # continue after the last key: fixed-key tables have no other token
@@ -80,8 +80,8 @@ class Registry:
                 raise ProtocolViolation(
                     f"{self._table.name} returned keys before the requested ones", segment=self._table.name
                 )
-            for each in page:
-                yield each
+            for entry in page:
+                yield entry
             if not page or page[-1].key >= last:
                 return
             first = (int.from_bytes(page[-1].key) + 1).to_bytes(_KEY_BYTES)
@@ -91,8 +91,8 @@ class Registry:
             query, part = UUID(bytes=item.key[:16]), UUID(bytes=item.key[16:])
             if part == _ZERO:
                 return None
-            said = json.loads(item.value)
-            return Recorded(query, part, str(said["segment"]), int(said["batch"]), float(said["since_s"]))
+            entry = json.loads(item.value)
+            return Recorded(query, part, str(entry["segment"]), int(entry["batch"]), float(entry["since_s"]))
         except (ValueError, KeyError, TypeError) as cause:
             raise self._foreign_entry(item) from cause
 
@@ -114,25 +114,25 @@ class Registry:
 
     async def epoch(self, query: UUID, now: int) -> int:
         """Returns the earliest epoch in which a query's unfinished batch can have started; `now` for a new query."""
-        found = await self._of_query(query)
-        if found is None:
+        facts = await self._of_query(query)
+        if facts is None:
             try:
                 await self._put(query.bytes + _ZERO.bytes, {"epoch": now}, version=NOT_EXISTS)
             except BadKeyVersion:
-                found = await self._of_query(query)
-        return now if found is None else int(found.get("epoch", now))
+                facts = await self._of_query(query)
+        return now if facts is None else int(facts.get("epoch", now))
 
     async def _of_query(self, query: UUID) -> dict[str, float] | None:
         try:
-            found = (await self._table.get([query.bytes + _ZERO.bytes]))[0]
+            entry = (await self._table.get([query.bytes + _ZERO.bytes]))[0]
         except SegmentMissing:
             return None
-        return None if found is None else self._decoded(found)
+        return None if entry is None else self._decoded(entry)
 
     def _decoded(self, item: Item) -> dict[str, float]:
         try:
-            said = json.loads(item.value)
-            return {str(name): float(value) for name, value in said.items()}
+            facts = json.loads(item.value)
+            return {str(name): float(value) for name, value in facts.items()}
         except (ValueError, AttributeError, TypeError) as cause:
             raise self._foreign_entry(item) from cause
 
@@ -160,8 +160,8 @@ class Registry:
         ]
         await self.forget(old)
 
-    async def _put(self, key: bytes, said: dict[str, Any], *, version: int = NO_VERSION) -> None:
-        item = Item(key, version, json.dumps(said).encode())
+    async def _put(self, key: bytes, facts: dict[str, Any], *, version: int = NO_VERSION) -> None:
+        item = Item(key, version, json.dumps(facts).encode())
         try:
             await self._table.update([item])
         except SegmentMissing:

@@ -64,16 +64,16 @@ def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 def range_batches(options: StreamOptions, part: ByteRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a range in order. Raises DataLost, and the client's errors."""
     with asyncio.Runner() as runner:
-        found = _batches(options, part, names)
+        batches = _batches(options, part, names)
         try:
-            while (batch := runner.run(_next(found))) is not None:
+            while (batch := runner.run(_next(batches))) is not None:
                 yield batch
         finally:
-            runner.run(found.aclose())
+            runner.run(batches.aclose())
 
 
-async def _next(found: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    return await anext(found, None)
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    return await anext(batches, None)
 
 
 async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ...]) -> Any:
@@ -84,7 +84,7 @@ async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ..
         line = await _timeline(segments, part) if "time" in map(str.lower, names) else None
         async for events in events_of(segments, options, part):
             rows += events
-            times += [] if line is None else [await line.time_of(each.offset) for each in events]
+            times += [] if line is None else [await line.time_of(event.offset) for event in events]
             size += sum([len(event.data) for event in events])
             if size >= _BATCH_BYTES or len(rows) >= _BATCH_ROWS:
                 yield _batch(part, rows, times, names)
@@ -106,25 +106,25 @@ async def _timeline(segments: Segments, part: ByteRange) -> Timeline | None:
 def _batch(part: ByteRange, rows: list[FramedEvent], times: list[int | None], names: tuple[str, ...]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in names:
         match name.lower():
             case "event":
-                made[name] = pa.array([row.data for row in rows], pa.binary())
+                columns[name] = pa.array([row.data for row in rows], pa.binary())
             case "segment":
-                made[name] = pa.repeat(pa.scalar(part.segment, pa.string()), len(rows))
+                columns[name] = pa.repeat(pa.scalar(part.segment, pa.string()), len(rows))
             case "offset":
-                made[name] = pa.array([each.offset for each in rows], pa.int64())
+                columns[name] = pa.array([row.offset for row in rows], pa.int64())
             case "epoch":
-                made[name] = pa.repeat(pa.scalar(split_segment_id(part.segment_id)[0], pa.int32()), len(rows))
+                columns[name] = pa.repeat(pa.scalar(split_segment_id(part.segment_id)[0], pa.int32()), len(rows))
             case "time":
                 in_us = [None if time_ is None or time_ >= _YEAR_10000_MS else time_ * 1000 for time_ in times]
-                made[name] = pa.array(in_us, pa.timestamp("us", "UTC"))
+                columns[name] = pa.array(in_us, pa.timestamp("us", "UTC"))
             case _:
-                made[name] = pa.array([len(each.data) for each in rows], pa.int32())
-    if not made:  # count() requests no column, but needs rows
+                columns[name] = pa.array([len(row.data) for row in rows], pa.int32())
+    if not columns:  # count() requests no column, but needs rows
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
-    return pa.RecordBatch.from_pydict(made)
+    return pa.RecordBatch.from_pydict(columns)
 
 
 async def events_of(segments: Segments, options: StreamOptions, part: ByteRange) -> AsyncIterator[list[FramedEvent]]:

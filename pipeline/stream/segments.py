@@ -98,14 +98,14 @@ class Segments:
 
     async def current(self) -> list[SegmentRange]:
         """Returns the open segments in order of their ranges, [] for a sealed stream. Raises NoSuchStream."""
-        found = await self.client.controller.current_segments(self.scope, self.stream)
-        return sorted(found, key=lambda each: each.low)
+        segments = await self.client.controller.current_segments(self.scope, self.stream)
+        return sorted(segments, key=lambda segment: segment.low)
 
     async def tail(self) -> dict[int, int]:
         """Returns the stream's tail: open segment id → length; {} for a sealed stream."""
         current = await self.current()
-        found = await gather_bounded(self.info, [each.name for each in current])
-        return {each.segment_id: info.write_offset for each, info in zip(current, found, strict=True)}
+        infos = await gather_bounded(self.info, [segment.name for segment in current])
+        return {segment.segment_id: info.write_offset for segment, info in zip(current, infos, strict=True)}
 
     async def head(self) -> dict[int, int]:
         return await self.client.controller.head(self.scope, self.stream)
@@ -141,10 +141,10 @@ class Segments:
     async def locate(self, segment: str, target: int) -> int | None:
         """Returns the first index offset at or after `target`, where an event starts; None without an index."""
         try:
-            found = await self.requests.ask(segment, OffsetLocated, lambda i, t: LocateOffset(i, segment, target, t))
+            located = await self.requests.ask(segment, OffsetLocated, lambda i, t: LocateOffset(i, segment, target, t))
         except (SegmentMissing, NotSupported, PeerRefused):
             return None
-        return found.offset
+        return located.offset
 
     async def index_numbers(self, segment: str) -> tuple[int, int] | None:
         """Returns the numbers of the first entry in a segment's index and behind the last; None without an index."""
@@ -162,14 +162,14 @@ class Segments:
                 data += await self.read(index_name(segment), number * size + len(data), most * size - len(data))
             except (SegmentMissing, SegmentTruncated, PeerRefused):
                 return []
-        return [IndexEntry(*each) for each in _INDEX_ENTRY.iter_unpack(data[: len(data) // size * size])]
+        return [IndexEntry(*entry) for entry in _INDEX_ENTRY.iter_unpack(data[: len(data) // size * size])]
 
     async def attribute(self, segment: str, attribute: UUID) -> int:
         """Returns an attribute, NO_VALUE if it is missing. Raises SegmentMissing."""
-        found = await self.requests.ask(
+        reply = await self.requests.ask(
             segment, SegmentAttribute, lambda i, t: GetSegmentAttribute(i, segment, attribute, t)
         )
-        return found.value
+        return reply.value
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -230,13 +230,13 @@ class Segments:
         return SegmentWriter(self.client.pool, self.locations, segment)
 
 
-async def gather_bounded(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list[T]:
+async def gather_bounded(ask: Callable[[A], Awaitable[T]], items: Iterable[A]) -> list[T]:
     """Returns the results in order, with bounded concurrency, because a stream may have many segments."""
-    waiting = list(given)
+    waiting = list(items)
     answers: list[T] = []
     while waiting:
         some, waiting = waiting[:_AT_ONCE], waiting[_AT_ONCE:]
-        answers += await asyncio.gather(*[ask(each) for each in some])
+        answers += await asyncio.gather(*[ask(item) for item in some])
     return answers
 
 

@@ -77,7 +77,7 @@ def check_schema(options: StreamOptions, schema: StructType, overwrite: bool) ->
             )
         takes = (StringType, BinaryType) if option == "eventColumn" else _KEYS
         if not isinstance(fields[column], takes):
-            kinds = " or ".join(dict.fromkeys(each().simpleString() for each in takes))
+            kinds = " or ".join(dict.fromkeys(kind().simpleString() for kind in takes))
             raise OptionError(
                 f"the column {column!r} is to be a {kinds}, not a {fields[column].simpleString()}: cast it",
                 option,
@@ -174,15 +174,15 @@ async def _write(
 async def rows_of(options: StreamOptions, batches: Iterator[pa.RecordBatch]) -> AsyncIterator[Rows]:
     """Yields events and keys of Arrow batches; a thread waits for these, so connections stay alive. Raises BadRow."""
     row = 0
-    while (found := await asyncio.to_thread(next, batches, None)) is not None:
-        column = found.column(options.event_column)
+    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        column = batch.column(options.event_column)
         if column.null_count:
             number = row + column.to_pylist().index(None)
             raise BadRow(f"row {number} has no event: {options.event_column} is null", options.event_column, number)
-        events = [each.encode() if isinstance(each, str) else each for each in column.to_pylist()]
+        events = [event.encode() if isinstance(event, str) else event for event in column.to_pylist()]
         keys = None
         if options.routing_key_column is not None:
-            keys = [_key(each) for each in found.column(options.routing_key_column).to_pylist()]
+            keys = [_key(key) for key in batch.column(options.routing_key_column).to_pylist()]
         row += len(events)
         yield events, keys
 

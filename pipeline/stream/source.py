@@ -180,10 +180,10 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
             return True
         if (time.monotonic() - self._planned_s) * 1000 >= self.options.trigger_delay_ms:
             return True
-        found = await lag(segments, self.options, start)
-        amount = found.bytes
+        behind = await lag(segments, self.options, start)
+        amount = behind.bytes
         if minimum.events:  # not known before the first entry of an index
-            amount = found.bytes // EVENT_HEADER_BYTES if found.events is None else found.events
+            amount = behind.bytes // EVENT_HEADER_BYTES if behind.events is None else behind.events
         return amount >= minimum.least
 
     def reportLatestOffset(self) -> dict[str, Offsets | int | None]:  # noqa: N802 — Spark's name

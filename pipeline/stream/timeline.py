@@ -36,10 +36,10 @@ async def _narrow(
     low, high = numbers
     while high - low >= _WINDOW:
         middle = (low + high) // 2
-        found = await segments.index_entries(name, middle, 1)
-        if not found:  # truncated meanwhile
+        entries = await segments.index_entries(name, middle, 1)
+        if not entries:  # truncated meanwhile
             break
-        low, high = (middle, high) if earlier(found[0]) else (low, middle)
+        low, high = (middle, high) if earlier(entries[0]) else (low, middle)
     return low, high
 
 
@@ -47,10 +47,10 @@ async def _last_entry(segments: Segments, name: str, earlier: Callable[[IndexEnt
     """Returns the last entry of a segment's index that is `earlier`, as are all entries before it; or None."""
     last = None
     low, high = await _narrow(segments, name, await segments.index_numbers(name) or (0, 0), earlier)
-    while low < high and (found := await segments.index_entries(name, low, min(_WINDOW, high - low))):
-        before = [entry for entry in found if earlier(entry)]
+    while low < high and (entries := await segments.index_entries(name, low, min(_WINDOW, high - low))):
+        before = [entry for entry in entries if earlier(entry)]
         last = before[-1] if before else last
-        low = low + len(found) if len(before) == len(found) else high
+        low = low + len(entries) if len(before) == len(entries) else high
     return last
 
 
@@ -130,17 +130,17 @@ class Timeline:
 
     async def extend(self) -> None:
         """Reads more of the index; behind its end, the rest of the segment is one step. Call it until `complete`."""
-        found: list[IndexEntry] = []
+        index: list[IndexEntry] = []
         if self._next < self._behind:
-            found = await self._segments.index_entries(self._name, self._next, min(_WINDOW, self._behind - self._next))
-        for entry in found:
+            index = await self._segments.index_entries(self._name, self._next, min(_WINDOW, self._behind - self._next))
+        for entry in index:
             if entry.length <= self.offsets[0] and len(self.times) == 1:
                 self.times[0] = max(self._after_ms, entry.time_ms)
                 self.placed = True
             self._grow(entry.time_ms, min(entry.length, self._end), entry)
             self._before = entry
-        self._next += len(found)
-        if not found:  # none is left, or the index was truncated meanwhile
+        self._next += len(index)
+        if not index:  # none is left, or the index was truncated meanwhile
             self._grow(self._modified_ms, self._end, None)
 
     def _grow(self, time_ms: int, offset: int, entry: IndexEntry | None) -> None:
@@ -169,7 +169,7 @@ class Timeline:
     def correct(self, amount: int) -> None:
         """Replaces an estimated first amount."""
         by = amount - self.amounts[1]
-        self.amounts[1:] = [each + by for each in self.amounts[1:]]
+        self.amounts[1:] = [known + by for known in self.amounts[1:]]
 
     def ended_by(self, time_ms: int) -> bool:
         """Whether the segment had grown to its end by then."""
@@ -193,12 +193,12 @@ def place(timelines: Collection[Timeline]) -> int:
     """Returns the earliest start of timelines, not all empty, and sets unknown starts: to the earliest known start,
     else as long before the first end as the last end is after it."""
     written = [timeline for timeline in timelines if len(timeline.times) > 1]
-    ends = [each.times[-1] for each in written]
-    first = min((each.times[0] for each in written if each.placed), default=2 * min(ends) - max(ends) - 1)
-    for each in written:
-        if not each.placed:
-            each.times[0] = max(0, min(first, each.times[1] - 1))
-    return min(each.times[0] for each in written)
+    ends = [line.times[-1] for line in written]
+    first = min((line.times[0] for line in written if line.placed), default=2 * min(ends) - max(ends) - 1)
+    for line in written:
+        if not line.placed:
+            line.times[0] = max(0, min(first, line.times[1] - 1))
+    return min(line.times[0] for line in written)
 
 
 def divide(timelines: Mapping[int, Timeline], moments: Sequence[int], most: int) -> tuple[int, int]:
@@ -222,18 +222,18 @@ def share_out(
     begins when all its predecessors have ended.
     waits_for: for each segment, its predecessors that end after `at`; their ids are lower.
     """
-    had = {segment_id: each.amount_at(at) for segment_id, each in timelines.items()}
-    grown = {segment_id: each.amount_at(until) - had[segment_id] for segment_id, each in timelines.items()}
+    had = {segment_id: line.amount_at(at) for segment_id, line in timelines.items()}
+    grown = {segment_id: line.amount_at(until) - had[segment_id] for segment_id, line in timelines.items()}
     # Fractions, because floating point loses an event: 31 / 355 * 355 is less than 31.
     weights = {segment_id: Fraction(amount) for segment_id, amount in grown.items()}
     followers: dict[int, list[tuple[int, Fraction]]] = {segment_id: [] for segment_id in timelines}
     for segment_id in sorted(timelines, reverse=True):
-        together = sum([grown[each] for each in waits_for[segment_id]])
-        for each in waits_for[segment_id]:
+        together = sum([grown[predecessor] for predecessor in waits_for[segment_id]])
+        for predecessor in waits_for[segment_id]:
             # Predecessors end together, so what follows is divided as they are.
-            fraction = Fraction(grown[each], together) if together else Fraction(1, len(waits_for[segment_id]))
-            weights[each] += weights[segment_id] * fraction
-            followers[each].append((segment_id, weights[segment_id] * fraction))
+            fraction = Fraction(grown[predecessor], together) if together else Fraction(1, len(waits_for[segment_id]))
+            weights[predecessor] += weights[segment_id] * fraction
+            followers[predecessor].append((segment_id, weights[segment_id] * fraction))
     part = Fraction(left, max(1, sum(grown.values())))
     budgets = {timeline: weights[timeline] * (not waits_for[timeline]) * part for timeline in timelines}
     amounts: dict[int, int] = {}
@@ -246,7 +246,7 @@ def share_out(
         if taken == grown[segment_id]:
             ended.add(segment_id)
         rest, behind = budgets[segment_id] - taken, weights[segment_id] - grown[segment_id]
-        for each, weight in followers[segment_id]:
+        for follower, weight in followers[segment_id]:
             if behind:
-                budgets[each] += rest * weight / behind
+                budgets[follower] += rest * weight / behind
     return amounts

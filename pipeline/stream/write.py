@@ -1,12 +1,19 @@
-"""The write task of the sink: writes its rows to temporary segments, one per target segment.
+"""The write task of the sink: finds each row's target segment, and writes rows to temporary segments, one a target.
 
 A task's segment is named like a transaction's on its target, so that it is in the target's container, as merging
 requires, and outlives the connection, unlike a transient segment. Its data becomes visible when the driver merges it.
 The position of each row's routing key is reported, so that the driver can rewrite the row if the target has been
 sealed; if there are too many positions, the batch must be repeated instead.
 
-Invariants: returned parts are stored; a failed task has made nothing visible; a target's events are in row order.
-Refused: a row without an event.
+A batch is committed segment by segment. A query's marker on a segment, an attribute, is the last batch that the segment
+has completely. A batch repeated after a failure finds some markers set. If the stream was scaled meanwhile, the marked
+segments are sealed and rows route to their successors, which have no marker. So the key range decides: a row is in the
+stream if any segment that its position ever routed to has the marker. A repeated batch can have been routed to the
+segments of all epochs since the query's last commit.
+
+Invariants: returned parts are stored; a failed task has made nothing visible; a target's events are in row order; a
+layout fetches the current segments first and the markers afterwards, so the marker of any other segment, which is
+sealed by then, is final. Refused: a row without an event.
 """
 
 from __future__ import annotations
@@ -14,17 +21,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import AsyncIterable, Iterable
 from typing import Final, NamedTuple, Self
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
-from segstore.client.errors import ClientError
-from segstore.client.routing import SegmentRange
+from segstore.client.errors import ClientError, SegmentMissing, StreamSealed
+from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter
 from segstore.client.stream import frame_event
-from segstore.pipeline.stream.placing import Layout, layout_of, position_of_query
 from segstore.pipeline.stream.registry import Registry
-from segstore.pipeline.stream.segments import Segments
+from segstore.pipeline.stream.segments import NO_VALUE, Segments, gather_bounded
 from segstore.wire.hashing import position_of
-from segstore.wire.names import transaction_name
+from segstore.wire.names import split_segment_id, transaction_name
 
 MOST_POSITIONS: Final = 4_000_000
 """Limit per part: 8 bytes per row go to the driver, 32 MB for this many."""
@@ -71,6 +77,60 @@ class TaskResult(NamedTuple):
     batch: int
     partition: int
     parts: tuple[TargetPart, ...]
+
+
+def marker_of(query: UUID) -> UUID:
+    """Returns the id of the segment attribute that holds a query's last batch."""
+    return uuid5(query, "segstore:batch")
+
+
+class Layout:
+    """The segments that rows are written to, and the key ranges whose rows are already in the stream.
+
+    Attributes:
+        epoch: the stream's current epoch.
+        segments: id → segment.
+        fresh: whether no row of the batch is in the stream, which is so except for repeated batches.
+    """
+
+    def __init__(self, current: Iterable[SegmentRange], done: Iterable[SegmentRange], epoch: int) -> None:
+        self._router = RangeRouter(current)
+        self._done = [(range_.low, range_.high) for range_ in done]
+        self.fresh = not self._done
+        self.epoch = epoch
+        self.segments = {segment.segment_id: segment for segment in self._router.segments}
+
+    def is_done(self, position: float) -> bool:
+        return any(low <= position < high for low, high in self._done)
+
+    def target(self, position: float) -> SegmentRange:
+        return self._router.route(position)
+
+
+async def layout_of(segments: Segments, registry: Registry, query: UUID, batch: int) -> Layout:
+    """Determines the layout for a batch. Raises NoSuchStream, StreamSealed."""
+    current = await segments.current()
+    if not current:
+        name = f"{segments.scope}/{segments.stream}"
+        raise StreamSealed(f"stream {name} is sealed and takes no events", stream=name)
+    epoch = max(split_segment_id(each.segment_id)[0] for each in current)
+    since = await registry.epoch(query, epoch)
+    known = {each.segment_id: each for each in current}
+    # A stream that was deleted and created again restarts its epochs.
+    for number in range(since if since <= epoch else 0, epoch):
+        for each in await segments.epoch(number):
+            known.setdefault(each.segment_id, each)
+    marker = marker_of(query)
+
+    async def batch_on(segment: SegmentRange) -> int:
+        try:
+            return await segments.attribute(segment.name, marker)
+        except SegmentMissing:
+            return NO_VALUE
+
+    batches = await gather_bounded(batch_on, known.values())
+    done = [each for each, has in zip(known.values(), batches, strict=True) if has >= batch]
+    return Layout(current, done, epoch)
 
 
 class Out:
@@ -176,7 +236,7 @@ async def write_rows(
     """Stores a task's rows invisibly, except rows already in the stream."""
     registry = Registry(segments)
     layout: Layout | None = None
-    of_query = position_of_query(query)
+    of_query = position_of(str(query))  # one for all rows without a routing key: they are committed together
     async with Outs(segments, registry, query, batch) as outs:
         async for events, keys in rows:
             if not events:

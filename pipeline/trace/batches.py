@@ -1,9 +1,12 @@
 """Converts records to Arrow batches.
 
-Invariant: a batch equals the rows that `RowMaker` makes of the same records, value by value, in the same order. If C is
-the process's codec, it fills the columns for the records of captures (`segstore.pipeline.trace.filling`); `RowMaker`
-makes the rows that C declines, and all other rows. Memory is bounded by one block and `ROWS_AT_ONCE` rows; packed, by
-`_PACKED_ROWS` rows or `_PACKED_BYTES`, and one more batch.
+If C is the process's codec, it fills the columns for the records of captures, from the same `Origin`s and `Condition`s
+as `RowMaker`. `RowMaker` makes all other rows: of commands that have a column with a conversion unknown to C, such as
+the name of an enum member, and of records that can hold a token if the column `frame` must not show it; all rows if
+only it can fill a column.
+
+Invariant: a batch equals the rows that `RowMaker` makes of the same records, value by value, in the same order. Memory
+is bounded by one block and `ROWS_AT_ONCE` rows; packed, by `_PACKED_ROWS` rows or `_PACKED_BYTES`, and one more batch.
 """
 
 from __future__ import annotations
@@ -11,19 +14,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, TraceColumn, select
+from segstore.pipeline.trace.columns import CALL_COLUMNS, PACKED_COLUMNS, PLACE, TraceColumn, select
 from segstore.pipeline.trace.files import FileRange, Located, RecordChunk, Skipped
-from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.options import TraceReaderOptions
 from segstore.pipeline.trace.reading import read_piece
-from segstore.pipeline.trace.rows import Row, RowMaker, storable
-from segstore.wire.trace import Columns
+from segstore.pipeline.trace.rows import Row, RowMaker, origin_of, storable
+from segstore.wire.codec import ACCELERATOR, EVENT
+from segstore.wire.schema import COMMANDS, Command
+from segstore.wire.trace import SECRET_CODES, Columns, Direction, RecordKind
 
 ROWS_AT_ONCE: Final = 65_536
 _JOINED_BYTES: Final = 1 << 20
@@ -60,8 +64,8 @@ def read_rows(
 
     columns: of the result, a part of `options.given` or all.
     """
-    made = options.columns if options.packed else columns
-    rows = RowMaker(made, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+    of_records = options.columns if options.packed else columns
+    rows = RowMaker(of_records, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
     takes = None if options.fail_fast else chosen.takes_block
 
     def found(piece: FileRange) -> Iterator[RecordChunk | Skipped]:
@@ -87,12 +91,12 @@ class BatchMaker:
         self._one = RowMaker(in_order(tuple(numbered)), tokens=rows.tokens, fail_fast=rows.fail_fast)
         self._filler = make_filler(self._one, rows.chosen)
 
-    def batches(self, found: RecordChunk | Skipped) -> Iterator[pa.RecordBatch]:
+    def batches(self, chunk: RecordChunk | Skipped) -> Iterator[pa.RecordBatch]:
         """Yields the batches of a reader's result. Raises BadTrace if skipping is disabled."""
-        if self._filler is not None and isinstance(found, RecordChunk) and found.columns is not None:
-            yield from self._filled(found, found.columns)
+        if self._filler is not None and isinstance(chunk, RecordChunk) and chunk.columns is not None:
+            yield from self._filled(chunk, chunk.columns)
             return
-        rows = self._rows.rows(found)
+        rows = self._rows.rows(chunk)
         while part := list(islice(rows, ROWS_AT_ONCE)):
             columns = zip(zip(*part, strict=True), self.schema.types, strict=True)
             yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=self.schema)
@@ -106,17 +110,17 @@ class BatchMaker:
             count, filled = self._filler.fill(*columns.buffers, first, stop, row)
             if not count:
                 continue
-            made = {
+            arrays = {
                 "file": pa.repeat(pa.scalar(storable(chunk.path)), count),
                 "block": pa.repeat(pa.scalar(chunk.block, pa.int64()), count),
             }
             for column, buffers in zip(self._one.columns, filled, strict=True):
                 type_, arrow = _TYPES[column.type], [pa.py_buffer(buffer) for buffer in buffers]
-                made[column.name] = pa.Array.from_buffers(type_, count, arrow)
+                arrays[column.name] = pa.Array.from_buffers(type_, count, arrow)
             if chunk.packets is not None and "block" in self.schema.names:
                 blocks = pa.Array.from_buffers(pa.int64(), len(columns), [None, pa.py_buffer(chunk.packets)])
-                made["block"] = blocks.take(made["record"])
-            yield pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)
+                arrays["block"] = blocks.take(arrays["record"])
+            yield pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -191,3 +195,82 @@ def unpacked(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[p
             data = value.as_buffer()
             (size,) = _SIZE.unpack_from(data)
             yield pa.ipc.read_record_batch(pa.decompress(data.slice(_SIZE.size), size, _CODEC), schema)
+
+
+# --- columns in C -----------------------------------------------------------------------------------------------------
+
+_C_TYPES: Final = {
+    "boolean": "flag",
+    "byte": "int8",
+    "int": "int32",
+    "long": "int64",
+    "string": "text",
+    "binary": "binary",
+    "timestamp": "int64",
+}
+_OF_CALLS: Final = frozenset(column.name for column in CALL_COLUMNS)
+_LABELS: Final = {
+    "kind": tuple(kind.name.lower() for kind in RecordKind),
+    "direction": tuple(direction.name.lower() for direction in Direction),
+}
+_NUMBERS: Final = {"record", "kind", "ts_ns", "time", "connection", "direction", "size", "code"}
+_UNDECODED: Final = _NUMBERS | {"command", "failure", "frame"}
+_CONVERSIONS: Final = {name: name for name in ("value", "bytes", "upper", "lower")} | {"text": "value", "id": "value"}
+"""The conversions that C has, and their names there; it knows the types of values."""
+_PLAIN, _FRAME, _LEFT_TO_PYTHON = range(3)
+
+
+def in_order(columns: tuple[TraceColumn, ...]) -> tuple[TraceColumn, ...]:
+    """Returns the columns that C fills, in its order: the record's first. A whole chunk has the other columns."""
+    chosen = (column for column in columns if column.name not in ("file", "block"))
+    return tuple(sorted(chosen, key=lambda column: column.name not in _NUMBERS))
+
+
+def make_filler(one: RowMaker, chosen: Chosen) -> Any:
+    """Returns the filler of the columns of `one`, which are `in_order`, with the rows of chosen records.
+
+    None if C is not the process's codec, or if it cannot fill a column.
+    """
+    names = {column.name for column in one.columns}
+    if ACCELERATOR is None or not all(map(_is_filled, names)):
+        return None
+    hides = "frame" in names and not one.tokens
+    kinds = {RecordKind.FRAME: _FRAME, RecordKind.BYTES: _LEFT_TO_PYTHON if hides else _PLAIN}
+    kinds[RecordKind.CALL] = _LEFT_TO_PYTHON
+    programs = {
+        cls: steps
+        for code, cls in COMMANDS.items()
+        if code != EVENT and not (hides and code in SECRET_CODES) and (steps := _steps(cls, one.columns)) is not None
+    }
+    return ACCELERATOR.rows(
+        tuple((_C_TYPES[column.type], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
+        programs,
+        tuple(condition.in_numbers() for condition in chosen.conditions),
+        kinds=bytes(kinds.get(kind, _PLAIN) for kind in RecordKind),
+        decodes=one.fail_fast or not names <= _UNDECODED,
+    )
+
+
+def _is_filled(name: str) -> bool:
+    """Whether C fills a column: from the record, its header or its bytes, or from a field of a command."""
+    if name in _UNDECODED or name == "error" or name in _OF_CALLS:  # calls and such frames are left to Python
+        return True
+    return any(origin_of(cls, name) is not None for cls in COMMANDS.values())
+
+
+def _source(name: str) -> str:
+    return "data" if name == "frame" else name if name in _NUMBERS else "body"
+
+
+def _steps(cls: type[Command], columns: tuple[TraceColumn, ...]) -> tuple[tuple[int, str, Any], ...] | None:
+    """Returns how frames of a command fill columns: index of the column, how, path or constant; None if C cannot."""
+    constants = {"command": cls.type_name, "failure": cls.is_failure}
+    steps: list[tuple[int, str, Any]] = []
+    for at, column in enumerate(columns):
+        if column.name in constants:
+            steps.append((at, "constant", constants[column.name]))
+        elif (origin := origin_of(cls, column.name)) is not None:
+            if origin.conversion not in _CONVERSIONS:
+                return None
+            steps.append((at, _CONVERSIONS[origin.conversion], origin.path))
+    return tuple(steps)

@@ -119,12 +119,12 @@ _ON_REQUEST: Final = (
 @cache
 def field_nodes(cls: type[Command]) -> Mapping[str, low.SchemaNode]:
     """Returns a command's fields that are columns: name → node of the intermediate form, tails unwrapped."""
-    found = {}
+    nodes = {}
     for node in low.lower(cls.parts):
         inner = node.inner if isinstance(node, low.TailNode) else node
         if node.name not in cls.secrets and _type_of(inner) is not None:
-            found[node.name] = inner
-    return found
+            nodes[node.name] = inner
+    return nodes
 
 
 def _type_of(node: low.SchemaNode) -> ColumnType | None:
@@ -150,13 +150,13 @@ def _field_types() -> dict[str, ColumnType]:
     types: dict[str, ColumnType] = {}
     for cls in COMMANDS.values():
         for name, node in field_nodes(cls).items():
-            found = _type_of(node)
-            assert found is not None
-            before = types.setdefault(name, found)
-            if before != found:
-                if before not in _WIDTHS or found not in _WIDTHS:
-                    raise TypeError(f"{cls.__name__}.{name} is a {found}, in another command it is a {before}")
-                types[name] = max(before, found, key=_WIDTHS.index)
+            type_ = _type_of(node)
+            assert type_ is not None
+            before = types.setdefault(name, type_)
+            if before != type_:
+                if before not in _WIDTHS or type_ not in _WIDTHS:
+                    raise TypeError(f"{cls.__name__}.{name} is a {type_}, in another command it is a {before}")
+                types[name] = max(before, type_, key=_WIDTHS.index)
     return types
 
 

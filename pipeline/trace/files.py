@@ -17,6 +17,7 @@ import glob
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -107,33 +108,24 @@ class Located(NamedTuple):
     record: Record
 
 
+@dataclass(slots=True, eq=False)
 class RecordChunk:
     """Records of one file that were read together.
 
     columns: for a capture, the records of the block at offset `block`; for packets, the records whose packets `packets`
-    has; else None. packets: for each such record, the offset of its packet. Iterating yields every record with its
-    place.
+    has; None if `located` has the records. packets: for each such record, the offset of its packet. Iterating yields
+    every record with its place.
     """
 
-    __slots__ = ("_located", "block", "columns", "packets", "path")
-
-    def __init__(
-        self,
-        path: str,
-        block: int,
-        columns: Columns | None,
-        located: Sequence[Located] = (),
-        packets: array[int] | None = None,
-    ) -> None:
-        self.path = path
-        self.block = block
-        self.columns = columns
-        self.packets = packets
-        self._located = located
+    path: str
+    block: int
+    columns: Columns | None
+    located: Sequence[Located] = ()
+    packets: array[int] | None = None
 
     def __iter__(self) -> Iterator[Located]:
         if self.columns is None:
-            return iter(self._located)
+            return iter(self.located)
         return (Located(self.block_of(number), number, record) for number, record in enumerate(self.columns))
 
     def block_of(self, number: int) -> int:
@@ -141,7 +133,7 @@ class RecordChunk:
         return self.block if self.packets is None else self.packets[number]
 
     def __len__(self) -> int:
-        return len(self._located) if self.columns is None else len(self.columns)
+        return len(self.located) if self.columns is None else len(self.columns)
 
 
 # --- finding --------------------------------------------------------------------------------------------------------
@@ -155,7 +147,7 @@ def find_files(
     may_be_none: whether folders and globs may match no file yet. suffixes: of the files taken from folders.
     Raises FileNotFoundError, OSError of a store, and ValueError for a URL that cannot be opened.
     """
-    found: dict[str, None] = {}
+    files: dict[str, None] = {}
     for path in map(_local, paths):
         is_folder = not glob.has_magic(path) if is_remote(path) else Path(path).is_dir()
         inside = storage.files(path) if is_remote(path) else _local_files(path)
@@ -163,11 +155,11 @@ def find_files(
             raise FileNotFoundError(2, "no such trace", path)
         if inside != [path]:
             ends = tuple(end + more for end in suffixes for more in ("", *COMPRESSIONS)) if is_folder else ("",)
-            inside = [each for each in inside if each.endswith(ends) and not each.endswith(INDEX_SUFFIX)]
+            inside = [file for file in inside if file.endswith(ends) and not file.endswith(INDEX_SUFFIX)]
             if not inside and not may_be_none:
                 raise FileNotFoundError(2, f"no file in it ends in {', '.join(suffixes)}", path)
-        found.update(dict.fromkeys(inside))
-    return list(found)
+        files.update(dict.fromkeys(inside))
+    return list(files)
 
 
 def find_traces(paths: Iterable[str], storage: Storage = LOCAL) -> list[str]:
@@ -224,10 +216,10 @@ def _local(path: str) -> str:
 def _local_files(path: str) -> list[str]:
     where = Path(path)
     if where.is_dir():
-        return sorted(str(each) for each in where.rglob("*") if each.is_file())
+        return sorted(str(file) for file in where.rglob("*") if file.is_file())
     if where.exists():
         return [path]
-    return sorted(each for each in glob.glob(path, recursive=True) if Path(each).is_file())  # noqa: PTH207 — absolute patterns too
+    return sorted(file for file in glob.glob(path, recursive=True) if Path(file).is_file())  # noqa: PTH207 — absolute patterns too
 
 
 def form_of(path: str, head: bytes) -> Form:
@@ -354,7 +346,7 @@ def _cut_bytes(path: str, file: File, start: int, stop: int, piece_bytes: int, m
         return [FileRange(path, "capture", start, stop, mark)]
     damaged = [FileRange(path, "capture", start, first, mark)] if first > start else []
     cuts = [*range(first, stop, piece_bytes), stop]
-    return damaged + [FileRange(path, "capture", *each, mark, end=stop) for each in pairwise(cuts)]
+    return damaged + [FileRange(path, "capture", *range_, mark, end=stop) for range_ in pairwise(cuts)]
 
 
 def _cut_lines(path: str, file: File, start: int, stop: int, piece_bytes: int) -> list[FileRange]:
@@ -371,9 +363,9 @@ def _cut_lines(path: str, file: File, start: int, stop: int, piece_bytes: int) -
 def _after_newline(file: File, at: int, size: int) -> int:
     while at < size:
         window = file.read_at(at, _WINDOW)
-        found = window.find(b"\n")
-        if found >= 0:
-            return at + found + 1
+        end = window.find(b"\n")
+        if end >= 0:
+            return at + end + 1
         if not window:
             break
         at += len(window)

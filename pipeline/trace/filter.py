@@ -79,18 +79,18 @@ class Condition(NamedTuple):
     def in_numbers(self) -> Numbers:
         """Returns the condition as ranges of numbers: of kinds, directions, type codes, or the column's int64."""
         if self.column in _NAMED:
-            here = tuple((each, each) for each in _NAMED[self.column] if self.holds(each.name.lower()))
+            here = tuple((member, member) for member in _NAMED[self.column] if self.holds(member.name.lower()))
             return self.column, False, False, here
         if self.column in ("command", "failure"):
-            said = operator.attrgetter("type_name" if self.column == "command" else "is_failure")
-            unknown = self.holds(said(Unknown))
-            codes = tuple((code, code) for code, cls in COMMANDS.items() if self.holds(said(cls)) is not unknown)
+            fact = operator.attrgetter("type_name" if self.column == "command" else "is_failure")
+            unknown = self.holds(fact(Unknown))
+            codes = tuple((code, code) for code, cls in COMMANDS.items() if self.holds(fact(cls)) is not unknown)
             return "code", self.holds(None), unknown, codes
         if self.test == "null":
             return self.column, self.holds(None), self.negated, ()
         ranges = [_RANGES[self.test](value) for value in self.values]
         inside = ((max(least, _INT64[0]), min(most, _INT64[1])) for least, most in ranges)
-        return self.column, False, self.negated, tuple(each for each in inside if each[0] <= each[1])
+        return self.column, False, self.negated, tuple(bounds for bounds in inside if bounds[0] <= bounds[1])
 
 
 def condition(column: str, test: Test, values: tuple[Any, ...] = (), *, negated: bool = False) -> Condition | None:
@@ -115,9 +115,9 @@ class Chosen:
         """Whether a record with these column values matches (`time` in microseconds)."""
         return all(condition.holds(values.get(condition.column)) for condition in self.conditions)
 
-    def takes_skipped(self, found: Skipped) -> bool:
+    def takes_skipped(self, part: Skipped) -> bool:
         """Whether the row of an unreadable part matches."""
-        return self.takes({"kind": "skipped", "size": found.size})
+        return self.takes({"kind": "skipped", "size": part.size})
 
     def takes_block(self, header: BlockHeader) -> bool:
         """Whether any record of a block can match."""

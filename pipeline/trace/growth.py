@@ -166,7 +166,7 @@ def _forget(end: Offset, files: list[str], idle: set[str], most_age_ns: int, sto
             end[path] = 0  # without a record so far, but remembered from now on
     watermark = min((bound, *unread))
     watermark = max(watermark, end.get(WATERMARK, watermark))
-    for path in [each for each in end if each != WATERMARK]:
+    for path in [known for known in end if known != WATERMARK]:
         if path not in changes:
             entry = end[path]
             first = None if isinstance(entry, int) else entry[1]

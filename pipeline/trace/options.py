@@ -85,7 +85,7 @@ def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
         if name.lower() not in known:
             raise unknown_option(name, _OPTIONS)
         given[known[name.lower()]] = value
-    columns = select([each.strip() for each in given["columns"].split(",")] if "columns" in given else None)
+    columns = select([name.strip() for name in given["columns"].split(",")] if "columns" in given else None)
     names = {column.name for column in columns}
     extra = [name for name in ("fields", "frame") if read_flag(given, name, False) and name not in names]
     limits = [BatchLimit(unit, read_count(given, name, 0)) for name, unit in _LIMITS if name in given]
@@ -131,12 +131,12 @@ def unknown_option(name: str, options: Iterable[str]) -> OptionError:
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in given:
         try:
-            found = json.loads(given["paths"])
+            paths = json.loads(given["paths"])
         except ValueError as cause:
             raise OptionError("paths is a JSON list of texts", "paths", given["paths"]) from cause
-        if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+        if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
             raise OptionError("paths is a JSON list of texts", "paths", given["paths"])
-        return tuple(found)
+        return tuple(paths)
     if not given.get("path"):
         raise OptionError("a path is needed: load(PATH), a file, a folder or a glob", "path")
     return (given["path"],)
@@ -163,40 +163,40 @@ def read_count(given: Mapping[str, str], name: str, default: T) -> int | T:
 
 
 def _ports(given: Mapping[str, str]) -> tuple[int, ...]:
-    found = []
-    for each in filter(None, (part.strip() for part in given.get("ports", "").split(","))):
-        if not each.isascii() or not each.isdigit() or not 0 < int(each) < 1 << 16:
-            raise OptionError(f"ports are numbers from 1 to 65535, not {each!r}", "ports", each)
-        found.append(int(each))
-    return tuple(found)
+    ports = []
+    for port in filter(None, (part.strip() for part in given.get("ports", "").split(","))):
+        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise OptionError(f"ports are numbers from 1 to 65535, not {port!r}", "ports", port)
+        ports.append(int(port))
+    return tuple(ports)
 
 
 def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
-    found = []
+    conditions = []
     if "commands" in given:
-        names = tuple(each.strip().upper() for each in given["commands"].split(","))
+        names = tuple(name.strip().upper() for name in given["commands"].split(","))
         known = {cls.type_name for cls in COMMANDS.values()} | {Unknown.type_name}
         if strange := [name for name in names if name not in known]:
             raise OptionError(f"no command is called {strange[0]!r}", "commands", given["commands"])
-        found.append(Condition("command", "in", names))
+        conditions.append(Condition("command", "in", names))
     if "connections" in given:
-        numbers = tuple(_integer("connections", each) for each in given["connections"].split(","))
-        found.append(Condition("connection", "in", numbers))
+        numbers = tuple(_integer("connections", number) for number in given["connections"].split(","))
+        conditions.append(Condition("connection", "in", numbers))
     if "fromNs" in given:
-        found.append(Condition("ts_ns", ">=", (_integer("fromNs", given["fromNs"]),)))
+        conditions.append(Condition("ts_ns", ">=", (_integer("fromNs", given["fromNs"]),)))
     if "untilNs" in given:
-        found.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
-    return tuple(found)
+        conditions.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
+    return tuple(conditions)
 
 
 def _storage(given: Mapping[str, str]) -> Storage:
     try:
-        found = json.loads(given.get("storageOptions", "{}"), object_pairs_hook=unique)
+        options = json.loads(given.get("storageOptions", "{}"), object_pairs_hook=unique)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):  # not shown: it may contain credentials
+        options = None
+    if not isinstance(options, dict):  # not shown: it may contain credentials
         raise OptionError('storageOptions is a JSON object, such as {"anon": true}', "storageOptions")
-    return Storage(found)
+    return Storage(options)
 
 
 def _integer(name: str, text: str) -> int:

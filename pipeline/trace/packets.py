@@ -115,14 +115,14 @@ class TcpDirection:
         if at > self.next:
             self._keep(at, data)
             return []
-        found = []
+        pieces = []
         while True:
             piece = data[self.next - at :]
             if piece:
-                found.append(piece)
+                pieces.append(piece)
                 self.next += len(piece)
             if not self._order or self._order[0] > self.next:
-                return found
+                return pieces
             at = heapq.heappop(self._order)
             data = self._ahead.pop(at)
             self.waiting -= len(data) + _PIECE_BYTES
@@ -225,16 +225,16 @@ def read_packets(
                     yield Skipped(piece.path, packet.at, len(packet.data), reason)
                 unread_links.add(packet.link)
                 continue
-            found = tcp_in(packet.link, packet.data)
-            if found is None:
+            segment = tcp_in(packet.link, packet.data)
+            if segment is None:
                 continue
-            source, target = found.source, found.target
+            source, target = segment.source, segment.target
             key = (source, target) if source <= target else (target, source)
             number = _group_of(key) % groups
             if number % piece.parts == piece.part:
                 if number not in found_in:
                     found_in[number] = Reassembly(piece.path, ports)
-                yield from found_in[number].take(packet, key, found)
+                yield from found_in[number].take(packet, key, segment)
     except BadPackets as error:
         if piece.part == 0:
             size = piece.stop - error.offset
@@ -279,34 +279,34 @@ class Reassembly:
             yield from self._chunk(self.writer.take())
         self.at, self.now = packet.at, packet.ts_ns
 
-    def take(self, packet: Packet, key: _Key, found: TcpSegment) -> Iterator[RecordChunk | Skipped]:
+    def take(self, packet: Packet, key: _Key, segment: TcpSegment) -> Iterator[RecordChunk | Skipped]:
         """Takes the next packet of the group; yields records of earlier packets, and skipped parts."""
         yield from self._begin(packet)
-        if found.flags & (SYN | ACK) == SYN and key in self.connections:
+        if segment.flags & (SYN | ACK) == SYN and key in self.connections:
             yield from self._end(key)
         connection = self.connections.get(key)
         if connection is None:
             if len(self.connections) >= MOST_CONNECTIONS:
                 yield from self._evict()
-            opened_by_source = found.flags & (SYN | ACK) != SYN | ACK and found.source[1] not in self.ports
-            client = found.source if opened_by_source else found.target
+            opened_by_source = segment.flags & (SYN | ACK) != SYN | ACK and segment.source[1] not in self.ports
+            client = segment.source if opened_by_source else segment.target
             connection = self.connections[key] = _Connection(client, packet.at, packet.ts_ns, packet.comment)
         else:
             self.connections.move_to_end(key)
         if not connection.other:
-            sequence = (found.sequence + 1) & _MASK if found.flags & SYN else found.sequence
-            sender = Direction(found.source != connection.client)
+            sequence = (segment.sequence + 1) & _MASK if segment.flags & SYN else segment.sequence
+            sender = Direction(segment.source != connection.client)
             connection.sides[sender].is_cut |= packet.is_cut
-            self._take(connection, key, sender, sequence, bytes(found.data))
-            if found.flags & (FIN | RST) and connection.closed_by is None:
+            self._take(connection, key, sender, sequence, bytes(segment.data))
+            if segment.flags & (FIN | RST) and connection.closed_by is None:
                 connection.closed_by, connection.closing = sender, packet.comment
-            if found.flags & FIN:
-                connection.sides[sender].end_at(sequence + len(found.data))
+            if segment.flags & FIN:
+                connection.sides[sender].end_at(sequence + len(segment.data))
             if all(side.complete for side in connection.sides):
                 yield from self._end(key)
                 # Packets that are sent again open no connection.
                 self.connections[key] = _Connection(connection.client, packet.at, packet.ts_ns, b"", other=True)
-        if found.flags & RST:
+        if segment.flags & RST:
             yield from self._end(key)
 
     def take_call(self, packet: Packet, line: bytes) -> Iterator[RecordChunk | Skipped]:

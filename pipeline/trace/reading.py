@@ -36,8 +36,6 @@ from segstore.wire.trace import (
     Columns,
     DamagedBlock,
     FixtureError,
-    FixtureHeader,
-    Record,
     TraceError,
     TraceVersionError,
     decode_line,
@@ -117,7 +115,7 @@ def _read_blocks(
         end = min(piece.end or piece.stop, file.size)
         stop = min(piece.stop, end)
         if piece.end:
-            at = _next(file, piece.mark, at, stop)
+            at = find_block(file, piece.mark, at, stop)
         is_empty = at >= stop
         in_vain = 0
         while at < stop:
@@ -128,11 +126,11 @@ def _read_blocks(
                 in_vain += body_bytes
                 columns = _read_block(file, at, end, header, takes_block)
             except TraceVersionError as error:
-                after = _next(file, piece.mark, stop, end) if piece.end else piece.stop
+                after = find_block(file, piece.mark, stop, end) if piece.end else piece.stop
                 yield Skipped(piece.path, at, after - at, error.message)
                 return
             except DamagedBlock as error:
-                after = _next(file, piece.mark, at + 1 if in_vain <= MAX_IN_VAIN * piece.size else stop, end)
+                after = find_block(file, piece.mark, at + 1 if in_vain <= MAX_IN_VAIN * piece.size else stop, end)
                 yield Skipped(piece.path, at, after - at, error.message)
             else:
                 in_vain -= body_bytes
@@ -141,7 +139,7 @@ def _read_blocks(
             at = after
         if piece.end and at < end and not is_empty:
             # The next piece starts with the first header from `stop` on, so it cannot see what is before that.
-            following = _next(file, piece.mark, stop, end)
+            following = find_block(file, piece.mark, stop, end)
             if following > at:
                 yield Skipped(piece.path, at, following - at, "no block starts here")
             elif following < at:
@@ -150,12 +148,6 @@ def _read_blocks(
         yield Skipped(piece.path, at, max(piece.stop - at, 0), unreadable(error))
     else:
         yield from _missing(piece, file)
-
-
-def _next(file: File, mark: bytes, at: int, end: int) -> int:
-    """Returns the offset of the next block, or `end`."""
-    found = find_block(file, mark, at, end)
-    return end if found is None else found
 
 
 def _missing(piece: FileRange, file: File) -> Iterator[Skipped]:
@@ -182,7 +174,7 @@ def _read_block(
 
 
 def _read_lines(piece: FileRange, file: File) -> Iterator[RecordChunk | Skipped]:
-    found: list[Located] = []
+    located: list[Located] = []
     after, failure = piece.start, ""
     try:
         first, after_first = first_line(file)
@@ -192,24 +184,24 @@ def _read_lines(piece: FileRange, file: File) -> Iterator[RecordChunk | Skipped]
             if not line.strip():
                 continue
             try:
-                record = _record(line, header)
+                record = from_line(decode_line(line, 0), header, 0)
             except FixtureError as error:
-                if found:
-                    yield RecordChunk(piece.path, found[0].block, None, tuple(found))
-                    found = []
+                if located:
+                    yield RecordChunk(piece.path, located[0].block, None, located)
+                    located = []
                 yield Skipped(piece.path, at, len(line), _reason(error))
                 continue
-            found.append(Located(at, 0, record))
-            if len(found) == _LINES_AT_ONCE:
-                yield RecordChunk(piece.path, found[0].block, None, tuple(found))
-                found = []
+            located.append(Located(at, 0, record))
+            if len(located) == _LINES_AT_ONCE:
+                yield RecordChunk(piece.path, located[0].block, None, located)
+                located = []
     except TraceError as error:
         yield Skipped(piece.path, piece.start, piece.size, _reason(error))
         return
     except OSError as error:
         failure = unreadable(error)
-    if found:
-        yield RecordChunk(piece.path, found[0].block, None, tuple(found))
+    if located:
+        yield RecordChunk(piece.path, located[0].block, None, located)
     if failure:
         yield Skipped(piece.path, after, piece.stop - after, failure)
     else:
@@ -218,7 +210,3 @@ def _read_lines(piece: FileRange, file: File) -> Iterator[RecordChunk | Skipped]
 
 def _reason(error: TraceError) -> str:
     return f"{error.field}: {error.message}" if error.field else error.message
-
-
-def _record(line: bytes, header: FixtureHeader) -> Record:
-    return from_line(decode_line(line, 0), header, 0)

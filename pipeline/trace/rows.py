@@ -69,20 +69,13 @@ class BadTrace(TraceError):
         super().__init__(f"{path}: at byte {offset}: {reason}")
         self.path = path
         self.offset = offset
+        self.reason = reason
 
     def __str__(self) -> str:
         return printable(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.message, self.path, self.offset)
-
-
-def _again(message: str, path: str, offset: int) -> BadTrace:
-    """Restores a BadTrace pickled by another process."""
-    made = BadTrace(path, offset, "")
-    made.args = (message,)
-    made.message = message
-    return made
+        return type(self), (self.path, self.offset, self.reason)
 
 
 def trace_rows(
@@ -120,29 +113,29 @@ class RowMaker:
         self._of_record = [(at, _OF_RECORD[name]) for name, at in self._at.items() if name in _OF_RECORD]
         self._plans: dict[type[Command], list[tuple[int, Callable[[Any], Any]]]] = {}
 
-    def rows(self, found: RecordChunk | Skipped) -> Iterator[Row]:
+    def rows(self, chunk: RecordChunk | Skipped) -> Iterator[Row]:
         """Yields the rows of a reader's result. Raises BadTrace if skipping is disabled."""
-        if isinstance(found, Skipped):
-            row = self.skipped(found)
-            if self.chosen.takes_skipped(found):
+        if isinstance(chunk, Skipped):
+            row = self.skipped(chunk)
+            if self.chosen.takes_skipped(chunk):
                 yield row
             return
-        for located in found:
-            if not self.chosen.conditions or self.chosen.takes(_known(found.path, located)):
-                yield self.row(found.path, located)
+        for located in chunk:
+            if not self.chosen.conditions or self.chosen.takes(_known(chunk.path, located)):
+                yield self.row(chunk.path, located)
 
-    def skipped(self, found: Skipped) -> Row:
+    def skipped(self, part: Skipped) -> Row:
         """Returns the row of an unreadable part. Raises BadTrace."""
         if self.fail_fast:
-            raise BadTrace(found.path, found.offset, found.reason)
-        said = {
-            "file": storable(found.path),
-            "block": found.offset,
+            raise BadTrace(part.path, part.offset, part.reason)
+        values = {
+            "file": storable(part.path),
+            "block": part.offset,
             "kind": "skipped",
-            "size": found.size,
-            "error": storable(found.reason),
+            "size": part.size,
+            "error": storable(part.reason),
         }
-        return tuple(said.get(name) for name in self._names)
+        return tuple(values.get(name) for name in self._names)
 
     def row(self, path: str, located: Located) -> Row:
         """Returns the row of one record. Raises BadTrace."""
@@ -289,7 +282,7 @@ def data_path(cls: type[Command]) -> str | None:
     for node in low.lower(cls.parts):
         if node.name == "data":
             return "data"
-        if isinstance(node, low.Structure) and any(each.name == "data" for each in node.nodes):
+        if isinstance(node, low.Structure) and any(inner.name == "data" for inner in node.nodes):
             return f"{node.name}.data"
     return None
 

@@ -112,8 +112,8 @@ def wanted_columns(schema: StructType, options: TraceReaderOptions) -> tuple[Tra
     columns = select((field.name for field in schema.fields), packed=options.packed)
     for column, field in zip(columns, schema.fields, strict=True):
         if field.dataType != _TYPES[column.type]:
-            found = field.dataType.simpleString()
-            raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {found}", column.name, found)
+            actual = field.dataType.simpleString()
+            raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {actual}", column.name, actual)
     return columns
 
 
@@ -125,8 +125,8 @@ class TracePieces(spark.InputPartition):
         self.pieces = pieces
 
 
-class TraceReader(Shipped, spark.DataSourceReader):
-    """Reads whole traces."""
+class _Reader(Shipped):
+    """The common base of all readers. names: of the columns, as the schema spells them."""
 
     def __init__(self, options: TraceReaderOptions, columns: tuple[TraceColumn, ...], names: list[str]) -> None:
         self.options = options
@@ -134,14 +134,23 @@ class TraceReader(Shipped, spark.DataSourceReader):
         self.names = names
         self.conditions = options.conditions
 
+    def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+        from segstore.pipeline.trace.batches import read_rows
+
+        if not isinstance(partition, TracePieces):
+            return iter(())  # Spark's own, where there is nothing to read
+        rows: Any = read_rows(partition.pieces, self.options, self.columns, Chosen(self.conditions))
+        return (row.rename_columns(self.names) for row in rows) if self.options.vectorised else rows
+
+
+class TraceReader(_Reader, spark.DataSourceReader):
+    """Reads whole traces."""
+
     def partitions(self) -> list[spark.InputPartition]:
         storage = self.options.storage
         files = find_traces(self.options.paths, storage)
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(sizes_of(files, storage).values()))
-        return [TracePieces(each) for each in packed(plan(files, split_bytes, storage), split_bytes)]
-
-    def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        return _read(partition, self.options, self.columns, self.names, Chosen(self.conditions))
+        return [TracePieces(pieces) for pieces in packed(plan(files, split_bytes, storage), split_bytes)]
 
 
 class FilteringTraceReader(TraceReader):
@@ -149,25 +158,21 @@ class FilteringTraceReader(TraceReader):
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 — Spark's name
         for filter_ in filters:
-            found = _condition(filter_)
-            if found is None:
+            condition_ = _condition(filter_)
+            if condition_ is None:
                 yield filter_
             else:
-                self.conditions += (found,)
+                self.conditions += (condition_,)
 
 
-class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TraceStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads traces as they grow: each micro-batch reads the data that has become complete in each file.
 
     `segstore.pipeline.trace.growth` describes offsets. Two offsets always delimit the same rows, so a batch that Spark
     repeats is the same.
     """
 
-    def __init__(self, options: TraceReaderOptions, columns: tuple[TraceColumn, ...], names: list[str]) -> None:
-        self.options = options
-        self.columns = columns
-        self.names = names
-        self._target: Offset | None = None
+    _target: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802 — Spark's name
         return {}
@@ -195,10 +200,7 @@ class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAv
             (late(path, *part) for path, part in new.items() if path not in read),
             plan(read, split_bytes, self.options.storage),
         )
-        return [TracePieces(each) for each in packed(pieces, split_bytes)]
-
-    def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        return _read(partition, self.options, self.columns, self.names, Chosen(self.options.conditions))
+        return [TracePieces(group) for group in packed(pieces, split_bytes)]
 
     def _files(self) -> list[str]:
         return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED, storage=self.options.storage)
@@ -228,18 +230,3 @@ def _condition(pushed: Any) -> Condition | None:
         return condition(column, "in", tuple(pushed.value), negated=negated)
     test = _TESTS.get(type(pushed).__name__)
     return None if test is None else condition(column, test, (pushed.value,), negated=negated)
-
-
-def _read(
-    partition: spark.InputPartition,
-    options: TraceReaderOptions,
-    columns: tuple[TraceColumn, ...],
-    names: list[str],
-    chosen: Chosen,
-) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-    from segstore.pipeline.trace.batches import read_rows
-
-    if not isinstance(partition, TracePieces):
-        return iter(())  # Spark's own, where there is nothing to read
-    rows: Any = read_rows(partition.pieces, options, columns, chosen)
-    return (row.rename_columns(names) for row in rows) if options.vectorised else rows

@@ -183,13 +183,13 @@ def _pieces(source: Any) -> Iterable[Piece]:
     from segstore.wire.inspect import Unreadable, pieces, recognise
     from segstore.wire.trace import MAGIC, is_fixture
 
-    given = source.read(_MOST_INPUT + 1)
-    if given.startswith(MAGIC) or is_fixture(given[:64]):
+    read = source.read(_MOST_INPUT + 1)
+    if read.startswith(MAGIC) or is_fixture(read[:64]):
         raise click.ClickException(f"{_name(source)}: this is a trace, for `segstore trace show --hex`")
-    if len(given) > _MOST_INPUT:
+    if len(read) > _MOST_INPUT:
         raise click.ClickException(f"{_name(source)}: it has more than {_MOST_INPUT} bytes")
     try:
-        _, data = recognise(given)
+        _, data = recognise(read)
     except Unreadable as error:
         raise click.ClickException(f"{_name(source)}: {error}") from error
     return pieces(data)
@@ -231,12 +231,12 @@ def explain(source: Any, show_tokens: bool, full: bool) -> int:
 
     status = 0
     for number, piece in enumerate(_pieces(source), 1):
-        found = describe(piece.data)
-        name = found.command.type_name if found.command is not None else "malformed"
+        description = describe(piece.data)
+        name = description.command.type_name if description.command is not None else "malformed"
         echo(f"frame {number} at byte {piece.offset}: {name}, {len(piece.data)} bytes")
-        for line in lines(found, show_tokens=show_tokens, full=full):
+        for line in lines(description, show_tokens=show_tokens, full=full):
             echo(line)
-        if found.error is not None:
+        if description.error is not None:
             status = 1
     return status
 
@@ -298,11 +298,11 @@ def verify(folder: Path) -> int:
         else:
             from segstore.server.durable import verify as read_all
 
-            found = read_all(folder)
-            faults = found.faults
-            notes = list(found.notes)
+            check = read_all(folder)
+            faults = check.faults
+            notes = list(check.notes)
             if not faults:
-                notes.append(f"{folder}: {found.files} files are as they were written, up to batch {found.batches}")
+                notes.append(f"{folder}: {check.files} files are as they were written, up to batch {check.batches}")
     except DataError as error:
         raise click.ClickException(str(error)) from error
     for note in notes:

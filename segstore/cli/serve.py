@@ -42,7 +42,7 @@ class _Serve(click.Command):
             for group, members in groups().items()
         }
         others = [param.get_help_record(ctx) for param in self.get_params(ctx) if param.name not in settings()]
-        for section, rows in {**sections, "Other options": [each for each in others if each]}.items():
+        for section, rows in {**sections, "Other options": [other for other in others if other]}.items():
             if rows:
                 with formatter.section(section):
                     formatter.write_dl(rows)
@@ -82,7 +82,7 @@ def serve(config: Path | None, **options: Any) -> int:
     from segstore.server.faults import FaultFileError
 
     context = click.get_current_context()
-    given = {
+    chosen = {
         name: value
         for name, value in options.items()
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
@@ -90,8 +90,8 @@ def serve(config: Path | None, **options: Any) -> int:
     for name, near in misspelt(os.environ):
         echo(f"{context.command_path}: the variable {name} is ignored; did you mean {near}?", err=True)
     try:
-        settings = read_settings(given, os.environ, config, max_memory=serving.machine_bytes() // 2)
-        if "auth_key" in given:
+        settings = read_settings(chosen, os.environ, config, max_memory=serving.machine_bytes() // 2)
+        if "auth_key" in chosen:
             shown = "the process list shows --auth-key to every user of this machine"
             echo(f"{context.command_path}: {shown}; prefer --auth-key-file FILE, or SEGSTORE_AUTH_KEY", err=True)
         serving.serve(settings)

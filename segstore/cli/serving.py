@@ -98,7 +98,7 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
     """
     if not hasattr(os, "sysconf"):  # Windows
         return _UNKNOWN_MACHINE_BYTES
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with contextlib.suppress(OSError):
         for line in own.read_text().splitlines():
             _, kinds, path = line.split(":", 2)
@@ -108,10 +108,10 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
             group = mount / path.lstrip("/")
             for parent in (group, *group.parents):
                 with contextlib.suppress(OSError, ValueError):  # in a namespace the path may differ
-                    found.append(int((parent / name).read_text()))
+                    limits.append(int((parent / name).read_text()))
                 if parent == mount:
                     break
-    return min(found)
+    return min(limits)
 
 
 def pointers(controller: str, *, tls: bool, passwords: bool, end: str = "what was written is gone") -> str:

@@ -178,8 +178,8 @@ class Setting(NamedTuple):
     @property
     def help(self) -> str:
         """The first sentence of the description."""
-        found = _SENTENCE.match(self.description)
-        return self.description if found is None else found[1]
+        sentence = _SENTENCE.match(self.description)
+        return self.description if sentence is None else sentence[1]
 
     @property
     def default(self) -> Any:
@@ -255,8 +255,8 @@ class Setting(NamedTuple):
             raise ValueError(message_of(first) if says_all else f"{message_of(first)}, not {given!r}") from None
 
 
-def _no_value(given: object) -> NoReturn:
-    raise ValueError(f"a {type(given).__name__} is not a value of a setting")
+def _no_value(value: object) -> NoReturn:
+    raise ValueError(f"a {type(value).__name__} is not a value of a setting")
 
 
 def _fields(
@@ -280,7 +280,7 @@ def groups() -> dict[str, list[Setting]]:
 
 def settings() -> dict[str, Setting]:
     """All settings, by name."""
-    return {each.name: each for several in groups().values() for each in several}
+    return {setting.name: setting for group in groups().values() for setting in group}
 
 
 def read_settings(
@@ -297,15 +297,15 @@ def read_settings(
         ((each, each.variable, given, None) for each in known.values() if (given := environment.get(each.variable))),
         () if file is None else _of_file(file, known),
     ):
-        found: dict[tuple[str, ...], tuple[str, Any]] = {}
+        of_source: dict[tuple[str, ...], tuple[str, Any]] = {}
         for setting, origin, given, folder in source:
-            if setting.path in found:
-                raise BadSetting(f"give either {origin} or {found[setting.path][0]}, not both")
+            if setting.path in of_source:
+                raise BadSetting(f"give either {origin} or {of_source[setting.path][0]}, not both")
             try:
-                found[setting.path] = origin, setting.value(given, folder=folder)
+                of_source[setting.path] = origin, setting.value(given, folder=folder)
             except (ValueError, OSError) as error:
                 raise BadSetting(f"{origin}: {error_text(error) if isinstance(error, OSError) else error}") from None
-        values = {path: value for path, (_, value) in found.items()} | values
+        values = {path: value for path, (_, value) in of_source.items()} | values
     for name, value in (_DEFAULTS | defaults).items():
         values.setdefault(known[name].path, value)
     return _made(values)
@@ -313,10 +313,10 @@ def read_settings(
 
 def _of_file(path: Path, known: Mapping[str, Setting]) -> Iterable[tuple[Setting, str, Any, Path]]:
     try:
-        given = read_toml(path)
+        values = read_toml(path)
     except ValueError as error:
         raise BadSetting(str(error)) from None
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in known:
             raise BadSetting(f"{path}: {name}: {unknown_name('setting', name, known)}")
         yield known[name], f"{path}: {name}", value, path.parent

@@ -56,10 +56,10 @@ class Finite(click.FloatRange):
     """A finite number in a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        made = super().convert(value, param, ctx)
-        if not math.isfinite(made):
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
-        return made
+        return number
 
 
 def is_pipe(name: str) -> bool:
@@ -83,20 +83,20 @@ class Rereadable(click.Path):
         return self.coerce_path_result(str(copy))
 
 
-def argument_text(given: str) -> str:
+def argument_text(text: str) -> str:
     """Returns an argument or a variable of the environment as text. Raises ValueError if its bytes are not UTF-8.
 
     In a locale whose encoding lacks a byte, Python has read it as a surrogate.
     """
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
-        data = os.fsencode(given)
+        data = os.fsencode(text)
         try:
             return data.decode()
         except UnicodeDecodeError:
             raise ValueError(f"{data!r} is not UTF-8.") from None
-    return given
+    return text
 
 
 class Text(click.types.StringParamType):
@@ -241,7 +241,7 @@ class LogFormatter(logging.Formatter):
         from segstore.wire.printable import printable
 
         message, *traceback = super().format(record).split("\n")
-        return "\n".join([printable(message), *(printable(each, _LONGEST_LOGGED) for each in traceback)])
+        return "\n".join([printable(message), *(printable(line, _LONGEST_LOGGED) for line in traceback)])
 
 
 def log_to_stderr(level: str = "warning") -> None:

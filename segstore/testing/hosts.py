@@ -238,14 +238,14 @@ class ProcessHost(Host):
         assert self._process is not None
         assert self._process.stdout is not None
         while (answer := _receive(self._process.stdout)) is not None:
-            number, failed, found = answer
+            number, failed, result = answer
             done = self._pending.pop(number)
             if not done.set_running_or_notify_cancel():
                 continue
             if failed:
-                done.set_exception(_error(found))
+                done.set_exception(_error(result))
             else:
-                done.set_result(found)
+                done.set_result(result)
         while self._pending:
             _, done = self._pending.popitem()
             if done.set_running_or_notify_cancel():
@@ -313,7 +313,7 @@ def _facts(error: BaseException) -> tuple[Any, ...]:
         type(error).__new__(type(error))
     except Exception:  # noqa: BLE001 — foreign errors may have any constructor
         base = next(
-            each for each in (ValueError, TypeError, OSError, RuntimeError, Exception) if isinstance(error, each)
+            kind for kind in (ValueError, TypeError, OSError, RuntimeError, Exception) if isinstance(error, kind)
         )
         return base, (f"{type(error).__name__}: {error}",), {}
     return type(error), error.args, state
@@ -346,8 +346,8 @@ def serve_parent() -> None:
             try:
                 _send(answers, (number, False, done.result()))
             except (pickle.PicklingError, AttributeError, TypeError) as cause:
-                said = f"what it returns cannot be sent from the servers' process: {cause}"
-                _send(answers, (number, True, (InAnotherProcess, (said,), {})))
+                problem = f"what it returns cannot be sent from the servers' process: {cause}"
+                _send(answers, (number, True, (InAnotherProcess, (problem,), {})))
 
     with ThreadHost() as host:
         while (asked := _receive(sys.stdin.buffer)) is not None:

@@ -11,8 +11,9 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,18 +23,20 @@ from segstore.server.cluster import MockCluster
 from segstore.server.config import names_there, settings_of
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.faults import Decision, FaultSettings, Seen, StageName
+from segstore.server.faults import Decision, FaultSettings, Seen, StageName, line_of
+from segstore.server.node import WithSnapshots
 from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
-from segstore.testing.hosts import Stoppable, ThreadHost
-from segstore.testing.reports import report_of, report_of_trace
+from segstore.testing.hosts import ThreadHost
 from segstore.traces import STANDARD_OUTPUT, Recording, TraceFile, check_suffix
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
+from segstore.wire.printable import printable
 from segstore.wire.trace import Record, TraceError
 
 if TYPE_CHECKING:
+    from segstore.server.faults import WithFaults
     from segstore.tap import Tap
 
 __tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
@@ -41,17 +44,10 @@ __tracebackhide__ = True  # pytest shows the caller's line and the failure, not 
 T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8
+_MOST_LINES: Final = 20
+"""Maximum number of lines in a part of a report."""
+_LONGEST: Final = 300
 _LET_GO: Final = "this server was stopped, and its stores released their segments: read them before stop()"
-
-
-def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
-    """Stops a server."""
-    return thing.stop()
-
-
-def break_connections(server: Watched) -> int:
-    """Breaks all connections of a server; returns their number."""
-    return server.cut()
 
 
 class Watched(ABC):
@@ -76,8 +72,8 @@ class Watched(ABC):
         return self.observed.mark()
 
     async def wait_for(self, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
-        found = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
-        return copy.copy(found)
+        seen = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+        return copy.copy(seen)
 
     def faults(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Calls a method of the faults, such as `add` or `toxics.clear`."""
@@ -195,18 +191,10 @@ class Served(Watched):
         return self.cluster.controller_uri
 
     async def contents(self, method: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Calls a method of `WithContents`. Starts the controller, if it does not run."""
-        await self.controller_uri()
+        """Calls a method of the cluster. Starts the controller, if it does not run; a snapshot needs none."""
+        if not hasattr(WithSnapshots, method):
+            await self.controller_uri()
         return await getattr(self.cluster, method)(*given, **named)
-
-    async def snapshot(self, name: str) -> None:
-        await self.cluster.snapshot(name)
-
-    async def restore(self, name: str) -> None:
-        await self.cluster.restore(name)
-
-    async def reset(self) -> None:
-        await self.cluster.reset()
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 
@@ -253,8 +241,8 @@ class Served(Watched):
 
     def cut(self) -> int:
         connections = [connection for store in self.cluster.stores for connection in store.hub.connections]
-        for each in connections:
-            each.abort()
+        for connection in connections:
+            connection.abort()
         return len(connections)
 
     def connections(self) -> Iterable[str]:
@@ -310,7 +298,7 @@ class ServedTap(Watched):
         return self.tap.cut()
 
     def connections(self) -> Iterable[str]:
-        links = sorted(self.tap.links, key=lambda each: each.number or 0)
+        links = sorted(self.tap.links, key=lambda link: link.number or 0)
         return [f"connection {link.number or ''} from {link.peer}" for link in links]
 
 
@@ -403,3 +391,55 @@ class ServedTrace:
 
     def missed(self, most: int) -> list[str]:
         return self.server.missed(most)
+
+
+# --- reports of failed tests: the state of a server as text -----------------------------------------------------------
+
+
+def report_of(server: WithFaults, connections: Iterable[str]) -> str:
+    """The report about stores or a tap. Controller calls are among the requests. connections: one per line."""
+    return _text([*_watched(server), _part("open connections", list(connections))])
+
+
+def report_of_trace(server: TraceServer) -> str:
+    """The report about a trace that answers clients."""
+    requests = [str(request) for request in server.recent]
+    problems = list(map(str, server.problems[-_MOST_LINES:]))
+    left_out = list(map(str, server.left_out_calls[-_MOST_LINES:]))
+    return _text(
+        [
+            _part("requests", requests, server.requests),
+            *(
+                [_part("records of controller calls left out", left_out, len(server.left_out_calls))]
+                if left_out
+                else ()
+            ),
+            _part("problems", problems, len(server.problems)),
+            _part("open connections", [f"connection {number}" for number in server.open_connections]),
+        ]
+    )
+
+
+def _watched(server: WithFaults) -> Iterator[tuple[str, Sequence[str]]]:
+    observer, faults = server.observer, server.rules
+    if observer is not None:
+        requests = [line_of(line) for line in islice(observer.newest_first(), _MOST_LINES)]
+        yield _part("requests", requests[::-1], observer.mark())
+    if faults is not None and (tallies := faults.tallies()):
+        counts = [f"{tally.name}: matched {tally.matched}, fired {tally.fired}" for tally in tallies[-_MOST_LINES:]]
+        yield _part("fault rules", counts, len(tallies))
+        yield _part("decisions", [str(decision) for decision in faults.decisions[-_MOST_LINES:]], len(faults.decisions))
+
+
+def _part(title: str, lines: Sequence[str], total: int | None = None) -> tuple[str, Sequence[str]]:
+    total = len(lines) if total is None else total
+    shown = lines[-_MOST_LINES:]
+    return f"{title} ({f'last {len(shown)} of ' if len(shown) < total else ''}{total})", shown
+
+
+def _text(parts: Iterable[tuple[str, Sequence[str]]]) -> str:
+    lines_of_all: list[str] = []
+    for title, lines in parts:
+        lines_of_all.append(title + (":" if lines else ""))
+        lines_of_all += [f"  {printable(line, _LONGEST)}" for text in lines for line in text.splitlines()]
+    return "\n".join(lines_of_all)

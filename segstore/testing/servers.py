@@ -28,6 +28,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -51,7 +52,7 @@ from segstore.server.faults import (
 from segstore.server.replay import Problem, TraceOptions
 from segstore.server.toxics import Toxics
 from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
-from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, break_connections, end
+from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched
 from segstore.wire.trace import Record
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class _Hosted(ABC):
         Raises FaultFunctionError if a function of a fault rule has failed.
         """
         try:
-            self._do(end)
+            self._do(methodcaller("stop"))
         finally:
             if not self._stopped:
                 self._stopped = True
@@ -260,7 +261,8 @@ class Running(_Hosted):
 
     def cut(self) -> int:
         """Breaks all connections at once, as a failing network does; returns their number."""
-        return self._do(break_connections)
+        number: int = self._do(methodcaller("cut"))
+        return number
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -339,23 +341,9 @@ class RunningServer(Running):
         """host:port of the controller, which the first access starts. Raises RuntimeError if it comes after `stop`."""
         return self._do(Served.controller_uri)
 
-    def snapshot(self, name: str) -> None:
-        """Takes or replaces a snapshot of all data. Raises SnapshotRefused with a data directory."""
-        self._check_runs()
-        self._do(Served.snapshot, name)
-
-    def restore(self, name: str) -> None:
-        """Restores a snapshot: cuts all connections, removes fault rules, discards recorded requests.
-
-        Raises NoSuchSnapshot, SnapshotRefused.
-        """
-        self._check_runs()
-        self._do(Served.restore, name)
-
-    def reset(self) -> None:
-        """As `restore`, to an empty server. Raises SnapshotRefused."""
-        self._check_runs()
-        self._do(Served.reset)
+    snapshot = _there(MockCluster.snapshot)
+    restore = _there(MockCluster.restore)
+    reset = _there(MockCluster.reset)
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 
@@ -364,14 +352,14 @@ class RunningServer(Running):
 
         length = server.call(lambda cluster: cluster.stores[0].store.segment_info(name).length)
         """
-        found: T = self._do(Served.call, function)
-        return found
+        result: T = self._do(Served.call, function)
+        return result
 
     def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]], timeout_s: float = PATIENCE_S) -> T:
         """Runs a coroutine function where the server is; returns its result. Raises TimeoutError."""
         WouldBlock.check("run", "server.aio.run(…)")
-        found: T = self._do(Served.run, function, timeout_s=timeout_s)
-        return found
+        result: T = self._do(Served.run, function, timeout_s=timeout_s)
+        return result
 
     def segments(self, *, with_indexes: bool = False) -> list[str]:
         """The names of all segments, sorted. with_indexes: include index segments."""
@@ -456,8 +444,8 @@ class Waits:
         await self._await(Watched.faults, "wait_held", (name, count, timeout_s), {})
 
     async def _await(self, function: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
-        found: T = await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
-        return found
+        result: T = await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
+        return result
 
 
 class AsyncView(Waits):
@@ -465,8 +453,8 @@ class AsyncView(Waits):
 
     async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
         """As `RunningServer.run`."""
-        found: T = await self._await(Served.run, function)
-        return found
+        result: T = await self._await(Served.run, function)
+        return result
 
 
 def _of_faults(

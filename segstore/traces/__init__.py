@@ -1,6 +1,6 @@
 """Trace files: reading and writing them, statistics, and replay against a store."""
 
-from segstore.traces.access import Access
+from segstore.traces.calls import Access
 from segstore.traces.companions import Companions
 from segstore.traces.files import (
     CAPTURE,

@@ -1,8 +1,12 @@
-"""Makes the controller calls of a trace, and compares the answers with the trace's.
+"""Makes the controller calls of a trace, and compares the answers with the trace's; access to stores and controllers.
 
 Ids that the controller chooses, such as transaction ids, are learnt from its answers and replaced in later requests.
 Compared are status, details and fields, except ids and times, which are compared as by `Translation`, addresses and
 delegation tokens. Metadata is neither sent nor compared.
+
+Recordings contain no delegation tokens by default, and recorded tokens have expired. So where a controller gives tokens
+in its answers, the requests for the same stream carry these tokens; without a controller, all requests carry one given
+token.
 
 A client that waits for a transaction or a scale polls its state. So an intermediate state is not compared, and if it is
 the answer where the trace has a later state, the call is repeated.
@@ -14,18 +18,22 @@ together; the wait for an answer is at most `timeout_s`; after `aclose` no call 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from segstore.server.controller.api import UpstreamController, unreached
+from segstore.server.controller.state import TABLE_SUFFIX
+from segstore.server.net import trusting
 from segstore.server.replay import LeftOut, read_calls
 from segstore.wire.endpoint import Endpoint
-from segstore.wire.trace import Call, FieldDifference, Translation, translated_call
+from segstore.wire.trace import Call, FieldDifference, Translation, segments_of, translated_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from segstore.server.replay import CallStep
-    from segstore.traces.access import Access
     from segstore.wire.trace import Record
 
 _PASSED_THROUGH: Final = frozenset({"IN_PROGRESS", "COMMITTING", "ABORTING"})
@@ -33,6 +41,56 @@ _POLL_S: Final = 0.05
 _MOST_OPEN: Final = 1_000
 """Maximum number of calls in flight; the oldest is then given up."""
 _NO_IDS: Final[dict[str, str]] = {}
+_TOKEN: Final = "delegation_token"
+
+
+@dataclass
+class Access:
+    """The TLS settings and credentials of a replay.
+
+    tls: for connecting to the store; None without TLS. trust: the authorities that the controller's certificate may be
+    of (PEM), b"" for gRPC's own; None without TLS. authorization: metadata of controller calls, or "". token: the
+    delegation token of all requests; None for the controller's tokens, or else the trace's.
+    """
+
+    tls: ssl.SSLContext | None = None
+    trust: bytes | None = None
+    authorization: str = field(default="", repr=False)
+    token: str | None = field(default=None, repr=False)
+    _given: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def over_tls(cls, ca: Path | None, **more: Any) -> Self:
+        """With TLS. ca: file of trusted authorities (PEM); None for the system's. Raises OSError."""
+        return cls(*trusting(ca), **more)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The metadata of a controller call."""
+        return (("authorization", self.authorization),) if self.authorization else ()
+
+    def warn(self, controller: Endpoint) -> None:
+        """Logs a warning if credentials are sent to a controller elsewhere without TLS, as the client does."""
+        if self.authorization and self.tls is None:
+            from segstore.client.connection import warn_if_unencrypted  # loads the client
+
+            warn_if_unencrypted([controller])
+
+    def learn(self, request: Call, answer: Call) -> None:
+        """Keeps the token in an answer for the streams, or the table, that its request names."""
+        token = getattr(answer.content, "delegationToken", "") if answer.status == "OK" else ""
+        if token:
+            table = getattr(request.content, "kvtName", "")
+            named = ((scope, stream or (table and table + TABLE_SUFFIX)) for scope, stream in request.streams)
+            self._given.update({"/".join(filter(None, parts)): token for parts in named})
+
+    def fields(self, command: Any) -> dict[str, str]:
+        """The fields of a request to replace: its token, if there is another one for it."""
+        token = self.token
+        if token is None and self._given and hasattr(command, _TOKEN):
+            name = "/".join(next(iter(segments_of(command)), "").split("/")[:2])
+            token = self._given.get(name) or self._given.get(name.removesuffix(TABLE_SUFFIX))
+        return {} if token is None or not hasattr(command, _TOKEN) else {_TOKEN: token}
 
 
 class Answered(NamedTuple):
@@ -131,15 +189,15 @@ class TracedCalls:
         if expected.outcome in _PASSED_THROUGH and actual.status == "OK":
             return ()
         left, right = (
-            each._replace(message=translated_call(each, _NO_IDS, *self._addresses)) for each in (expected, actual)
+            call._replace(message=translated_call(call, _NO_IDS, *self._addresses)) for call in (expected, actual)
         )
         return self._translation.call_fields(left, right)
 
     async def aclose(self) -> None:
         """Gives up calls in flight, and closes the connection."""
         asking, self._open = list(self._open.values()), {}
-        for each in asking:
-            await _ended(each)
+        for task in asking:
+            await _ended(task)
         await self._controller.aclose()
 
 

@@ -65,9 +65,9 @@ class Companions:
         if writer in groups:
             self._add(groups[writer], at)
         if chosen and name in _APPENDS:
-            for each in (connection.set_ups, groups):
-                if writer in each:
-                    self._keep(each[writer])
+            for by_writer in (connection.set_ups, groups):
+                if writer in by_writer:
+                    self._keep(by_writer[writer])
 
     def _add(self, group: _Group, at: int) -> None:
         if group.kept:

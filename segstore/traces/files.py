@@ -327,10 +327,10 @@ def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata], _: boo
 
 def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compress: bool) -> Iterator[bytes]:
     first = tuple(itertools.islice(records, 1))
-    said = metadata()
+    described = metadata()
     # The mark is a digest instead of random bytes, so equal traces give equal files.
-    mark = make_mark(hashlib.blake2b(repr((said, first)).encode(), digest_size=8).digest())
-    writer = RecordWriter(mark, said, compress=compress)
+    mark = make_mark(hashlib.blake2b(repr((described, first)).encode(), digest_size=8).digest())
+    writer = RecordWriter(mark, described, compress=compress)
     yield writer.start()
     for record in itertools.chain(first, records):
         yield writer.add(record)
@@ -402,8 +402,8 @@ class FileRecorder(TraceRecorder):
         try:
             self._file: io.FileIO | None = io.FileIO(path, "xb", opener=_owners)
         except FileExistsError as cause:
-            said = "the file exists, and a recording never overwrites a file"
-            raise FileExistsError(cause.errno, said, str(path)) from cause
+            problem = "the file exists, and a recording never overwrites a file"
+            raise FileExistsError(cause.errno, problem, str(path)) from cause
         self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure
@@ -475,17 +475,13 @@ class FileRecorder(TraceRecorder):
         if len(parts) > _MOST_PARTS:
             parts = [b"".join(parts)]
         size = sum(map(len, parts))
-        left = size - self._put(file, parts)
+        left = size - os.writev(file.fileno(), parts)
         if left:
             # Partial write, as on a nearly full disk.
             view = memoryview(b"".join(parts))[-left:]
             while view:
-                view = view[self._put(file, [view]) :]
+                view = view[os.writev(file.fileno(), [view]) :]
         self._position += size
-
-    @staticmethod
-    def _put(file: io.FileIO, parts: list[Buffer]) -> int:
-        return os.writev(file.fileno(), parts)
 
     def _write_direct(self, file: io.FileIO, direct: int, parts: list[Buffer]) -> None:
         """Writes a block whose data is at the start of `_memory`, in whole pages, padded with filler blocks."""

@@ -189,9 +189,9 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _start(metadata: Metadata) -> bytes:
-    said = "; ".join(f"{name}: {value}" for name, value in metadata.values.items())
+    text = "; ".join(f"{name}: {value}" for name, value in metadata.values.items())
     section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
-    options = (*_options(_COMMENT, said), *_options(_APPLICATION, metadata.recorder))
+    options = (*_options(_COMMENT, text), *_options(_APPLICATION, metadata.recorder))
     return _block(_SECTION, section, *options) + _interface(RAW_IP)
 
 

@@ -45,10 +45,10 @@ def capture_for(path: Path) -> Path:
     """Returns the capture to write first for a recording at `path`. Raises UnknownSuffix, FileExistsError."""
     check_suffix(path)
     capture = path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE)
-    for each in (path, capture):
-        if each.exists():
-            said = "the file exists, and a recording never overwrites a file"
-            raise FileExistsError(errno.EEXIST, said, str(each))
+    for file in (path, capture):
+        if file.exists():
+            problem = "the file exists, and a recording never overwrites a file"
+            raise FileExistsError(errno.EEXIST, problem, str(file))
     return capture
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from segstore.server.replay import OfClients, check_pace
-from segstore.traces.access import Access
+from segstore.traces.calls import Access, TracedCalls
 from segstore.traces.reply_difference import ReplyDifference
 from segstore.wire import (
     HEADER_BYTES,
@@ -66,7 +66,6 @@ from segstore.wire.trace import (
 
 if TYPE_CHECKING:
     from segstore.server.replay import LeftOut
-    from segstore.traces.calls import TracedCalls
 
 LONG_POLL_S: Final = 20.0
 """How long a read at the tail waits for data in a segment store (`--long-poll-s`)."""
@@ -151,9 +150,9 @@ class _Peer:
                 while len(self.rest) < size and not self._task.done():
                     self._received.clear()
                     await self._received.wait()
-        found = bytes(self.rest[:size])
+        data = bytes(self.rest[:size])
         del self.rest[:size]
-        return found
+        return data
 
     async def closes(self, timeout_s: float) -> bool:
         """Whether the store closes the connection within the timeout."""
@@ -166,7 +165,7 @@ class _Peer:
         A reply that does not decode matches any expected reply.
         """
         looked, wanted = 0, _claim(expected)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while True:
                     for index, (_, _, claim) in enumerate(islice(self.came, looked, None), looked):
@@ -177,8 +176,6 @@ class _Peer:
                         break
                     self._received.clear()
                     await self._received.wait()
-        except TimeoutError:
-            self.ended = self.ended or ""
         return self._take(0) if self.came else None
 
     def _take(self, index: int) -> tuple[int, bytes]:
@@ -212,7 +209,7 @@ def _kept_back(records: Iterable[Record]) -> set[int]:
 
     Of appends, the next set-up decides.
     """
-    exchanges, found = Exchanges(), set[int]()
+    exchanges, kept = Exchanges(), set[int]()
     blocks: dict[int, Record] = {}
     starts: dict[int, int] = {}  # the records of blocks, by those of their ends
     parts: dict[int, int] = {}
@@ -225,20 +222,20 @@ def _kept_back(records: Iterable[Record]) -> set[int]:
             case AppendBlockEnd() if record.connection in blocks:
                 starts[id(record)] = id(blocks.pop(record.connection))
             case AppendSetup():
-                for each in undecided.pop(seen.writer_id, ()):
-                    assert isinstance(each.command, AppendBlockEnd)
-                    is_stored = each.command.last_event_number <= seen.command.last_event_number
-                    (found.discard if is_stored else found.add)(id(each.record))
+                for append in undecided.pop(seen.writer_id, ()):
+                    assert isinstance(append.command, AppendBlockEnd)
+                    is_stored = append.command.last_event_number <= seen.command.last_event_number
+                    (kept.discard if is_stored else kept.add)(id(append.record))
         if record.kind is RecordKind.BYTES and record.direction is Direction.REPLY:
             parts[record.connection] = id(record)
         elif fault := _fault(record):
-            found.add(parts.pop(record.connection, 0))
+            kept.add(parts.pop(record.connection, 0))
             if fault.endswith("close before"):
-                found.update(id(each.record) for each in seen.pending)
-            for each in seen.pending:
-                if isinstance(each.command, AppendBlockEnd):
-                    undecided.setdefault(each.writer_id, []).append(each)
-    return found | {starts[each] for each in found if each in starts}
+                kept.update(id(request.record) for request in seen.pending)
+            for request in seen.pending:
+                if isinstance(request.command, AppendBlockEnd):
+                    undecided.setdefault(request.writer_id, []).append(request)
+    return kept | {starts[end] for end in kept if end in starts}
 
 
 def _claim(frame: bytes) -> Any:
@@ -333,8 +330,8 @@ class _Driver:
         fields: tuple[FieldDifference, ...] = (),
     ) -> None:
         if self.compare:
-            found = ReplyDifference(connection, self._number, request, expected, actual, fields, why)
-            self.differences.append(found)
+            difference = ReplyDifference(connection, self._number, request, expected, actual, fields, why)
+            self.differences.append(difference)
 
     async def _open(self, number: int) -> _Peer:
         try:
@@ -372,9 +369,9 @@ class _Driver:
         if peer is not None and fault:
             self.cuts.append(f"record {self._number}, connection {number}: closed by a recorded {fault}")
             waiting = [
-                each
-                for each in seen.pending
-                if not isinstance(each.command, ReadSegment) and id(each.record) not in self.kept_back
+                request
+                for request in seen.pending
+                if not isinstance(request.command, ReadSegment) and id(request.record) not in self.kept_back
             ]
             if waiting and (reply := await peer.reply(waiting[-1].record.data, self.timeout_s)) is not None:
                 self._keep(number, Direction.REPLY, RecordKind.FRAME, reply[1], reply[0])
@@ -395,10 +392,10 @@ class _Driver:
         if self.calls is None:
             return
         await self._until_due(record)
-        made = await self.calls.make(self._number)
-        if made is not None:
+        call = await self.calls.make(self._number)
+        if call is not None:
             self.calls_made += 1
-            self._keep(CONTROLLER, Direction.REQUEST, RecordKind.CALL, made.pack())
+            self._keep(CONTROLLER, Direction.REQUEST, RecordKind.CALL, call.pack())
 
     async def _answer(self) -> None:
         found = None if self.calls is None else await self.calls.answer(self._number)
@@ -431,7 +428,7 @@ class _Driver:
             if isinstance(value, str):
                 changes[name] = put_ids(value, ids)
             elif isinstance(value, tuple | list) and value and isinstance(value[0], str):
-                changes[name] = type(value)(put_ids(each, ids) for each in value)
+                changes[name] = type(value)(put_ids(text, ids) for text in value)
         changes |= self.access.fields(command)
         changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
         return encode(msgspec.structs.replace(command, **changes)) if changes else seen.record.data
@@ -444,19 +441,19 @@ class _Driver:
         self.replies += 1
         # After a missing reply the timeout is short, so that a run with many missing replies ends soon.
         patience = self._patience(record, seen) if number not in self._late else min(self.timeout_s, 0.05)
-        found = await peer.reply(expected, patience)
-        if found is None:
+        received = await peer.reply(expected, patience)
+        if received is None:
             self._late.add(number)
             self._differ(number, expected, None, peer.ended or f"none came within {patience:g} s", request=request)
             return
-        at_ns, frame = found
+        at_ns, frame = received
         self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
         self._learn(seen, record.data, frame)
         expected = self._translated(seen)
         if not self.compare or frame == expected:
             return
         fields = tuple(
-            each for each in compare_frames(expected, frame) if each.field.partition(".")[0] not in self.ignore
+            field_ for field_ in compare_frames(expected, frame) if field_.field.partition(".")[0] not in self.ignore
         )
         if fields:
             self._differ(number, record.data, frame, request=request, fields=fields)
@@ -472,13 +469,13 @@ class _Driver:
         """Expects bytes that are no complete frame, such as half a frame before the store closed."""
         number = record.connection
         peer = self._peers.get(number) or await self._open(number)
-        found = await peer.unframed(len(record.data), self.timeout_s)
-        if found:
-            self._keep(number, Direction.REPLY, RecordKind.BYTES, found)
-        if found != record.data:
-            fields = compare_frames(record.data, found) if found else ()
+        received = await peer.unframed(len(record.data), self.timeout_s)
+        if received:
+            self._keep(number, Direction.REPLY, RecordKind.BYTES, received)
+        if received != record.data:
+            fields = compare_frames(record.data, received) if received else ()
             why = peer.ended or f"none came within {self.timeout_s:g} s"
-            self._differ(number, record.data, found or None, why, fields=fields)
+            self._differ(number, record.data, received or None, why, fields=fields)
 
     def _learn(self, seen: Exchange, expected: bytes, actual: bytes) -> None:
         """Pairs the ids in the name of a transient segment with the ids in the store's name for it."""
@@ -516,8 +513,6 @@ async def drive(
     access = access or Access()
     records, translation, calls = list(records), Translation(ignore), None
     if controller is not None:
-        from segstore.traces.calls import TracedCalls
-
         where = Endpoint(*controller)
         access.warn(where)
         calls = TracedCalls(records, where, Endpoint(host, port), translation, access, timeout_s)

@@ -44,9 +44,9 @@ class ReplyDifference(NamedTuple):
         if self.expected is None:
             return f"{where}: {actual} came, and nothing was expected"
         if expected != actual:
-            said = f"{where}: {actual} came instead of {expected}"
+            text = f"{where}: {actual} came instead of {expected}"
             there = expected.endswith(_THERE) or actual.endswith(_THERE)
-            return f"{said}; a store is to be empty at the start, or it answers so" if there else said
+            return f"{text}; a store is to be empty at the start, or it answers so" if there else text
         return f"{where}, {actual}: {', '.join(map(_in_words, self.fields))}"
 
     def _name(self, data: bytes | None) -> str:

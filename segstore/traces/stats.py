@@ -57,7 +57,7 @@ class Statistics(NamedTuple):
     def as_object(self) -> dict[str, Any]:
         return {
             **self._asdict(),
-            "traffic": [each._asdict() for each in self.traffic],
+            "traffic": [command._asdict() for command in self.traffic],
             "latencies": [latency._asdict() for latency in self.latencies],
         }
 
@@ -129,10 +129,10 @@ def lines(stats: Statistics) -> Iterator[str]:
     if stats.traffic:
         yield ""
         yield f"{'':8} {'command':28} {'count':>10} {'bytes':>14} {'failures':>9} {'malformed':>9}"
-        for each in stats.traffic:
+        for command in stats.traffic:
             yield (
-                f"{each.direction:8} {each.command:28} {each.frames:>10} {each.size:>14}"
-                f" {each.failures or '':>9} {each.malformed or '':>9}"
+                f"{command.direction:8} {command.command:28} {command.frames:>10} {command.size:>14}"
+                f" {command.failures or '':>9} {command.malformed or '':>9}"
             ).rstrip()
     if stats.latencies:
         yield ""

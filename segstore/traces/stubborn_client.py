@@ -50,8 +50,8 @@ class TraceClient:
                 if line is None:
                     line = lines[step.connection] = self.line(host, port)
                 if not isinstance(step.item, Append | ReadSegment):
-                    for each in lines.values():
-                        await each.stored()  # the request may depend on writes of another connection
+                    for other in lines.values():
+                        await other.stored()  # the request may depend on writes of another connection
                 await line.ask(step.item, answered=bool(step.replies))
             for line in lines.values():
                 await line.stored()  # all of them first: a read may wait for writes of another connection
@@ -149,7 +149,9 @@ class _Line:
 
     def _forget(self, writer_id: UUID, number: int = _LAST_NUMBER) -> None:
         """Drops the pending appends of a writer up to an event number."""
-        self._pending = [each for each in self._pending if each.writer_id != writer_id or each.event_number > number]
+        self._pending = [
+            append for append in self._pending if append.writer_id != writer_id or append.event_number > number
+        ]
 
     def _send(self, item: Command | Append) -> None:
         assert self._streams is not None
@@ -205,15 +207,15 @@ class _Line:
 
 async def shortened(steps: Sequence[Step], breaks: Callable[[Sequence[Step]], Awaitable[bool]]) -> list[Step]:
     """A minimal subset of the steps that still breaks, found by delta debugging: removes halves, then smaller parts."""
-    kept, size = list(steps), max(1, len(steps) // 2)
+    steps_left, size = list(steps), max(1, len(steps) // 2)
     while True:
         at, less = 0, False
-        while at < len(kept):
-            some = kept[:at] + kept[at + size :]
+        while at < len(steps_left):
+            some = steps_left[:at] + steps_left[at + size :]
             if some and await breaks(some):
-                kept, less = some, True
+                steps_left, less = some, True
             else:
                 at += size
         if size == 1 and not less:
-            return kept
+            return steps_left
         size = max(1, size // 2) if not less or size > 1 else 1

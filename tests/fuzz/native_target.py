@@ -7,9 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.stream import frame_event
+from segstore.pipeline.trace.batches import in_order, make_filler
 from segstore.pipeline.trace.columns import ALL_COLUMNS, select
 from segstore.pipeline.trace.files import Located, RecordChunk
-from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
 from segstore.wire import (

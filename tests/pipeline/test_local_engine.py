@@ -25,6 +25,7 @@ from segstore.cli.commands import main
 from segstore.pipeline import local_engine, session
 from segstore.pipeline.local_engine import LocalEngine, LocalTable, ProcessDied
 from segstore.pipeline.report import STEPS
+from segstore.pipeline.trace.files import find_traces
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire.extras import pip_command
 from tests.pipeline.stores import http_store
@@ -61,11 +62,13 @@ def engine(folder: Path, trace_bytes: int) -> LocalEngine:
     return LocalEngine(folder, trace_bytes)
 
 
-def made(folder: Path, traces: list[str], trace_bytes: int) -> dict[str, Any]:
-    from segstore.pipeline.report.report import report
+def reported(folder: Path, traces: list[str], trace_bytes: int) -> dict[str, Any]:
+    from segstore.pipeline.report.folder import report_folder
+    from segstore.pipeline.report.report import write_report
 
-    with engine(folder / f"work{trace_bytes}", trace_bytes) as running:
-        return report(running, traces, folder / f"report{trace_bytes}")
+    out = folder / f"report{trace_bytes}"
+    with engine(folder / f"work{trace_bytes}", trace_bytes) as running, report_folder(out) as empty:
+        return write_report(running, find_traces(traces), empty)
 
 
 def test_two_processes_find_what_one_finds(tmp_path: Path, trace: Path) -> None:
@@ -73,7 +76,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path, trace: Path) -> None:
     zipped = tmp_path / "busy.wtrace.gz"
     zipped.write_bytes(gzip.compress(trace.read_bytes()))
     traces = [str(trace), str(RECORDED), str(packets), str(zipped)]
-    one, two = made(tmp_path, traces, 0), made(tmp_path, traces, TWO)
+    one, two = reported(tmp_path, traces, 0), reported(tmp_path, traces, TWO)
     assert (one.pop("engine"), two.pop("engine")) != ("", "")
     assert one == two
     assert one["connections"]["all"] > 5

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from uuid import UUID
 
 from segstore.pipeline.local_engine import LocalEngine
-from segstore.pipeline.replay_plan import LINK_COLUMNS, ConnectionUse, PartOutcome, _Task, links, plan
+from segstore.pipeline.replay_plan import LINK_COLUMNS, ConnectionUse, PartOutcome, _replayed, links, plan
 from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
 from segstore.wire.errors import OutOfOrder
 from segstore.wire.names import transaction_name
@@ -61,7 +61,7 @@ def test_an_error_of_one_part_is_its_outcome_and_the_next_part_is_replayed() -> 
         return SimpleNamespace(part=part, file="a", connection=part, **facts)
 
     errors = [OSError("no route"), ValueError("no name"), OutOfOrder("no handshake", type_name="HELLO")]
-    outcomes = list(_Task(run)(map(rows, range(4))))
+    outcomes = list(_replayed(run, map(rows, range(4))))
     said = ["OSError: no route", "ValueError: no name", "OutOfOrder: HELLO: no handshake", None]
     assert [outcome.error for outcome in outcomes] == said
     assert outcomes[3].requests == 1

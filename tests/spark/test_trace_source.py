@@ -13,7 +13,6 @@ from uuid import UUID
 import fsspec
 import pytest
 
-from segstore.pipeline import pruning
 from segstore.pipeline.session import FILTER_PUSH_DOWN, register
 from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS, select
 from segstore.pipeline.trace.options import read_options
@@ -159,7 +158,7 @@ def test_a_query_reads_the_columns_that_it_uses(
 def test_a_spark_for_which_the_rule_does_not_compile_reads_all_columns(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pruning, "_RULE", "segstore.pipeline.Unknown")
+    monkeypatch.setattr("segstore.pipeline.session._PRUNING", "segstore.pipeline.Unknown")
     other = spark.newSession()
     register(other)
     assert "queries on traces read all columns" in caplog.text

@@ -63,15 +63,15 @@ class Admin:
         if scope is not None:
             await self.names(column, listed(scope))
             return
-        async for each in client.controller.list_scopes():
-            await self.names(column, (f"{each}/{name}" async for name in listed(each)))
+        async for found_scope in client.controller.list_scopes():
+            await self.names(column, (f"{found_scope}/{name}" async for name in listed(found_scope)))
 
-    def show(self, found: dict[str, Any]) -> None:
+    def show(self, values: dict[str, Any]) -> None:
         """Prints one line for each key."""
         if self._as_json:
-            echo(json.dumps(found))
+            echo(json.dumps(values))
         else:
-            for name, value in found.items():
+            for name, value in values.items():
                 echo(f"{name}: {cell_text(value)}".rstrip())
 
     def table(self, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:
@@ -201,12 +201,12 @@ def _shown(config: StreamConfig) -> dict[str, Any]:
     scaling, retention = config.scaling, config.retention
     unit = {ScaleType.FIXED: "fixed", ScaleType.EVENT_RATE: "events/s", ScaleType.DATA_RATE: "KB/s"}[scaling.kind]
     rate = "fixed" if scaling.kind is ScaleType.FIXED else f"{scaling.target_rate} {unit}, factor {scaling.factor}"
-    kept = "unlimited"
+    limits = "unlimited"
     if retention is not None:
         unit = "ms" if retention.kind is RetentionType.TIME else "bytes"
         most = "" if retention.maximum is None else f", at most {retention.maximum}"
-        kept = f"at least {retention.minimum} {unit}{most}"
-    return {"scaling": rate, "minimum": scaling.minimum, "retention": kept, "tags": list(config.tags)}
+        limits = f"at least {retention.minimum} {unit}{most}"
+    return {"scaling": rate, "minimum": scaling.minimum, "retention": limits, "tags": list(config.tags)}
 
 
 _CONFIG: Final = (
@@ -236,51 +236,51 @@ def _configured(command: F) -> F:
     return command
 
 
-def _new(given: dict[str, Any]) -> StreamConfig:
+def _new(options: dict[str, Any]) -> StreamConfig:
     """The configuration of a new stream. Raises UsageError."""
     from segstore.client import StreamConfig
 
-    if given["event_rate"] is not None and given["data_rate"] is not None:
+    if options["event_rate"] is not None and options["data_rate"] is not None:
         raise click.UsageError("give --event-rate or --data-rate")
-    if given["keep_s"] is not None and given["keep_bytes"] is not None:
+    if options["keep_s"] is not None and options["keep_bytes"] is not None:
         raise click.UsageError("give --keep-s or --keep-bytes")
-    if given["factor"] is not None and given["event_rate"] is None and given["data_rate"] is None:
+    if options["factor"] is not None and options["event_rate"] is None and options["data_rate"] is None:
         raise click.UsageError("--factor goes with --event-rate or --data-rate")
     try:
-        made = _changed(StreamConfig(), given)
-        made.check()
+        config = _changed(StreamConfig(), options)
+        config.check()
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    return made
+    return config
 
 
-def _changed(config: StreamConfig, given: dict[str, Any]) -> StreamConfig:
+def _changed(config: StreamConfig, options: dict[str, Any]) -> StreamConfig:
     """A configuration with the parts that options give. Raises ValueError."""
     from segstore.client import RetentionPolicy, ScalingPolicy
 
-    scaling, factor = config.scaling, given["factor"] or 2
-    minimum = given["segments"] or scaling.minimum
-    if given["event_rate"] is not None:
-        scaling = ScalingPolicy.by_event_rate(given["event_rate"], factor=factor, minimum=minimum)
-    elif given["data_rate"] is not None:
-        scaling = ScalingPolicy.by_data_rate(given["data_rate"], factor=factor, minimum=minimum)
+    scaling, factor = config.scaling, options["factor"] or 2
+    minimum = options["segments"] or scaling.minimum
+    if options["event_rate"] is not None:
+        scaling = ScalingPolicy.by_event_rate(options["event_rate"], factor=factor, minimum=minimum)
+    elif options["data_rate"] is not None:
+        scaling = ScalingPolicy.by_data_rate(options["data_rate"], factor=factor, minimum=minimum)
     else:
         scaling = replace(scaling, minimum=minimum)
     retention = config.retention
-    if given["keep_s"] is not None:
-        retention = RetentionPolicy.by_time(timedelta(seconds=given["keep_s"]))
-    elif given["keep_bytes"] is not None:
-        retention = RetentionPolicy.by_size(given["keep_bytes"])
-    return replace(config, scaling=scaling, retention=retention, tags=given["tags"] or config.tags)
+    if options["keep_s"] is not None:
+        retention = RetentionPolicy.by_time(timedelta(seconds=options["keep_s"]))
+    elif options["keep_bytes"] is not None:
+        retention = RetentionPolicy.by_size(options["keep_bytes"])
+    return replace(config, scaling=scaling, retention=retention, tags=options["tags"] or config.tags)
 
 
 @streams.command("create")
 @_stream
 @_configured
 @_with_client
-async def create_stream(admin: Admin, client: Client, stream: Name, **given: Any) -> None:
+async def create_stream(admin: Admin, client: Client, stream: Name, **options: Any) -> None:
     """Create a stream."""
-    config = _new(given)
+    config = _new(options)
     _must(await client.controller.create_stream(*stream, config), f"stream {'/'.join(stream)} exists")
 
 
@@ -288,11 +288,11 @@ async def create_stream(admin: Admin, client: Client, stream: Name, **given: Any
 @_stream
 @_configured
 @_with_client
-async def update_stream(admin: Admin, client: Client, stream: Name, **given: Any) -> None:
+async def update_stream(admin: Admin, client: Client, stream: Name, **options: Any) -> None:
     """Change the given parts of a stream's configuration. A fixed number of segments is restored if it was scaled."""
-    _new(given)  # finds wrong options
+    _new(options)  # finds wrong options
     config = await client.controller.stream_config(*stream)
-    await client.controller.update_stream(*stream, _changed(config, given))
+    await client.controller.update_stream(*stream, _changed(config, options))
 
 
 @streams.command("scale")
@@ -454,8 +454,8 @@ def transactions() -> None:
 @_with_client
 async def list_transactions(admin: Admin, client: Client, stream: Name) -> None:
     """List the last transactions of a stream that ended."""
-    found = await client.controller.completed_transactions(*stream)
-    rows = [{"id": str(each), "status": status.value} for each, status in found.items()]
+    completed = await client.controller.completed_transactions(*stream)
+    rows = [{"id": str(identifier), "status": status.value} for identifier, status in completed.items()]
     admin.table(("id", "status"), rows)
 
 

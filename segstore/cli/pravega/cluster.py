@@ -54,8 +54,8 @@ class ClusterOptions(NamedTuple):
 
 
 def _property(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found:
+    name, separator, value = text.partition("=")
+    if not separator:
         raise click.UsageError(f"-X {text!r} is not NAME=VALUE")
     if name in _SECRETS:
         variable = f"SEGSTORE_CLIENT_{name.upper()}"
@@ -129,8 +129,8 @@ class StreamName(click.ParamType):  # type: ignore[type-arg]  # not generic in o
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        scope, found, name = Text().convert(value, param, ctx).partition("/")
-        if not found or not scope or not name or "/" in name:
+        scope, slash, name = Text().convert(value, param, ctx).partition("/")
+        if not slash or not scope or not name or "/" in name:
             self.fail(f"{value!r} is not SCOPE/NAME", param, ctx)
         return scope, name
 

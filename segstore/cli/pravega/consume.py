@@ -36,17 +36,17 @@ class MemberOptions(NamedTuple):
 _SINCE: Final = "s@"
 
 
-def _start(context: click.Context, parameter: click.Parameter, given: str) -> Start | str | int:
-    if given in ("begin", "beginning", "head"):
+def _start(context: click.Context, parameter: click.Parameter, value: str) -> Start | str | int:
+    if value in ("begin", "beginning", "head"):
         return "head"
-    if given in ("end", "tail"):
+    if value in ("end", "tail"):
         return "tail"
-    if given.startswith(_SINCE):
+    if value.startswith(_SINCE):
         try:
-            return int(given.removeprefix(_SINCE))
+            return int(value.removeprefix(_SINCE))
         except ValueError as error:
-            raise click.BadParameter(f"{given!r} is not {_SINCE}TIME", context, parameter) from error
-    return given
+            raise click.BadParameter(f"{value!r} is not {_SINCE}TIME", context, parameter) from error
+    return value
 
 
 @click.command(short_help="Print the events of a stream.")

@@ -31,16 +31,16 @@ def unescaped(text: str) -> bytes:
     r"""Returns text with `\n`, `\r`, `\t`, `\0`, `\\` and `\xHH` replaced, as UTF-8. Raises ValueError for others."""
     parts: list[bytes] = []
     at = 0
-    for found in _ESCAPE.finditer(text):
-        name = found[1]
+    for match in _ESCAPE.finditer(text):
+        name = match[1]
         if len(name) == 3:
-            made = bytes.fromhex(name[1:])
+            character = bytes.fromhex(name[1:])
         elif name in _ESCAPES:
-            made = _ESCAPES[name].encode()
+            character = _ESCAPES[name].encode()
         else:
             raise ValueError(rf"\{name} in {text!r} is none of \n \r \t \0 \\ \xHH")
-        parts += [text[at : found.start()].encode(), made]
-        at = found.end()
+        parts += [text[at : match.start()].encode(), character]
+        at = match.end()
     return b"".join([*parts, text[at:].encode()])
 
 

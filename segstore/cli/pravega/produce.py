@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from segstore.client import Client, EventWriter
 
 
-def _delimiter(context: click.Context, parameter: click.Parameter, given: str | None) -> bytes | None:
-    if given is None:
+def _delimiter(context: click.Context, parameter: click.Parameter, value: str | None) -> bytes | None:
+    if value is None:
         return None
     try:
-        made = unescaped(given)
+        delimiter = unescaped(value)
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from error
-    if not made:
+    if not delimiter:
         raise click.BadParameter("a delimiter has at least one byte", context, parameter)
-    return made
+    return delimiter
 
 
 @click.command(short_help="Write lines as events of a stream.")
@@ -59,8 +59,7 @@ def produce(
     """
     import asyncio
 
-    from segstore.cli.pravega.lines import Lines
-    from segstore.cli.pravega.running import EventPace, run
+    from segstore.cli.pravega.running import EventPace, Lines, run
     from segstore.client import ClientError
 
     async def work(client: Client, interruption: Interruption) -> None:
@@ -94,8 +93,8 @@ def produce(
                 await writer.flush()
         except (ClientError, ValueError, OSError, click.ClickException) as error:
             await asyncio.sleep(0)  # until all callbacks have run
-            said = error.message if isinstance(error, ClientError | click.ClickException) else str(error)
-            raise click.ClickException(f"{said}; events stored: {stored}") from error
+            message = error.message if isinstance(error, ClientError | click.ClickException) else str(error)
+            raise click.ClickException(f"{message}; events stored: {stored}") from error
         finally:
             if interruption.number:
                 echo(f"segstore: interrupted; events stored: {stored}", err=True)

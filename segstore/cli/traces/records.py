@@ -45,14 +45,14 @@ def records_of(path: Path) -> list[Record]:
 
     try:
         with TraceFile(path) as opened:
-            found = list(opened.records())
+            records = list(opened.records())
     except TraceError as error:
         raise click.ClickException(str(error)) from error
     for damage in opened.damages:
         echo(f"{path}: {damage}", err=True)
-    if not any(record.direction == 0 and record.kind in (RecordKind.FRAME, RecordKind.CALL) for record in found):
+    if not any(record.direction == 0 and record.kind in (RecordKind.FRAME, RecordKind.CALL) for record in records):
         raise click.ClickException(f"{path}: there is no request in it")
-    return found
+    return records
 
 
 def report_left_out(left_out: Sequence[LeftOut | str], what: str = "clients") -> None:
@@ -61,13 +61,13 @@ def report_left_out(left_out: Sequence[LeftOut | str], what: str = "clients") ->
         echo(f"records of {what} left out: {len(left_out)}; {left_out[0]}", err=True)
 
 
-def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | None:
-    if given in ("max", "recorded"):
-        return None if given == "max" else 1.0
+def _pace(ctx: click.Context, option: click.Parameter, value: str) -> float | None:
+    if value in ("max", "recorded"):
+        return None if value == "max" else 1.0
     try:
-        pace = float(given)
+        pace = float(value)
     except ValueError:
-        sentence = f"{given!r} is neither max nor recorded nor a factor such as 2.5"
+        sentence = f"{value!r} is neither max nor recorded nor a factor such as 2.5"
         raise click.BadParameter(sentence, ctx, option) from None
     from segstore.server.replay import check_pace
 
@@ -88,20 +88,20 @@ PACE: Final = click.option(
 )
 
 
-def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...], *, calls: bool) -> frozenset[str]:
+def _fields(ctx: click.Context, option: click.Parameter, names: tuple[str, ...], *, calls: bool) -> frozenset[str]:
     from segstore.wire import COMMANDS
 
     known = {field for command in COMMANDS.values() for field in command.__struct_fields__}
-    if calls and not known.issuperset(given):
+    if calls and not known.issuperset(names):
         from segstore.wire.trace import names_of_call_fields
 
         known |= names_of_call_fields()
-    for name in given:
+    for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" ({near[0]}?)" if near else ""
             raise click.BadParameter(f"no command {'or call ' * calls}has a field {name!r}{hint}", ctx, option)
-    return frozenset(given)
+    return frozenset(names)
 
 
 def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:

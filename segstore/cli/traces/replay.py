@@ -214,21 +214,21 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     report_left_out(left_out)
     if out is not None:
         make_folder(out)  # before the runs, which may take long
-        if any(each.samefile(trace) for each in out.glob("finding-*.jsonl") if each.is_file()):
+        if any(file.samefile(trace) for file in out.glob("finding-*.jsonl") if file.is_file()):
             raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
     # A store warns of each cut and of errors in a shortened trace. Here these are intended.
     listener = logging.getLogger("segstore.server.connection.connection")
     listener.addFilter(_is_not_a_cut if client else _is_error)
     try:
         run = partial(explore_trace, records) if client is None else partial(explore_command, client, records)
-        found = asyncio.run(run(match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell))
+        exploration = asyncio.run(run(match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell))
     except CommandError as error:
         raise click.ClickException(f"the client {error}") from error
     except (ClientFailed, OSError, ValueError) as error:
         raise click.ClickException(f"the run without faults: {error}") from error
     finally:
         listener.removeFilter(_is_not_a_cut if client else _is_error)
-    return _explored(found, out)
+    return _explored(exploration, out)
 
 
 def _tell(done: int, of: int, finding: Finding | None) -> None:
@@ -249,11 +249,11 @@ def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
-def _explored(found: Exploration, out: Path | None) -> int:
+def _explored(exploration: Exploration, out: Path | None) -> int:
     from segstore.traces import write_trace
     from segstore.wire.trace import Metadata
 
-    for number, finding in enumerate(found.findings, 1):
+    for number, finding in enumerate(exploration.findings, 1):
         for line in str(finding).splitlines():
             echo(line, fg="red")
         if out is not None:
@@ -261,9 +261,9 @@ def _explored(found: Exploration, out: Path | None) -> int:
             values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
             write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
             echo(f"  written to {path}")
-    for line in found.unreached_lines:
+    for line in exploration.unreached_lines:
         echo(line, err=True)
-    echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
-    if found.runs == 1:
+    echo(f"{exploration.runs} run{'s' if exploration.runs != 1 else ''}, {len(exploration.findings)} broke", err=True)
+    if exploration.runs == 1:
         echo("nothing was cut: there was no request, or none that matches the filter", err=True)
-    return 1 if found.findings else 0
+    return 1 if exploration.findings else 0

@@ -63,10 +63,10 @@ def spark_session(master: str | None, files: list[str]) -> Iterator[SparkSession
     except SparkMissing as error:
         raise click.ClickException(str(error)) from error
     except Exception as error:
-        if (said := spark_failure(error)) is None:
+        if (problem := spark_failure(error)) is None:
             raise
         log.debug("Spark at %s failed", master, exc_info=error)
-        raise click.ClickException(f"Spark at {master} failed: {said}") from error
+        raise click.ClickException(f"Spark at {master} failed: {problem}") from error
     finally:
         if running is not None:
             _stop(running)
@@ -97,15 +97,15 @@ def spark_failure(error: Exception) -> str | None:
     if not isinstance(error, PySparkException | Py4JError | ConnectionError):
         return None
     try:
-        said = str(error)
+        text = str(error)
     except (Py4JError, OSError):  # some ask Java for their text, which may be gone
-        said = ""
-    return _informative_line(said)[:_MAX_MESSAGE] or type(error).__name__
+        text = ""
+    return _informative_line(text)[:_MAX_MESSAGE] or type(error).__name__
 
 
-def _informative_line(said: str) -> str:
+def _informative_line(text: str) -> str:
     """The most informative line: the error of a traceback; otherwise the first line, or the line after the call."""
-    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     traced = next((at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
     raised = next((line for line in lines[traced + 1 :] if not line[0].isspace()), None)
     if raised is not None:
@@ -130,8 +130,8 @@ def errors_reported() -> Iterator[None]:
 
 
 @contextmanager
-def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iterator[Engine]:
-    """Yields the engine of a name, or for `auto` the best for the traces. made: the folder of the report."""
+def _engine(name: str, master: str | None, files: list[str], folder: Path) -> Iterator[Engine]:
+    """Yields the engine of a name, or for `auto` the best for the traces. folder: the folder of the report."""
     from segstore.pipeline.local_engine import LocalEngine, ProcessDied, missing
     from segstore.pipeline.trace.files import sizes_of
 
@@ -147,7 +147,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
 
                 yield SparkEngine(spark)
         else:
-            with LocalEngine(Path(tempfile.mkdtemp(dir=made)), size) as engine:
+            with LocalEngine(Path(tempfile.mkdtemp(dir=folder)), size) as engine:
                 yield engine
     except (duckdb.Error, ProcessDied) as error:
         log.debug("the report failed", exc_info=error)
@@ -187,13 +187,13 @@ def report(
     with ExitStack() as stack:
         stack.enter_context(errors_reported())
         files = find_traces(traces)
-        made = stack.enter_context(report_folder(out, files, replace=replace))
+        folder = stack.enter_context(report_folder(out, files, replace=replace))
         progress = stack.enter_context(_Progress())
-        engine = progress.engine = stack.enter_context(_engine(chosen, master, files, made))
+        engine = progress.engine = stack.enter_context(_engine(chosen, master, files, folder))
         stack.push(progress)  # ends before the engine that it asks
-        from segstore.pipeline.report.report import report_into
+        from segstore.pipeline.report.report import write_report
 
-        facts = report_into(engine, files, made, strict=strict, parts=parts, progress=progress.step)
+        facts = write_report(engine, files, folder, strict=strict, parts=parts, progress=progress.step)
     lost = facts["skipped"]["rows"]
     for row in lost[:_MOST_SHOWN]:
         where = "" if row["record"] is None else f"record {row['record']}: "

@@ -35,8 +35,8 @@ class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in old
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[tuple[str, int], bool]:
-        scheme, found, address = str(value).rpartition("://")
-        if found and scheme not in ("tcp", "tls"):
+        scheme, separator, address = str(value).rpartition("://")
+        if separator and scheme not in ("tcp", "tls"):
             self.fail(f"{scheme}:// is neither tls:// nor tcp://", param, ctx)
         return Address().convert(address, param, ctx), scheme == "tls"
 

@@ -52,11 +52,11 @@ trace.add_command(report)
 _FILTER: Final = "'-f' / '--filter'"
 
 
-def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
+def _filter(ctx: click.Context, option: click.Parameter, text: str | None) -> Filter | None:
     from segstore.wire.trace import FilterError, parse_filter
 
     try:
-        return None if given is None else parse_filter(given)
+        return None if text is None else parse_filter(text)
     except FilterError as error:
         raise click.BadParameter(str(error), ctx, option) from error
 
@@ -159,12 +159,12 @@ def _check_output(output: Path, *sources: Path) -> None:
     """Refuses to write over a file that is read, also by the name of a link to it."""
     for source in sources:
         if output.is_file() and source.is_file() and output.samefile(source):
-            said = f"{output}: the output is the same file as the input {source}"
-            raise click.UsageError(said, click.get_current_context())
+            problem = f"{output}: the output is the same file as the input {source}"
+            raise click.UsageError(problem, click.get_current_context())
 
 
 def _status(*opened: TraceFile) -> int:
-    return 1 if any(each.damages for each in opened) else 0
+    return 1 if any(trace_file.damages for trace_file in opened) else 0
 
 
 # --- inspecting -------------------------------------------------------------------------------------------------
@@ -287,19 +287,19 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     from segstore.traces import lines, statistics
 
     with _reading(source) as (opened, records):
-        found = statistics(records, chosen)
-    if chosen is not None and not found.traffic:
+        counted = statistics(records, chosen)
+    if chosen is not None and not counted.traffic:
         _check_possible(chosen)
     if as_json:
-        said = {"form": opened.form, **opened.metadata._asdict(), **found.as_object()}
-        echo(json.dumps({**said, "damages": [damage._asdict() for damage in opened.damages]}))
+        values = {"form": opened.form, **opened.metadata._asdict(), **counted.as_object()}
+        echo(json.dumps({**values, "damages": [damage._asdict() for damage in opened.damages]}))
         return _status(opened)
     metadata = opened.metadata
     recorder = f"recorded by {metadata.recorder}, " if metadata.recorder else ""
     echo(f"{opened.form} of {opened.size} bytes, {recorder}wire version {metadata.wire_version}")
     for name, value in metadata.values.items():
         echo(f"{name}: {value}")
-    for line in lines(found):
+    for line in lines(counted):
         echo(line)
     return _status(opened)
 
@@ -327,11 +327,11 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
 
     _check_comparison(exact)
     with _reading(left) as (one, mine), _reading(right) as (other, its):
-        found = tuple(differences(mine, its, translation=None if exact else Translation(ignore)))
-    for each in found:
-        for number, line in enumerate(_difference(each, show_tokens)):
+        differing = tuple(differences(mine, its, translation=None if exact else Translation(ignore)))
+    for difference in differing:
+        for number, line in enumerate(_difference(difference, show_tokens)):
             echo(line, fg=None if number else "yellow")
-    return 1 if found else _status(one, other)
+    return 1 if differing else _status(one, other)
 
 
 def _check_comparison(exact: bool, *, compares: bool = True) -> None:
@@ -344,21 +344,21 @@ def _check_comparison(exact: bool, *, compares: bool = True) -> None:
         raise click.UsageError("either --exact or --ignore: --exact compares all fields", context)
 
 
-def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
+def _difference(entry: Difference, show_tokens: bool) -> Iterator[str]:
     from segstore.wire.trace import CONTROLLER, Call
 
-    way = "reply" if found.direction else "request"
-    is_call = found.connection == CONTROLLER
-    yield f"controller call {found.number}, {way}:" if is_call else f"{_connections(found)}, {way} {found.number}:"
-    if found.left is None or found.right is None:
-        there, count = ("B", found.right_over) if found.left is None else ("A", found.left_over)
+    way = "reply" if entry.direction else "request"
+    is_call = entry.connection == CONTROLLER
+    yield (f"controller call {entry.number}, {way}:" if is_call else f"{_connections(entry)}, {way} {entry.number}:")
+    if entry.left is None or entry.right is None:
+        there, count = ("B", entry.right_over) if entry.left is None else ("A", entry.left_over)
         if is_call:
             yield f"  only {there} has it" + (f", and {count} more of its method" if count else "")
-    elif is_call and found.left_over:
-        yield f"  {found.left_over} more of its method differ"
-    if found.more_text:
-        yield f"  {found.more_text}"
-    for field in found.fields:
+    elif is_call and entry.left_over:
+        yield f"  {entry.left_over} more of its method differ"
+    if entry.more_text:
+        yield f"  {entry.more_text}"
+    for field in entry.fields:
         if field.secret and not show_tokens:
             yield f"  {field.field}: the tokens differ"
             continue
@@ -366,7 +366,7 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
         yield from (f"  {place.text('in A', 'in B')}" for place in places[:_MOST_PLACES])
         if len(places) > _MOST_PLACES:
             yield f"  and {len(places) - _MOST_PLACES} more differences in {field.field}"
-    for name, record in (("A", found.left), ("B", found.right)):
+    for name, record in (("A", entry.left), ("B", entry.right)):
         if record is not None:
             call = Call.unpack(record.data) if is_call else None
             if call is not None:
@@ -376,9 +376,9 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
             yield from (f"  {line}" for line in _annotated(record.data, show_tokens) if not is_call)
 
 
-def _connections(found: Difference) -> str:
+def _connections(entry: Difference) -> str:
     """The connection of a difference, by its numbers in the traces, as `show` prints them."""
-    sides = {name: record.connection for name, record in (("A", found.left), ("B", found.right)) if record is not None}
+    sides = {name: record.connection for name, record in (("A", entry.left), ("B", entry.right)) if record is not None}
     if len(set(sides.values())) == 1:
         return f"connection #{next(iter(sides.values()))}"
     return "connection " + ", ".join(f"#{number} of {name}" for name, number in sides.items())
@@ -508,11 +508,11 @@ def index(captures: tuple[str, ...]) -> int:
                 f"{capture} is a pipe: an index is written beside a file", click.get_current_context()
             )
         try:
-            made, blocks = write_index(capture, Storage())
+            written, blocks = write_index(capture, Storage())
         except (OSError, ValueError, TraceError) as error:
-            said = error_text(error) if isinstance(error, OSError) else str(error)
-            echo(said if said.startswith(capture) else f"{capture}: {said}", err=True)
+            problem = error_text(error) if isinstance(error, OSError) else str(error)
+            echo(problem if problem.startswith(capture) else f"{capture}: {problem}", err=True)
             status = 1
         else:
-            echo(f"{made}: {blocks} blocks")
+            echo(f"{written}: {blocks} blocks")
     return status

@@ -1,5 +1,5 @@
 """Tests of `pipeline/stream`. Modules whose tests have another name:
 
-placing, registry, sink, write: test_commit, spark/test_stream
+registry, sink, write: test_commit, spark/test_stream
 rows, segments, source: test_plan, spark/test_stream
 """

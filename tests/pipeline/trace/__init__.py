@@ -1,6 +1,5 @@
 """Tests of `pipeline/trace`. Modules whose tests have another name:
 
-filling: test_batches
 packet_files: test_packets
 reading: test_files
 source: spark/test_trace_source

@@ -60,7 +60,7 @@ class Accelerator:
         kinds: bytes,
         decodes: bool,
     ) -> Any:
-        """An object whose `fill` makes columns of records: see `segstore.pipeline.trace.filling`.
+        """An object whose `fill` makes columns of records: see `segstore.pipeline.trace.batches`.
 
         columns: type, source and labels. programs: class → steps: the column, how it is filled, and the path of an
         attribute or a constant; frames of other commands are left to Python. conditions: as (source, whether it may be
