@@ -175,7 +175,7 @@ class AppendBlockDecoder:
 
     def _step(self, command: Command) -> Command | Append | None:
         if isinstance(command, AppendBlockEnd):
-            # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
+            # Nearly every append takes this path: few operations, and a check that fails goes to the slow path.
             writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
             writer = self.writers.get(writer_id.bytes)
             if writer is None or number < writer.last_event_number or count <= 0:
@@ -186,7 +186,10 @@ class AppendBlockDecoder:
         if type(command) not in _APPENDING:
             return command
         if self.block_open:
-            raise self._within_block(command, command.type_name)
+            opened = self._block_writer
+            self.drop_block()
+            detail = f"{command.type_name} came before the end"
+            raise AppendViolation(AppendRule.BLOCK_OPEN, detail, opened, command=command)
         if isinstance(command, AppendBlock):
             self._writer(command)
             self.block_open, self._block_writer, self._block_data = True, command.writer_id, command.data
@@ -233,11 +236,6 @@ class AppendBlockDecoder:
                 actual=command.num_events,
             )
         return self._backwards(command, writer, "last_event_number", command.last_event_number)
-
-    def _within_block(self, command: Command, type_name: str) -> AppendViolation:
-        writer_id = self._block_writer
-        self.drop_block()
-        return AppendViolation(AppendRule.BLOCK_OPEN, f"{type_name} came before the end", writer_id, command=command)
 
     def _conditional(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> Append:
         writer = self._writer(command)

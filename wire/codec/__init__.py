@@ -15,8 +15,7 @@ from segstore.wire.codec.codec import (
     encode_parts,
     or_in_c,
 )
-from segstore.wire.codec.frame_memory import FrameMemory
-from segstore.wire.codec.framing import FrameDecoder, runs_at
+from segstore.wire.codec.framing import FrameDecoder, FrameMemory, runs_at
 from segstore.wire.codec.joining import Joined
 from segstore.wire.codec.older_frames import frame_decoder
 from segstore.wire.codec.speed import Acknowledged

@@ -2,8 +2,7 @@
 
 from segstore.wire.reader_groups.config import NO_ID, RETENTIONS, Cuts, GroupConfig
 from segstore.wire.reader_groups.state import SILENT, Checkpoints, GroupState
-from segstore.wire.reader_groups.stored import StoredGroup
-from segstore.wire.reader_groups.table import VERSION_VALUE, decode_key, encode_key
+from segstore.wire.reader_groups.table import VERSION_VALUE, StoredGroup, decode_key, encode_key
 from segstore.wire.reader_groups.updates import (
     AcquireSegment,
     AddReader,

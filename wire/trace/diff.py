@@ -21,7 +21,7 @@ import struct
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -105,12 +105,12 @@ class Difference(NamedTuple):
     @property
     def more_text(self) -> str:
         """Describes the records that only trace A or B has; "" if no trace has more."""
-        said = []
-        for name, more in zip("AB", self.more, strict=True):
-            if more:
-                counts = (f"{'one' if count == 1 else count} more {each}" for each, count in more.items())
-                said.append(f"{name} has {', '.join(counts)}")
-        return "; ".join(said)
+        return "; ".join(
+            f"{trace} has "
+            + ", ".join(f"{'one' if count == 1 else count} more {name}" for name, count in records.items())
+            for trace, records in zip("AB", self.more, strict=True)
+            if records
+        )
 
 
 class Translation:
@@ -149,13 +149,9 @@ class Translation:
         """Whether the field of a call is compared."""
         return self._ignore.isdisjoint(each.partition("[")[0] for each in path.split("."))
 
-    def fit(self, left: str, right: str) -> bool:
-        """Whether two ids may stand for each other."""
-        return self.ids.fits(left, right)
-
     def pair(self, left: str, right: str) -> None:
         """Pairs two ids if they fit."""
-        if self.fit(left, right):
+        if self.ids.fits(left, right):
             self.ids.pair(left, right)
 
     def call_fields(self, left: Call, right: Call) -> tuple[FieldDifference, ...]:
@@ -163,12 +159,12 @@ class Translation:
         one, other = (
             {name: each for name, each in facts_of(call).items() if self.counts(name)} for call in (left, right)
         )
-        found = differing_fields(one, other, self.fit)
-        differ = {each.field for each in found}
+        differing = differing_fields(one, other, self.ids.fits)
+        differ = {difference.field for difference in differing}
         for name in one:
             for pair in () if name in differ else zip(one[name].ids, other[name].ids, strict=True):
                 self.pair(*pair)
-        return found
+        return differing
 
     def fields(self, connection: int, left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         """The fields that differ beyond ids. If none does, the ids are paired."""
@@ -310,12 +306,12 @@ class _Side:
 
     def connection(self, record: Record) -> _Connection:
         """Returns the connection of a record."""
-        found = self._current.get(record.connection)
+        current = self._current.get(record.connection)
         # A reopened number is a new connection, unless the old one has no records yet.
-        if found is None or (record.kind is RecordKind.OPEN and (found.pairs is not None or found.held)):
-            found = self._current[record.connection] = _Connection(len(self._all) + 1)
-            self._all.append(found)
-        return found
+        if current is None or (record.kind is RecordKind.OPEN and (current.pairs is not None or current.held)):
+            current = self._current[record.connection] = _Connection(len(self._all) + 1)
+            self._all.append(current)
+        return current
 
     def left_over(self) -> list[_Connection]:
         """The connections that were not matched and have records."""
@@ -514,10 +510,10 @@ class _CallSide:
 
     def left_over(self) -> dict[str, list[_Call]]:
         """The calls without a mate, by method."""
-        found: dict[str, list[_Call]] = {}
-        for each in sorted((each for several in self.waiting.values() for each in several), key=attrgetter("number")):
-            found.setdefault(each.rpc, []).append(each)
-        return found
+        by_method: dict[str, list[_Call]] = {}
+        for call in sorted(chain.from_iterable(self.waiting.values()), key=attrgetter("number")):
+            by_method.setdefault(call.rpc, []).append(call)
+        return by_method
 
 
 class _Calls:
@@ -576,7 +572,7 @@ class _Calls:
 
     def _fit(self, side: int, made: _Call, mate: _Call) -> bool:
         left, right = (mate, made) if side else (made, mate)
-        return self._translation is None or all(map(self._translation.fit, left.ids, right.ids))
+        return self._translation is None or all(map(self._translation.ids.fits, left.ids, right.ids))
 
     def _compare(self, left: _Call, right: _Call) -> None:
         for direction in Direction:
@@ -633,24 +629,15 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
     """
     one = {span.field: span for span in describe(left).spans}
     other = {span.field: span for span in describe(right).spans}
-    found = []
+    differing = []
     for name in dict.fromkeys((*one, *other)):
         mine, its = one.get(name), other.get(name)
         raw = [side[span.offset : span.offset + span.length] for side, span in ((left, mine), (right, its)) if span]
-        if len(raw) == 2 and raw[0] == raw[1]:
-            continue
-        values = [None if span is None else _shown(span.value, span.secret) for span in (mine, its)]
-        secret = any(span is not None and span.secret for span in (mine, its))
-        is_data = all(span is None or span.kind == "data" for span in (mine, its))
-        found.append(FieldDifference(name, values[0], values[1], secret, is_data))
-    telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
-    return telling or tuple(found)
-
-
-def _agree(one: CallField, other: CallField, fits: Callable[[str, str], bool] | None) -> bool:
-    if fits is None or one.secret:
-        return bool(one.value == other.value)
-    return one.rest == other.rest and all(map(fits, one.ids, other.ids))
+        if len(raw) == 1 or raw[0] != raw[1]:
+            is_data = all(span is None or span.kind == "data" for span in (mine, its))
+            differing.append(_field_difference(name, mine, its, is_data))
+    telling = tuple(each for each in differing if each.field and each.field.rpartition(".")[2] not in _DERIVED)
+    return telling or tuple(differing)
 
 
 def differing_fields(
@@ -659,15 +646,25 @@ def differing_fields(
     """Returns the fields in which the messages of two calls differ. fits: whether two ids may stand for each other, and
     times are not compared; None to compare all values.
     """
-    found = []
-    for name in dict.fromkeys((*left, *right)):
-        one, other = left.get(name), right.get(name)
-        if one is not None and other is not None and _agree(one, other, fits):
-            continue
-        secret = any(each is not None and each.secret for each in (one, other))
-        values = [None if each is None else _shown(each.value, secret) for each in (one, other)]
-        found.append(FieldDifference(name, values[0], values[1], secret))
-    return tuple(found)
+    sides = ((name, left.get(name), right.get(name)) for name in dict.fromkeys((*left, *right)))
+    return tuple(
+        _field_difference(name, one, other)
+        for name, one, other in sides
+        if one is None or other is None or not _agree(one, other, fits)
+    )
+
+
+def _agree(one: CallField, other: CallField, fits: Callable[[str, str], bool] | None) -> bool:
+    if fits is None or one.secret:
+        return bool(one.value == other.value)
+    return one.rest == other.rest and all(map(fits, one.ids, other.ids))
+
+
+def _field_difference(name: str, left: Any, right: Any, is_data: bool = False) -> FieldDifference:
+    """left, right: a span, or a field of a call; None on a side without it."""
+    secret = any(side is not None and side.secret for side in (left, right))
+    values = [None if side is None else _shown(side.value, secret) for side in (left, right)]
+    return FieldDifference(name, values[0], values[1], secret, is_data)
 
 
 def _shown(value: Any, secret: bool) -> Any:
