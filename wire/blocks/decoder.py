@@ -1,10 +1,11 @@
-"""The append decoder: reassembles appends from frames. `segstore.wire.blocks` states its invariants and refusals.
+"""The append decoder: reassembles appends from frames; and the acknowledgements of the runs that come from it.
+`segstore.wire.blocks` states its invariants and refusals.
 
-Follows `AppendDecoder` and `CommandDecoder.parseCommand` (Pravega). Deliberate difference: the state of a connection's
-writers takes bounded memory.
+Follows `AppendDecoder`, `CommandDecoder.parseCommand` and `AppendProcessor.storeAppend` (Pravega). Deliberate
+difference: the state of a connection's writers takes bounded memory.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from struct import Struct as Layout
 from typing import Final, TypeVar
 from uuid import UUID
@@ -12,12 +13,13 @@ from uuid import UUID
 import msgspec
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
-from segstore.wire.codec import Joined
+from segstore.wire.codec import ACCELERATOR, WIRE_VERSION, Acknowledged, Joined, encoder
 from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     ConditionalAppend,
     ConditionalBlockEnd,
+    DataAppended,
     Event,
     Padding,
     PartialEvent,
@@ -328,3 +330,42 @@ class AppendBlockDecoder:
     def drop_block(self) -> None:
         """Drops any open block."""
         self.block_open, self._block_writer, self._block_data = False, None, b""
+
+
+# --- acknowledgements -------------------------------------------------------------------------------------------------
+
+Acknowledge = Callable[[Sequence[Row], bytes, int, int, bytearray], int]
+
+
+def acknowledger(version: int) -> Acknowledge:
+    """Returns `acknowledge(rows, writer, previous, offset, out)`, which adds a DataAppended of a wire version to `out`
+    for each row whose number rises, and returns the last of these numbers.
+
+    writer: the 16 bytes of its id. previous: the number acknowledged last. offset: where the first append was stored;
+    as appends are answered at once, the offset of an acknowledgement is the end of its append.
+    """
+    if version == WIRE_VERSION and ACCELERATOR is not None:
+        return ACCELERATOR.acknowledger(_DATA_APPENDED)
+    encode = encoder(version)
+
+    def acknowledge(rows: Sequence[Row], writer: bytes, previous: int, offset: int, out: bytearray) -> int:
+        writer_id, frames = UUID(bytes=writer), []
+        for number, _, data, request_id in rows:
+            offset += len(data)
+            if previous < number:
+                frames.append(encode(DataAppended(request_id, writer_id, number, previous, offset)))
+                previous = number
+        out += b"".join(frames)
+        return previous
+
+    return acknowledge
+
+
+_DATA_APPENDED = Acknowledged(
+    DataAppended,
+    key="writer_id",
+    number="event_number",
+    before="previous_event_number",
+    total="current_segment_write_offset",
+    row=("event_number", "count", "data", "request_id"),
+)

@@ -17,7 +17,6 @@ from segstore.wire.codec.codec import (
 )
 from segstore.wire.codec.framing import FrameDecoder, FrameMemory, runs_at
 from segstore.wire.codec.joining import Joined
-from segstore.wire.codec.older_frames import frame_decoder
 from segstore.wire.codec.speed import Acknowledged
 from segstore.wire.codec.versions import (
     COMMANDS_SINCE,
@@ -25,6 +24,7 @@ from segstore.wire.codec.versions import (
     FIELDS_SINCE,
     RELEASES,
     encoder,
+    frame_decoder,
     longest_frame_in,
     parts_encoder,
 )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from segstore.wire.names import MAX_INT64, SegmentName
-from segstore.wire.reader_groups.config import GroupConfig, decode_config, encode_config
 from segstore.wire.reader_groups.updates import (
     COMPACT,
     AcquireSegment,
@@ -25,6 +24,7 @@ from segstore.wire.reader_groups.updates import (
     CheckpointReader,
     ClearCheckpointsBefore,
     CreateCheckpoint,
+    GroupConfig,
     InitialState,
     ReleaseSegment,
     RemoveOutstandingCheckpoints,
@@ -33,8 +33,10 @@ from segstore.wire.reader_groups.updates import (
     Update,
     UpdateDistance,
     UpdatingConfig,
+    decode_config,
     decode_kind,
     decode_update,
+    encode_config,
 )
 from segstore.wire.reader_groups.versioned import Input, Output, Range, decode_object, encode_object
 from segstore.wire.state_records import decode_record

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
-from segstore.wire.reader_groups.config import GroupConfig
 from segstore.wire.reader_groups.state import GroupState
+from segstore.wire.reader_groups.updates import GroupConfig
 
 TOMBSTONE: Final = "tombstone"
 _DEEPEST: Final = 16

@@ -78,19 +78,6 @@ def test_any_pieces_of_any_frames_give_the_same_commands(values: list[Command], 
         assert decoder.buffered_bytes == 0
 
 
-@given(OFTEN_OR_ANY, KINDS)
-def test_frames_may_come_byte_by_byte(value: Command, kind: Any) -> None:
-    frame = encode(value)
-    if len(frame) > 500:
-        return
-    decoder = FrameDecoder()
-    for at in range(len(frame)):
-        assert (decoder.buffered_bytes, decoder.has_part) == (at, at > 0)
-        found = decoder.feed(kind(frame[at : at + 1]))
-        assert found == ([as_read(value)] if at == len(frame) - 1 else [])
-    assert (decoder.buffered_bytes, decoder.has_part) == (0, False)
-
-
 @given(st.lists(OFTEN_OR_ANY, min_size=1, max_size=4), st.binary(max_size=40))
 def test_only_the_first_bytes_of_a_larger_buffer_are_taken(values: list[Command], behind: bytes) -> None:
     stream = b"".join(map(encode, values))
@@ -392,17 +379,6 @@ def in_full(items: list[Any]) -> list[Command]:
         else:
             found.append(as_read(item))
     return found
-
-
-@given(st.lists(st.one_of(ACKS, ACKS, ACKS, OFTEN_OR_ANY), max_size=12), KINDS, st.data())
-def test_acknowledgements_in_rows_are_those_that_come_one_by_one(
-    values: list[Command], kind: Any, data: st.DataObject
-) -> None:
-    decoder = FrameDecoder(acks_in_rows=True)
-    found: list[Command] = []
-    for piece in data.draw(chunked(b"".join(map(encode, values)))):
-        found += in_full(decoder.feed(kind(piece)))
-    assert found == [as_read(value) for value in values]
 
 
 @given(st.lists(ACKS, min_size=2, max_size=4).flatmap(lambda values: mutated(b"".join(map(encode, values)))))

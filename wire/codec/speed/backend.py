@@ -230,7 +230,7 @@ def join_of(joined: Joined) -> tuple[Any, ...]:
 
 
 def acks_of(acks: Acknowledged) -> tuple[Any, ...]:
-    """The arguments of the extension's `Acks`: see `segstore.wire.blocks.acknowledgements`."""
+    """The arguments of the extension's `Acks`: see `segstore.wire.blocks.acknowledger`."""
     at, size = _positions(acks.command)
     numbers = {node.name for node in nodes_of(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
     copied = at.keys() - {acks.key, acks.number, acks.before, acks.total}
