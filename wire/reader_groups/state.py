@@ -112,7 +112,7 @@ class Checkpoints:
         read, *later = decode_object(Input(data))
         names, waiting = read.list(read.text), read.map(read.text, lambda: read.list(read.text))
         positions, last = read.map(read.text, read.offsets), read.offsets()
-        return cls(names, waiting, positions, last or None, all(each.flag() for each in later[:1]))
+        return cls(names, waiting, positions, last or None, all(revision.flag() for revision in later[:1]))
 
 
 class GroupState:
@@ -153,7 +153,7 @@ class GroupState:
         made.future = {name: set(before) for name, before in self.future.items()}
         for name in ("unassigned", "read", "distances", "ranges"):
             setattr(made, name, dict(getattr(self, name)))
-        made._followers = defaultdict(set, {each: set(names) for each, names in self._followers.items()})
+        made._followers = defaultdict(set, {before: set(names) for before, names in self._followers.items()})
         return made
 
     def reported(self) -> dict[str, dict[str, int]]:
@@ -327,8 +327,8 @@ class GroupState:
     def _await(self, segment: str, before: set[int]) -> None:
         """A segment can be read once its predecessors are."""
         self.future[segment] = before
-        for each in before:
-            self._followers[each].add(segment)
+        for predecessor in before:
+            self._followers[predecessor].add(segment)
 
     def _waiting_for(self, segment: str) -> set[str]:
         """Returns the segments that may wait for `segment`, which was read, and forgets that they do."""

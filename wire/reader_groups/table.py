@@ -48,11 +48,11 @@ class Pairs(tuple[tuple[Any, Any], ...]):
 
     def named(self, *names: str) -> list[Any]:
         """Returns the values of text keys. Raises ValueError if a key is missing."""
-        found = {key: value for key, value in self if isinstance(key, str)}
-        missing = [name for name in names if name not in found]
+        values = {key: value for key, value in self if isinstance(key, str)}
+        missing = [name for name in names if name not in values]
         if missing:
             raise ValueError(f"no {' and no '.join(missing)} in a map of {len(self)}")
-        return [found[name] for name in names]
+        return [values[name] for name in names]
 
 
 def cbor_encode(value: Any) -> bytes:
@@ -69,7 +69,7 @@ def cbor_encode(value: Any) -> bytes:
             return _head(_BYTES, len(value)) + value
         case Pairs() | dict():
             pairs = value.items() if isinstance(value, dict) else value
-            return _head(_MAP, len(value)) + b"".join(cbor_encode(key) + cbor_encode(each) for key, each in pairs)
+            return _head(_MAP, len(value)) + b"".join(cbor_encode(key) + cbor_encode(inner) for key, inner in pairs)
         case list() | tuple():
             return _head(_ARRAY, len(value)) + b"".join(map(cbor_encode, value))
     raise ValueError(f"{type(value).__name__} cannot be encoded as CBOR here")
@@ -234,15 +234,15 @@ def decode_offsets(data: bytes) -> dict[str, int]:
 
 
 def encode_predecessors(segment_ids: Sequence[int]) -> bytes:
-    return cbor_encode([{"number": each, "tx_id": None} for each in segment_ids])
+    return cbor_encode([{"number": segment_id, "tx_id": None} for segment_id in segment_ids])
 
 
 def decode_predecessors(data: bytes) -> list[int]:
     """Returns the ids of the segments that must be read to their ends first. Raises ValueError."""
-    found = cbor_decode(data)
-    if not isinstance(found, list):
-        raise ValueError(f"{found!r:.80} is not a list of segments")
-    return [_number(_pairs(each).named("number")[0]) for each in found]
+    entries = cbor_decode(data)
+    if not isinstance(entries, list):
+        raise ValueError(f"{entries!r:.80} is not a list of segments")
+    return [_number(_pairs(entry).named("number")[0]) for entry in entries]
 
 
 # --- configuration --------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def _encode_cut(stream: str, cut: Mapping[int, int]) -> Any:
     if not cut:
         return _UNBOUNDED
     scope, name = stream.split("/", 1)
-    named = {segment_name(scope, name, *reversed(split_segment_id(each))): offset for each, offset in cut.items()}
+    named = {segment_name(scope, name, *reversed(split_segment_id(key))): offset for key, offset in cut.items()}
     positions = Pairs((_segment(segment), offset) for segment, offset in named.items())
     return {"V1": {"stream": _stream(scope, name), "positions": positions}}
 
@@ -384,9 +384,9 @@ class StoredGroup(GroupState):
         """As in the Java form, but only of the segment's own stream."""
         stream = _stream_of(segment)
         following = self._followers[SegmentName.parse(segment).segment_id or 0]
-        found = {each for each in following if _stream_of(each) == stream}
-        following -= found
-        return found
+        followers = {follower for follower in following if _stream_of(follower) == stream}
+        following -= followers
+        return followers
 
 
 def _stream_of(segment: str) -> str:

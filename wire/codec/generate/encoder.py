@@ -55,7 +55,7 @@ class Writer:
         if not run:
             return 'b""'
         pack, _ = self.source.struct((code for code, _ in run), "pack")
-        return f"{pack}({', '.join(each for _, each in run)})"
+        return f"{pack}({', '.join(expression for _, expression in run)})"
 
     def variable(self, expression: str, size: str, kind: str) -> None:
         self.flush()
