@@ -1,8 +1,8 @@
-"""Segment commands: create, read, describe, seal, truncate, merge, delete; and annotations for trailing fields.
+"""Segment commands: create, read, describe, seal, truncate, merge, delete.
 
-The reference reads optional trailing fields by two rules. Most numeric tails are read only if all their bytes are left;
-a partial number is ignored. Texts, and a few numbers, are read if any byte is left; a partial value is refused. Source:
-the `readFrom`s of `WireCommands.java`.
+The annotations of optional trailing fields follow the two rules of the reference. Most numeric tails are read only if
+all their bytes are left; a partial number is ignored. Texts, and a few numbers, are read if any byte is left; a partial
+value is refused. Source: the `readFrom`s of `WireCommands.java`.
 """
 
 from collections.abc import Sequence

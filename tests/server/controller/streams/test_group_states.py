@@ -15,8 +15,16 @@ from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire import SegmentAttributeUpdated, UpdateSegmentAttribute
 from segstore.wire.names import segment_name
 from segstore.wire.reader_groups import GroupConfig, encode_key
-from segstore.wire.reader_groups.table import ASSIGNED, CONFIG, ONLY, UNASSIGNED
-from segstore.wire.reader_groups.table import encode_config, encode_offset, encode_offsets, encode_value
+from segstore.wire.reader_groups.table import (
+    ASSIGNED,
+    CONFIG,
+    ONLY,
+    UNASSIGNED,
+    encode_config,
+    encode_offset,
+    encode_offsets,
+    encode_value,
+)
 from tests.wire.reader_groups.java import java_events
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
