@@ -83,24 +83,17 @@ def event_data(**facts: Any) -> bytes:
     return _json(facts).encode()
 
 
-class _Rows:
-    """The rows and data of the next block. mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
+class RecordWriter:
+    """Collects records into blocks. Write `start()` first, then the results of `add`, then `take()`.
 
-    columns: returns memory of a size for the columns of a block.
+    mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
     """
 
-    def __init__(
-        self,
-        mark: bytes,
-        metadata: Metadata,
-        *,
-        compress: bool = False,
-        columns: Callable[[int], bytearray | memoryview] = bytearray,
-    ) -> None:
+    def __init__(self, mark: bytes, metadata: Metadata, *, compress: bool = False) -> None:
         self.mark = mark
         self.metadata = metadata
-        self._compress = compress
-        self._columns = columns
+        self.compress = compress
+        self.columns: Callable[[int], bytearray | memoryview] = bytearray
         self._runs, self._sizes = bytearray(), bytearray()
         """Runs and sizes of trailing frames not yet in `_rows`; their data starts at `_frames_start`."""
         self._frames_start = 0
@@ -135,6 +128,19 @@ class _Rows:
     def start(self) -> bytes:
         """The metadata block."""
         return metadata_block(self.mark, self.metadata)
+
+    def add(self, record: Record) -> bytes:
+        """Takes a record; returns a block if it is full, else b""."""
+        self._put(record.ts_ns, record.connection, record.direction, record.kind, record.data)
+        return self.take() if self._size >= BLOCK_BYTES else b""
+
+    def take(self) -> bytes:
+        """Returns a block of the pending records, b"" without records."""
+        return b"".join(self._block_of(self._pending()))
+
+    def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
+        self._data.append(data)
+        self._put_columns(ts_ns, connection, direction, kind, len(data))
 
     def _put_columns(self, ts_ns: int, connection: int, direction: int, kind: int, size: int) -> None:
         """Takes a record without its data."""
@@ -177,27 +183,10 @@ class _Rows:
         return pending
 
     def _block_of(self, pending: Pending | None) -> list[Buffer]:
-        return [] if pending is None else pending.block(self.mark, compress=self._compress, memory=self._columns)
+        return [] if pending is None else pending.block(self.mark, compress=self.compress, memory=self.columns)
 
 
-class RecordWriter(_Rows):
-    """Collects records into blocks. Write `start()` first, then the results of `add`, then `take()`.
-
-    mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
-    """
-
-    def add(self, record: Record) -> bytes:
-        """Takes a record; returns a block if it is full, else b""."""
-        self._data.append(record.data)
-        self._put_columns(record.ts_ns, record.connection, record.direction, record.kind, len(record.data))
-        return self.take() if self._size >= BLOCK_BYTES else b""
-
-    def take(self) -> bytes:
-        """Returns a block of the pending records, b"" without records."""
-        return b"".join(self._block_of(self._pending()))
-
-
-class TraceWriter(_Rows):
+class TraceWriter:
     """Collects streams of bytes into blocks. Write `start()` first, then `take()` whenever `add` or `due` returns True,
     and finally `finish()`.
 
@@ -237,8 +226,9 @@ class TraceWriter(_Rows):
     ) -> None:
         self.block_bytes = block_bytes
         self.flush_after_ns = flush_after_ns
-        super().__init__(mark, metadata, compress=compress, columns=columns)
-        self._start_bytes = len(self.start())
+        self._records = RecordWriter(mark, metadata, compress=compress)
+        self._records.columns = columns
+        self._start_bytes = len(self._records.start())
         self._redact = redact
         self._redact_codes = redact_codes if redact is not None else frozenset()
         self._looked_at = marked(self._redact_codes)
@@ -247,16 +237,28 @@ class TraceWriter(_Rows):
         self._more = more
         self._use(memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory))
         self._part_start = self._part_stop = 0
-        """Bounds of the newest data in the memory, not yet a piece of `_data`: the next data may continue it."""
+        """Bounds of the newest data in the memory, not yet a piece of `_records`: the next data may continue it."""
         self.data_start: int | None = None
         self.requests = 0
-        self._taken_bytes = 0  # since the last block
+        self._size = 0
         self._waits = False
         self._due_ns = 0
         self._held: dict[int, _Half | None] = {}
         """Directions that do not go on with a frame: in the middle of one, or, with None, not framed any more."""
         self._views = 0
         """The number of parts of incomplete frames so far that were not copied."""
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._records.metadata
+
+    @property
+    def mark(self) -> bytes:
+        return self._records.mark
+
+    def start(self) -> bytes:
+        """The metadata block."""
+        return self._records.start()
 
     def filler(self, offset: int, page: int) -> bytes:
         """Returns a block that repeats the metadata and, written at `offset`, ends at a page boundary.
@@ -279,7 +281,7 @@ class TraceWriter(_Rows):
         change while a view is held, so long data is not copied.
         """
         stream, at, stop = connection << 1 | direction, 0, len(data)
-        self._taken_bytes += stop
+        self._size += stop
         self._wait(ts_ns)
         while at < stop:
             start, sizes = at, b""
@@ -287,20 +289,22 @@ class TraceWriter(_Rows):
                 at, sizes, requests = whole_frames(data, at, self._max_body, self._looked_at)
             if sizes:
                 self.requests += 0 if direction else requests
-                self._put_frames(ts_ns, stream, at - start, sizes)
+                self._records._put_frames(ts_ns, stream, at - start, sizes)
                 self._keep(data, start, at, lasting=lasting)
             if at < stop:
                 at = self._take_other(ts_ns, stream, data, at, lasting=lasting)
         return ts_ns >= self._due_ns or self._is_full()
 
     def _is_full(self) -> bool:
-        is_long = self._overhead >= _MOST_OVERHEAD * self.block_bytes
-        return max(self._taken_bytes, self._size) >= self.block_bytes or is_long
+        records = self._records
+        size = max(self._size, records._size)  # what came since the last block, and what this one holds
+        is_long = records._overhead >= _MOST_OVERHEAD * self.block_bytes
+        return size >= self.block_bytes or is_long
 
     @property
     def pieces(self) -> int:
         """A number that grows when `add` keeps data where it is, or memory is full, and falls only with `take`."""
-        return len(self._data) + self._views
+        return len(self._records._data) + self._views
 
     def room(self, connection: int, direction: int) -> int:
         """Number of further bytes of a direction that fit in the writer's memory, with the frame that they complete."""
@@ -349,19 +353,19 @@ class TraceWriter(_Rows):
 
     def take_parts(self) -> list[Buffer]:
         """Like `take`, in pieces for `writev`. They may view this writer's memory: write them before the next `add`."""
-        return self._block_of(self.take_pending())
+        return self._records._block_of(self.take_pending())
 
     def take_pending(self) -> Pending | None:
         """Like `take_parts`, but without the cost of a block; None if there are no records."""
         self._bound_halves()
-        self._taken_bytes, self._waits = 0, False
-        in_memory = not self._data and self._part_start < self._part_stop
+        self._size, self._waits = 0, False
+        in_memory = not self._records._data and self._part_start < self._part_stop
         self.data_start = self._part_start if in_memory else None
-        self._sample = in_memory and self._part_stop - self._part_start >= _SAMPLED_BYTES
+        self._records._sample = in_memory and self._part_stop - self._part_start >= _SAMPLED_BYTES
         self._end_part()
         if self._more is None:
             self._used = 0
-        return self._pending()
+        return self._records._pending()
 
     def finish(self, ts_ns: int) -> bytes:
         """Returns the last block: pending frames, and partial frames of open connections as BYTES."""
@@ -381,8 +385,8 @@ class TraceWriter(_Rows):
         if lasting or (self._more is None and stop - start > self._memory_bytes - self._used):
             self._end_part()
             piece = memoryview(source)[start:stop]
-            self._data.append(piece if lasting else bytes(piece))
-            self._overhead += _RUN_BYTES
+            self._records._data.append(piece if lasting else bytes(piece))
+            self._records._overhead += _RUN_BYTES
             return
         while start < stop:
             if self._used == self._memory_bytes and self._more is not None:
@@ -398,13 +402,13 @@ class TraceWriter(_Rows):
     def _end_part(self) -> None:
         """Makes a piece of the newest data."""
         if self._part_start < self._part_stop:
-            self._data.append(self._view[self._part_start : self._part_stop])
-            self._overhead += _RUN_BYTES
+            self._records._data.append(self._view[self._part_start : self._part_stop])
+            self._records._overhead += _RUN_BYTES
         self._part_start = self._part_stop = 0
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: RecordKind, data: Buffer) -> None:
         """Adds a record whose data may be anywhere."""
-        self._put_columns(ts_ns, connection, direction, kind, len(data))
+        self._records._put_columns(ts_ns, connection, direction, kind, len(data))
         self._keep(data, 0, len(data))
 
     def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int, *, lasting: bool) -> int:
@@ -481,7 +485,7 @@ class TraceWriter(_Rows):
         held = sum(size for size, _, _ in halves)
         if held <= self._most_held_bytes:
             return
-        now = max(self._due_ns - self.flush_after_ns, self._last_ns)
+        now = max(self._due_ns - self.flush_after_ns, self._records._last_ns)
         for size, key, data in sorted(halves, key=itemgetter(0), reverse=True):
             if held <= self._most_held_bytes // 2:
                 return
@@ -496,7 +500,7 @@ class TraceWriter(_Rows):
         if self._redact is not None and code in self._redact_codes:
             parts = (self._redact(b"".join(parts), True),)
         size = sum(map(len, parts))
-        self._put_frames(ts_ns, stream, size, size_of_frame(size))
+        self._records._put_frames(ts_ns, stream, size, size_of_frame(size))
         for part in parts:
             self._keep(part, 0, len(part), lasting=isinstance(part, memoryview))
 
