@@ -146,8 +146,10 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(INSTALL) -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs: random examples of the property tests, order, dispatch, kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
+soak: $(DEV) ## long runs: random examples of the property tests, fuzzing (FUZZ_SECONDS), order, dispatch, kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
 	HYPOTHESIS_PROFILE=search $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup -p no:rerunfailures -o asyncio_debug=true -m hypothesis
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz.native
 	$(PY) -m tests.soak.exactly_once
 	$(PY) -m tests.soak.dispatch
 	$(PY) -m tests.soak.killed

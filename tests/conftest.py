@@ -16,7 +16,6 @@ import platform
 import shutil
 import socket
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -73,14 +72,6 @@ def zookeeper_starts() -> bool:
     return find_spec("kazoo") is not None and available()
 
 
-def has_sanitizers() -> bool:
-    """Whether gcc is here with AddressSanitizer's library, which it names by its path if it has it."""
-    if shutil.which("gcc") is None:
-        return False
-    ask = ["gcc", "-print-file-name=libasan.so"]
-    return os.sep in subprocess.run(ask, capture_output=True, text=True, check=False).stdout
-
-
 def has_pyspark(*oldest: int) -> bool:
     """Whether PySpark is here, of this version or newer."""
     if find_spec("pyspark") is None:
@@ -92,14 +83,12 @@ PARTS: dict[str, Callable[[], bool]] = {
     "the extension segstore._speed": lambda: find_spec("segstore._speed") is not None,
     "the codec c": lambda: codec_backend == "c",
     "CPython's _testcapi": lambda: find_spec("_testcapi") is not None,
-    "atheris": lambda: find_spec("atheris") is not None,
     "pravega, the official client": lambda: (
         find_spec("pravega_client") is not None or bool(os.environ.get("OFFICIAL_CLIENT_PYTHON"))
     ),
     "pravega in this Python": lambda: find_spec("pravega_client") is not None,
     "Linux's /proc": lambda: sys.platform == "linux",
     "a C compiler on Linux": lambda: sys.platform == "linux" and shutil.which("cc") is not None,
-    "gcc with its sanitizers, on Linux": lambda: sys.platform == "linux" and has_sanitizers(),
     "IPv6": lambda: socket.has_ipv6,
     "git": lambda: shutil.which("git") is not None,
     "the extra docs": lambda: find_spec("material") is not None,
@@ -145,15 +134,10 @@ LONG = {
     ),
 }
 """What `make test` leaves out, by folder and file; single tests have the marker `long`."""
-PROGRAMS = frozenset(
-    {
-        *("chromium", "tshark", "rustc", "Go", "node", "Java 17 or newer", "JUnit 5 and a Java compiler"),
-        "gcc with its sanitizers, on Linux",
-    }
-)
+PROGRAMS = frozenset(("chromium", "tshark", "rustc", "Go", "node", "Java 17 or newer", "JUnit 5 and a Java compiler"))
 """What pip does not install, and only long tests need."""
 LONG_PARTS = PROGRAMS | {
-    *("atheris", "deltalake", "pyiceberg", "the extra docs", "PySpark 4.1 or newer", "PySpark 4.2 or newer"),
+    *("deltalake", "pyiceberg", "the extra docs", "PySpark 4.1 or newer", "PySpark 4.2 or newer"),
     *("npm's packages openapi-ts and typescript", "npm's package axe-core"),
     "ZooKeeper (Java 17 or newer and PySpark's jars)",
 }

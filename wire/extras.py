@@ -16,8 +16,8 @@ def pip_command(extra: str) -> str:
         listed = requires("segstore") or []
     except PackageNotFoundError:  # sources on the path, which no installer knows
         listed = []
-    wanted = [need for need, _, marker in (each.partition(";") for each in listed) if f"'{extra}'" in _quoted(marker)]
-    packages = " ".join(quote(each.strip()) for each in wanted)
+    parts = (requirement.partition(";") for requirement in listed)
+    packages = " ".join(quote(need.strip()) for need, _, marker in parts if f"'{extra}'" in _quoted(marker))
     return f"pip install {packages}" if packages else f"see the extra {extra} in pyproject.toml"
 
 

@@ -175,7 +175,7 @@ def stream_of(segment: str) -> str | None:
     return parsed.stream if parsed.scope is None else f"{parsed.scope}/{parsed.stream}"
 
 
-class SegmentName(Struct, frozen=True, kw_only=True):
+class SegmentName(Struct, frozen=True):
     """The parts of a name; missing parts are None. `parse` accepts any text.
 
     `base` is the name without transaction, transient and index suffixes; scope, stream, number and epoch are read from
@@ -211,20 +211,8 @@ class SegmentName(Struct, frozen=True, kw_only=True):
             elif _HEX32.fullmatch(tail, len(_TRANSACTION)):
                 transaction_id = UUID(hex=tail[len(_TRANSACTION) :])
             base = _without_derived_tails(parent)
-        scope, stream, number, epoch = _stream_parts(base)
-        return cls(
-            name=name,
-            base=base,
-            scope=scope,
-            stream=stream,
-            number=number,
-            epoch=epoch,
-            transaction_id=transaction_id,
-            transient_writer_id=transient_writer_id,
-            transient_id=transient_id,
-            parent=parent,
-            is_index=is_index(name),
-        )
+        ids = transaction_id, transient_writer_id, transient_id
+        return cls(name, base, *_stream_parts(base), *ids, parent, is_index(name))
 
     @property
     def segment_id(self) -> int | None:

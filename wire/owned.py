@@ -15,9 +15,9 @@ def owned(value: Any) -> tuple[Any, int]:
     if isinstance(value, memoryview):
         return bytes(value), value.nbytes
     if isinstance(value, tuple | list):
-        items = [owned(each) for each in value]
-        return type(value)(each for each, _ in items), sum(size + _ITEM_BYTES for _, size in items)
+        items = [owned(element) for element in value]
+        return type(value)(copy for copy, _ in items), sum(size + _ITEM_BYTES for _, size in items)
     if isinstance(value, msgspec.Struct):
         fields = [owned(getattr(value, name)) for name in value.__struct_fields__]
-        return type(value)(*(each for each, _ in fields)), sum(size for _, size in fields)
+        return type(value)(*(copy for copy, _ in fields)), sum(size for _, size in fields)
     return value, len(value) if isinstance(value, (str, bytes)) else 0

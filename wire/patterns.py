@@ -52,7 +52,7 @@ def glob(text: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
     """Compiles a glob (`scope/*`), which matches whole texts. Raises PatternError."""
     _check_length(text)
     search = re.compile(r"\A" + fnmatch.translate(text), re.IGNORECASE if ignore_case else 0).search
-    return lambda found: search(found) is not None
+    return lambda text: search(text) is not None
 
 
 def regular_expression(text: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
@@ -68,7 +68,7 @@ def linear(expression: str) -> Callable[[str], bool]:
         matches = SchemaValidator(core_schema.str_schema(pattern=expression)).isinstance_python
     except SchemaError as error:
         raise PatternError(str(error).rstrip().splitlines()[-1].rpartition("error: ")[2]) from error
-    return lambda found: matches(found if found.isascii() else _whole(found))
+    return lambda text: matches(text if text.isascii() else _whole(text))
 
 
 def _check_length(text: str) -> None:
@@ -76,14 +76,14 @@ def _check_length(text: str) -> None:
         raise PatternError(f"it has {len(text)} characters; at most {_LONGEST} are allowed")
 
 
-def _for_engine(found: re.Match[str]) -> str:
-    if found["nested"]:
+def _for_engine(match: re.Match[str]) -> str:
+    if match["nested"]:
         raise PatternError(r"nested classes are not supported; \[ is the character")
-    if found["verbose"]:
+    if match["verbose"]:
         raise PatternError("the flag x is not supported")
-    if found["escaped"] in "pP":
-        raise PatternError(f"named classes, {found[0]}, are not supported")
-    return _MEANING.get(found["escaped"], found[0])
+    if match["escaped"] in "pP":
+        raise PatternError(f"named classes, {match[0]}, are not supported")
+    return _MEANING.get(match["escaped"], match[0])
 
 
 def _whole(text: str) -> str:
@@ -115,17 +115,17 @@ class Path(NamedTuple):
 
 def path_of(word: str) -> Path | None:
     """Parses `data`, `data[0]` or `data.city`; None for another word."""
-    found = _PATH.fullmatch(word)
-    if found is None:
+    match = _PATH.fullmatch(word)
+    if match is None:
         return None
-    keys = tuple(each[1] if each[2] is None else int(each[2]) for each in _KEY.finditer(found[2]))
-    return Path(None if found[1] is None else int(found[1]), keys)
+    keys = tuple(key[1] if key[2] is None else int(key[2]) for key in _KEY.finditer(match[2]))
+    return Path(None if match[1] is None else int(match[1]), keys)
 
 
 def bytes_of(word: str) -> bytes | None:
     """The bytes of `0x0aff`; None for another word."""
-    found = _HEX.fullmatch(word)
-    return None if found is None else bytes.fromhex(found[1])
+    match = _HEX.fullmatch(word)
+    return None if match is None else bytes.fromhex(match[1])
 
 
 def number_of(text: str) -> float | None:

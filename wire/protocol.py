@@ -121,10 +121,10 @@ class Requests(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         for queues in (self._others, self._appends):
             for queue in queues.values():
-                for _, _, kept in queue:
-                    yield kept
+                for _, _, value in queue:
+                    yield value
 
-    def add(self, request: Command | Append, kept: T) -> bool:
+    def add(self, request: Command | Append, value: T) -> bool:
         """Registers a request. Returns False if all earlier requests were dropped because there were too many."""
         name = _NUMBERS.get(type(request))
         if name is None and not cast("Command", request).is_request:
@@ -136,19 +136,19 @@ class Requests(Generic[T]):
         key = answer_key(request)
         if name is None:
             number = request.offset if type(request) is ReadSegment else None
-            self._others.setdefault(key, deque()).append((key, number, kept))
+            self._others.setdefault(key, deque()).append((key, number, value))
         else:
             number, writer = getattr(request, name), request.writer_id.bytes  # type: ignore[union-attr]  # all have one
-            self._appends.setdefault(writer, deque()).append((key, number, kept))
+            self._appends.setdefault(writer, deque()).append((key, number, value))
         return room
 
-    def add_appends(self, writer: bytes, appends: list[tuple[int, int]], kept: T) -> None:
+    def add_appends(self, writer: bytes, appends: list[tuple[int, int]], value: T) -> None:
         """Registers appends of one writer, by event number and request id, as one request: it is answered when all are.
 
         `appends` is not empty and becomes the property of this object.
         """
         self._count += 1
-        self._appends.setdefault(writer, deque()).append((appends, appends[-1][0], kept))
+        self._appends.setdefault(writer, deque()).append((appends, appends[-1][0], value))
 
     def separate(self, each_of: Callable[[T, list[tuple[int, int]]], Iterable[T]]) -> None:
         """Splits appends that were registered together into single requests. each_of: returns a value per append."""
@@ -158,8 +158,8 @@ class Requests(Generic[T]):
                 if type(several := sent[0]) is not list:
                     apart.append(sent)
                     continue
-                kept = each_of(sent[2], several)
-                apart += [(key, number, value) for (number, key), value in zip(several, kept, strict=True)]
+                values = each_of(sent[2], several)
+                apart += [(key, number, value) for (number, key), value in zip(several, values, strict=True)]
             self._count += len(apart) - len(queue)
             self._appends[writer] = apart
 
@@ -186,13 +186,13 @@ class Requests(Generic[T]):
 
     def acknowledged(self, writer: bytes, number: int) -> list[T]:
         """Removes and returns the values of a writer's appends up to an event number, oldest first."""
-        found: list[T] = []
+        answered: list[T] = []
         queue = self._appends.get(writer, ())
         while queue and queue[0][1] <= number:
-            found.append(self._take(self._appends, writer))
+            answered.append(self._take(self._appends, writer))
         if queue and type(several := queue[0][0]) is list:
             del several[: bisect_right(several, number, key=itemgetter(0))]
-        return found
+        return answered
 
     def forget(self, request: Command) -> None:
         """Removes the oldest request with this one's id; appends stay."""
@@ -201,11 +201,11 @@ class Requests(Generic[T]):
 
     def _take(self, queues: dict[K, deque[_Sent]], key: K) -> T:
         queue = queues[key]
-        kept: T = queue.popleft()[2]
+        value: T = queue.popleft()[2]
         self._count -= 1
         if not queue:
             del queues[key]
-        return kept
+        return value
 
 
 class ClientProtocol(Generic[T]):
@@ -228,10 +228,10 @@ class ClientProtocol(Generic[T]):
         """The first bytes to write."""
         return self._encode(self._hello)
 
-    def send(self, request: Command | Append, kept: T) -> bytes:
+    def send(self, request: Command | Append, value: T) -> bytes:
         """Encodes a request and registers it as pending. Raises WireError if it cannot be encoded."""
         data = frames_of(request) if isinstance(request, Append) else self._encode(request)
-        self.requests.add(request, kept)
+        self.requests.add(request, value)
         return data
 
     def receive(self, data: Buffer) -> Iterator[tuple[Command, list[T]]]:

@@ -2,7 +2,7 @@
 
 A flow is one user of a shared connection; its number identifies its replies. Flow 0 is a connection without flows.
 Allocated numbers are between 1 and 2^31 - 1 and unused at that moment; sequences start at 0. Ids and pairs map
-uniquely, so ids of other peers can be unpacked too (KeepAlive's -1 is flow -1, sequence -1).
+uniquely, so ids of other peers split too (KeepAlive's -1 is flow -1, sequence -1).
 
 All functions are pure; the owner of a pool keeps the last number and the set of numbers in use. Values out of range
 raise `ValueError`.
@@ -41,13 +41,6 @@ def flow_of(request_id: int) -> int:
 def sequence_of(request_id: int) -> int:
     """Returns the sequence of a request id, as a signed int32."""
     return ((request_id & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
-
-
-def unpack(request_id: int) -> tuple[int, int]:
-    """Returns (flow, sequence) of a request id. Raises `ValueError` if it does not fit 64 bits."""
-    if not -(2**63) <= request_id < 2**63:
-        raise ValueError(f"request id must fit 64 bits, not {request_id}")
-    return flow_of(request_id), sequence_of(request_id)
 
 
 def next_flow(last: int, in_use: Collection[int]) -> int:

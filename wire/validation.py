@@ -27,12 +27,12 @@ class DuplicateKey(ValueError):
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object of JSON. Raises DuplicateKey."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         for key, _ in pairs:
-            if found.pop(key, pairs) is pairs:
+            if values.pop(key, pairs) is pairs:
                 raise DuplicateKey(key)
-    return found
+    return values
 
 
 _SENTENCES: Final = (
@@ -63,12 +63,12 @@ _SENTENCES: Final = (
 
 def message_of(error: ErrorDetails) -> str:
     """Returns the problem without the library's own terms."""
-    found = error["type"]
-    if found in ("too_short", "too_long") and isinstance(error["input"], str):
-        found = f"string_{found}"  # the library says it of a list, too
+    problem = error["type"]
+    if problem in ("too_short", "too_long") and isinstance(error["input"], str):
+        problem = f"string_{problem}"  # the library says it of a list, too
     for kind, sentence in _SENTENCES:
-        if re.fullmatch(kind, found):
-            return sentence.format_map({name: _fact(each) for name, each in error.get("ctx", {}).items()})
+        if re.fullmatch(kind, problem):
+            return sentence.format_map({name: _fact(fact) for name, fact in error.get("ctx", {}).items()})
     return error["msg"].removeprefix("Value error, ")
 
 
@@ -89,6 +89,6 @@ def first_error(error: ValidationError) -> ErrorDetails:
     return foremost(error.errors(include_url=False))
 
 
-def foremost(found: Sequence[ErrorDetails]) -> ErrorDetails:
+def foremost(errors: Sequence[ErrorDetails]) -> ErrorDetails:
     """Returns an unknown key among errors of pydantic, or else the first error."""
-    return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])

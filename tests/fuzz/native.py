@@ -1,6 +1,6 @@
 """`make fuzz-native`: coverage-guided fuzzing of the extension, built with AddressSanitizer and UBSan.
 
-    python -m tests.fuzz.native [--runs N] [--seconds S] [--seed N] [--no-keep]
+    python -m tests.fuzz.native [--seed N]
 
 gcc and what Python's headers need is all it takes. An input is a stream of frames. Nearly all are only run: C reads the
 first frame, writes the value again, and reads the stream under the sanitizers. Inputs that reach new edges of the C,
@@ -37,19 +37,16 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "wire" / "codec" / "speed"
 LIBRARY, LAST = "_speed.so", "last-input"
 BURST = 2000
-"""Number of inputs that are run between two that are compared."""
+"""Number of inputs that run between two inputs that are compared."""
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.native", description="fuzzing of the extension")
-    parser.add_argument("--runs", type=int, default=sys.maxsize, help="inputs after which it stops")
-    parser.add_argument("--seconds", type=float, default=float(os.environ.get("FUZZ_SECONDS") or 60))
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--keep", action=argparse.BooleanOptionalAction, default=True, help="write the corpus")
     options = parser.parse_args()
     if place := os.environ.get("SEGSTORE_FUZZ_NATIVE"):
-        Fuzzer(Path(place), options.seed).run(options.runs, options.seconds, keep=options.keep)
+        Fuzzer(Path(place), options.seed).run(float(os.environ.get("FUZZ_SECONDS") or 60))
         return 0
     with tempfile.TemporaryDirectory(prefix="fuzz-native-") as place:
         return fuzz(Path(place), options.seed)
@@ -136,14 +133,15 @@ class Fuzzer:
             self.last = mmap.mmap(file.fileno(), 0)
         self.last_at = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.last))
 
-    def run(self, runs: int, seconds: float, *, keep: bool) -> None:
+    def run(self, seconds: float) -> None:
         began = reported = time.monotonic()
         for data in {*corpus.inputs("native"), *corpus.seeds("decoder"), *corpus.seeds("framing")}:
             self.execute(data, always=True)
         executed = len(self.pool)
-        while executed < runs and time.monotonic() - began < seconds:
+        while time.monotonic() - began < seconds:
             self.execute(self.mutated())
-            executed += 1 + self.run_mutations(min(BURST, runs - executed - 1))
+            self.run_mutations()
+            executed += 1 + BURST
             if time.monotonic() - reported > 30:
                 reported = time.monotonic()
                 print(f"fuzz-native: {executed:,} inputs, {self.edges.value} edges, {len(self.pool)} kept", flush=True)
@@ -152,8 +150,7 @@ class Fuzzer:
             f"{len(self.pool)} inputs in the pool, {time.monotonic() - began:.0f} s, no promise was broken",
             flush=True,
         )
-        if keep:
-            print(f"fuzz-native: {corpus.save('native', self.smallest())} inputs kept", flush=True)
+        print(f"fuzz-native: {corpus.save('native', self.smallest())} inputs kept", flush=True)
 
     def execute(self, data: bytes, *, always: bool = False) -> None:
         self.last[: 4 + len(data)] = len(data).to_bytes(4, "big") + data
@@ -162,12 +159,11 @@ class Fuzzer:
         if always or self.edges.value > before:
             self.pool.append(data)
 
-    def run_mutations(self, count: int) -> int:
-        """Runs mutations of one input, and compares those that reach something new. Returns how many there were."""
+    def run_mutations(self) -> None:
+        """Runs `BURST` mutations of one input, and compares the mutations that reach something new."""
         data = self.chance.choice(self.pool)
-        for found in self.burst(self.run_alone, data, count, self.chance.randrange(1, 1 << 64), self.last_at):
-            self.execute(found, always=True)
-        return count
+        for mutation in self.burst(self.run_alone, data, BURST, self.chance.randrange(1, 1 << 64), self.last_at):
+            self.execute(mutation, always=True)
 
     def smallest(self) -> list[bytes]:
         """Inputs of the pool that between them reach all that it reaches, short ones first."""

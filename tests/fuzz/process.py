@@ -14,9 +14,9 @@ import atheris
 
 with atheris.instrument_imports(include=["segstore.wire"], enable_loader_override=False):
     from segstore.wire.codec import codec
-    from segstore.wire.codec.generate import compiler
+    from segstore.wire.codec.generate.source import Source
 
-_plain_compiled = compiler._compiled
+_plain_compiled = Source.compiled
 
 
 def _instrumented(*arguments: Any) -> Any:
@@ -25,7 +25,7 @@ def _instrumented(*arguments: Any) -> Any:
 
 def main() -> None:
     target, *options = sys.argv[1:]
-    compiler._compiled = _instrumented
+    Source.compiled = _instrumented  # type: ignore[method-assign]
     codec.decoder_of.cache_clear()
 
     from tests.fuzz.targets import TARGETS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from uuid import UUID
 
@@ -39,22 +38,6 @@ PIECES = st.sampled_from(
 )
 HOSTILE = st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=12).map("".join)
 UUIDS = st.integers(0, 2**128 - 1).map(lambda n: UUID(int=n))
-
-
-def recorded_containers() -> list[tuple[str, int, int]]:
-    for folder in (ROOT / "fixtures" / "vectors", ROOT.parent / "shared" / "vectors"):
-        path = folder / "containers.jsonl"
-        if path.exists():
-            lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-            return [(line["segment"], int(n), c) for line in lines for n, c in line["container"].items()]
-    return []
-
-
-def test_every_recorded_container_agrees() -> None:
-    recorded = recorded_containers()
-    assert recorded
-    wrong = [(s, n, c) for s, n, c in recorded if names.container_of(s, n) != c]
-    assert wrong == []
 
 
 def test_what_is_derived_from_a_segment_shares_its_container() -> None:
@@ -97,13 +80,6 @@ def test_a_surrogate_pair_and_its_character_are_the_same_name() -> None:
 def test_a_name_of_thousands_of_tails_is_stripped_to_its_root() -> None:
     assert names.primary_name("s/t/0.#epoch.0" + TXN * 1400) == "s/t/0"
     assert names.primary_name("s/t/0" + ("#transient." + "a" * 32) * 1500) == "s/t/0"
-
-
-@given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
-def test_a_segment_id_splits_into_what_made_it(epoch: int, number: int) -> None:
-    identifier = names.segment_id(epoch, number)
-    assert identifier == epoch * 2**32 + number
-    assert names.split_segment_id(identifier) == (epoch, number)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

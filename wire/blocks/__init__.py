@@ -23,8 +23,16 @@ Follows `CommandEncoder`, `AppendDecoder` and `AppendBatchSizeTrackerImpl`; the 
 differences.
 """
 
-from segstore.wire.blocks.acknowledgements import acknowledger
-from segstore.wire.blocks.decoder import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter, Row, Run, one_by_one
+from segstore.wire.blocks.decoder import (
+    WHOLE_APPENDS,
+    Append,
+    AppendBlockDecoder,
+    BlockWriter,
+    Row,
+    Run,
+    acknowledger,
+    one_by_one,
+)
 from segstore.wire.blocks.encoder import BLOCK_BYTES, MAX_PENDING_BYTES, AppendBlockEncoder, frames_of_append
 from segstore.wire.blocks.events import EVENT_HEADER_BYTES, frame_header, framed, split_events
 from segstore.wire.blocks.rules import AppendRule, AppendViolation

@@ -1,10 +1,11 @@
-"""The append decoder: reassembles appends from frames. `segstore.wire.blocks` states its invariants and refusals.
+"""The append decoder: reassembles appends from frames; and the acknowledgements of the runs that come from it.
+`segstore.wire.blocks` states its invariants and refusals.
 
-Follows `AppendDecoder` and `CommandDecoder.parseCommand` (Pravega). Deliberate difference: the state of a connection's
-writers takes bounded memory.
+Follows `AppendDecoder`, `CommandDecoder.parseCommand` and `AppendProcessor.storeAppend` (Pravega). Deliberate
+difference: the state of a connection's writers takes bounded memory.
 """
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from struct import Struct as Layout
 from typing import Final, TypeVar
 from uuid import UUID
@@ -12,12 +13,13 @@ from uuid import UUID
 import msgspec
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
-from segstore.wire.codec import Joined
+from segstore.wire.codec import ACCELERATOR, WIRE_VERSION, Acknowledged, Joined, encoder
 from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     ConditionalAppend,
     ConditionalBlockEnd,
+    DataAppended,
     Event,
     Padding,
     PartialEvent,
@@ -175,7 +177,7 @@ class AppendBlockDecoder:
 
     def _step(self, command: Command) -> Command | Append | None:
         if isinstance(command, AppendBlockEnd):
-            # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
+            # Nearly every append takes this path: few operations, and a check that fails goes to the slow path.
             writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
             writer = self.writers.get(writer_id.bytes)
             if writer is None or number < writer.last_event_number or count <= 0:
@@ -186,7 +188,10 @@ class AppendBlockDecoder:
         if type(command) not in _APPENDING:
             return command
         if self.block_open:
-            raise self._within_block(command, command.type_name)
+            opened = self._block_writer
+            self.drop_block()
+            detail = f"{command.type_name} came before the end"
+            raise AppendViolation(AppendRule.BLOCK_OPEN, detail, opened, command=command)
         if isinstance(command, AppendBlock):
             self._writer(command)
             self.block_open, self._block_writer, self._block_data = True, command.writer_id, command.data
@@ -233,11 +238,6 @@ class AppendBlockDecoder:
                 actual=command.num_events,
             )
         return self._backwards(command, writer, "last_event_number", command.last_event_number)
-
-    def _within_block(self, command: Command, type_name: str) -> AppendViolation:
-        writer_id = self._block_writer
-        self.drop_block()
-        return AppendViolation(AppendRule.BLOCK_OPEN, f"{type_name} came before the end", writer_id, command=command)
 
     def _conditional(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> Append:
         writer = self._writer(command)
@@ -330,3 +330,42 @@ class AppendBlockDecoder:
     def drop_block(self) -> None:
         """Drops any open block."""
         self.block_open, self._block_writer, self._block_data = False, None, b""
+
+
+# --- acknowledgements -------------------------------------------------------------------------------------------------
+
+Acknowledge = Callable[[Sequence[Row], bytes, int, int, bytearray], int]
+
+
+def acknowledger(version: int) -> Acknowledge:
+    """Returns `acknowledge(rows, writer, previous, offset, out)`, which adds a DataAppended of a wire version to `out`
+    for each row whose number rises, and returns the last of these numbers.
+
+    writer: the 16 bytes of its id. previous: the number acknowledged last. offset: where the first append was stored;
+    as appends are answered at once, the offset of an acknowledgement is the end of its append.
+    """
+    if version == WIRE_VERSION and ACCELERATOR is not None:
+        return ACCELERATOR.acknowledger(_DATA_APPENDED)
+    encode = encoder(version)
+
+    def acknowledge(rows: Sequence[Row], writer: bytes, previous: int, offset: int, out: bytearray) -> int:
+        writer_id, frames = UUID(bytes=writer), []
+        for number, _, data, request_id in rows:
+            offset += len(data)
+            if previous < number:
+                frames.append(encode(DataAppended(request_id, writer_id, number, previous, offset)))
+                previous = number
+        out += b"".join(frames)
+        return previous
+
+    return acknowledge
+
+
+_DATA_APPENDED = Acknowledged(
+    DataAppended,
+    key="writer_id",
+    number="event_number",
+    before="previous_event_number",
+    total="current_segment_write_offset",
+    row=("event_number", "count", "data", "request_id"),
+)

@@ -15,10 +15,8 @@ from segstore.wire.codec.codec import (
     encode_parts,
     or_in_c,
 )
-from segstore.wire.codec.frame_memory import FrameMemory
-from segstore.wire.codec.framing import FrameDecoder, runs_at
+from segstore.wire.codec.framing import FrameDecoder, FrameMemory, runs_at
 from segstore.wire.codec.joining import Joined
-from segstore.wire.codec.older_frames import frame_decoder
 from segstore.wire.codec.speed import Acknowledged
 from segstore.wire.codec.versions import (
     COMMANDS_SINCE,
@@ -26,6 +24,7 @@ from segstore.wire.codec.versions import (
     FIELDS_SINCE,
     RELEASES,
     encoder,
+    frame_decoder,
     longest_frame_in,
     parts_encoder,
 )

@@ -1,7 +1,7 @@
 """Bytes ↔ commands: `encode`, `encode_parts`, `decode`, and their dispatch tables.
 
 There are three equivalent codecs: "c" (`segstore.wire.codec.speed`, the default where its extension is built), "python"
-(`segstore.wire.codec.generate.compiler`) and "construct" (the schema itself, for comparison). The environment variable
+(`segstore.wire.codec.generate`) and "construct" (the schema itself, for comparison). The environment variable
 SEGSTORE_CODEC selects one for the process, the argument `codec` for one call. The code here is the codec in Python:
 with C, it gets the input that C declines, and calls that name a codec.
 
@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
-from segstore.wire.codec.generate import REFUSALS, TooLong, compiler
+from segstore.wire.codec.generate import REFUSALS, TooLong, make_decoder, make_encoder
 from segstore.wire.codec.speed import load
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, UnknownCommand, WireError
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, BodyStream, Buffer, Command, Unknown, schema, types
@@ -78,7 +78,7 @@ def or_in_c(function: F) -> F:
 @cache
 def decoder_of(code: int, most_elements: int | None) -> Callable[[memoryview, int, int], Command]:
     """Returns the generated decoder of a command's body, compiled on first use."""
-    return compiler.make_decoder(COMMANDS[code], most_elements)
+    return make_decoder(COMMANDS[code], most_elements)
 
 
 @or_in_c
@@ -152,7 +152,7 @@ def _encoder_of(cls: type[Any], codec: Codec | None, parts: bool) -> Callable[[A
         return _unknown_parts if parts else lambda command: b"".join(_unknown_parts(command))
     if (DEFAULT_CODEC if codec is None else checked_codec(codec)) == "construct":
         return lambda command: [_build(command)] if parts else _build(command)
-    return compiler.make_encoder(cls, parts=parts)
+    return make_encoder(cls, parts=parts)
 
 
 @or_in_c

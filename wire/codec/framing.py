@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections import deque
 from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from segstore.wire.codec.codec import Codec, UnknownPolicy
-    from segstore.wire.codec.frame_memory import FrameMemory
     from segstore.wire.codec.joining import Joined, Joining
     from segstore.wire.schema import Buffer, Command
 
@@ -38,6 +38,11 @@ _LIGHT: Final = frozenset(cls.code for cls in (AppendBlock, AppendBlockEnd, Data
 
 _HEAVY_BYTES: Final = 4096
 """Decoding a longer frame may take a millisecond, unless it is mostly payload."""
+
+_MOST_AREAS: Final = 8
+_AREA_BYTES: Final = 64 * 1024
+_LONGEST_AREA_BYTES: Final = 2 * 1024 * 1024 + 128 * 1024
+"""The longest reply to a read has 2 MiB of data and a segment name of up to 64 KiB."""
 
 
 def frames_of(
@@ -107,6 +112,41 @@ def runs_at(
     loop, limit = _loop(DEFAULT_CODEC, joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
     start, _ = loop(view, start, view.nbytes, limit, None, out, sys.maxsize, sys.maxsize, records, False)
     return out, start
+
+
+class FrameMemory:
+    """Memory in which decoders receive long frames without a copy: at most 8 areas of at most 2.1 MiB, and older areas
+    in use. Reused, so that its pages are mapped once, but only when no view of it is left; callers release nothing.
+
+    longer_than: shorter frames get no area.
+    """
+
+    def __init__(self, longer_than: int) -> None:
+        self._longer_than = longer_than
+        self._areas: deque[bytearray] = deque(maxlen=_MOST_AREAS)
+
+    def take(self, size: int) -> memoryview | None:
+        """Returns a view of `size` bytes of arbitrary content; None if a frame of this size is short or too long."""
+        if not self._longer_than < size <= _LONGEST_AREA_BYTES:
+            return None
+        for memory in self._areas:
+            if len(memory) >= size and not _has_views(memory):
+                break
+        else:
+            memory = bytearray(-(-size // _AREA_BYTES) * _AREA_BYTES)
+            self._areas.append(memory)
+        return memoryview(memory)[:size]
+
+
+def _has_views(memory: bytearray) -> bool:
+    """Whether a view is held: a `bytearray` counts its exports, and refuses to change its size while there are any.
+    Nothing is reallocated, because the size stays within the allocation.
+    """
+    try:
+        memory.append(memory.pop())
+    except BufferError:
+        return True
+    return False
 
 
 class FrameDecoder:

@@ -5,8 +5,7 @@
 
 from typing import Annotated
 
-from segstore.wire.commands.segment import SegmentReply
-from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, Int64Tail
+from segstore.wire.commands.segment import NO_OFFSET, NO_REQUEST, Int64Tail, SegmentReply
 from segstore.wire.schema import Buffer, Command, Id, Int32, Int64, Nested, Part, Text, Token, command, types
 
 BlockData = Annotated[Buffer, types.Blob(negative_is_empty=True)]

@@ -3,8 +3,7 @@
 import enum
 from typing import Annotated
 
-from segstore.wire.commands.segment import SegmentReply
-from segstore.wire.commands.tails import NO_OFFSET, Int64Tail, StackTrace
+from segstore.wire.commands.segment import NO_OFFSET, Int64Tail, SegmentReply, StackTrace
 from segstore.wire.schema import Command, Id, Int64, Text, command, types
 
 

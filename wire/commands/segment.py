@@ -1,9 +1,13 @@
-"""Segment commands: create, read, describe, seal, truncate, merge, delete."""
+"""Segment commands: create, read, describe, seal, truncate, merge, delete.
+
+The annotations of optional trailing fields follow the two rules of the reference. Most numeric tails are read only if
+all their bytes are left; a partial number is ignored. Texts, and a few numbers, are read if any byte is left; a partial
+value is refused. Source: the `readFrom`s of `WireCommands.java`.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated
 
-from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, EagerInt64, Int64Tail, ZeroTail
 from segstore.wire.schema import (
     Command,
     Data,
@@ -20,6 +24,16 @@ from segstore.wire.schema import (
     record,
     types,
 )
+
+NO_REQUEST = -1
+NO_OFFSET = -1
+
+Int64Tail = Annotated[int, types.Tail(types.Int64, -1, partial="ignored", needs=8)]
+ZeroTail = Annotated[int, types.Tail(types.Int64, 0, partial="ignored", needs=8)]
+Int32Tail = Annotated[int, types.Tail(types.Int32, 0, partial="ignored", needs=4)]
+FlagTail = Annotated[bool, types.Tail(types.Bool, False, partial="ignored", needs=1)]
+EagerInt64 = Annotated[int, types.Tail(types.Int64, -1, partial="refused")]
+StackTrace = Annotated[str, types.Tail(types.JavaUTF, "", partial="refused")]
 
 
 class SegmentRequest(Command, frozen=True, gc=False):

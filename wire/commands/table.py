@@ -6,8 +6,15 @@ Versions: NO_VERSION is unconditional, NOT_EXISTS requires that the key is missi
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from segstore.wire.commands.segment import SegmentReply, SegmentRequest
-from segstore.wire.commands.tails import NO_OFFSET, EagerInt64, FlagTail, Int32Tail, ZeroTail
+from segstore.wire.commands.segment import (
+    NO_OFFSET,
+    EagerInt64,
+    FlagTail,
+    Int32Tail,
+    SegmentReply,
+    SegmentRequest,
+    ZeroTail,
+)
 from segstore.wire.schema import (
     WITH_PREVIOUS,
     Buffer,

@@ -24,7 +24,7 @@ for _file in FileDescriptorSet.FromString(get_data(__package__, "controller.binp
 _DESCRIPTOR = _POOL.FindFileByName("controller.proto")
 
 MESSAGES: Final[Mapping[str, Any]] = MappingProxyType(
-    {name: GetMessageClass(each) for name, each in _DESCRIPTOR.message_types_by_name.items()}
+    {name: GetMessageClass(descriptor) for name, descriptor in _DESCRIPTOR.message_types_by_name.items()}
 )
 """The message classes, by name."""
 

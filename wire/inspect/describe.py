@@ -334,9 +334,9 @@ def summary(command: Command, *, full: bool = False) -> str:
 
 def _fields(value: WireStruct, full: bool) -> str:
     return " ".join(
-        f"{name}={_withheld(each) if name in value.secrets else _short(each, full)}"
+        f"{name}={_withheld(field) if name in value.secrets else _short(field, full)}"
         for name in value.__struct_fields__
-        for each in (getattr(value, name),)
+        for field in (getattr(value, name),)
     )
 
 

@@ -48,12 +48,12 @@ def differing_places(field: str, left: Any, right: Any) -> Iterator[Place]:
     difference: as text in two texts, else in hex. So are texts. Other values are shown as JSON.
     """
     if isinstance(left, bytes) and isinstance(right, bytes):
-        found = list(islice(_events_differ(field, left, right), MOST_PLACES))
-        yield from found or _contents_differ(field, left, right)
+        places = list(islice(_events_differ(field, left, right), MOST_PLACES))
+        yield from places or _contents_differ(field, left, right)
     elif isinstance(left, str) and isinstance(right, str):
         yield Place(field, *excerpts(left, right))
     else:
-        yield Place(field, *(None if each is None else _shown(each) for each in (left, right)))
+        yield Place(field, *(None if side is None else _shown(side) for side in (left, right)))
 
 
 def _shown(value: Any) -> str:
@@ -62,21 +62,21 @@ def _shown(value: Any) -> str:
 
 def _events_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
     """Yields the differences of two payloads of framed events, event by event; nothing for other payloads."""
-    sides = [list(payload_parts(each)) for each in (left, right)]
+    sides = [list(payload_parts(payload)) for payload in (left, right)]
     if any(not parts or parts[0].kind == "data" for parts in sides):
         return
     for at, pair in enumerate(zip_longest(*sides)):
-        one, other = (None if each is None else bytes(each.data) for each in pair)
+        one, other = (None if part is None else bytes(part.data) for part in pair)
         if one is None or other is None:
-            yield Place(f"{field}[{at}]", *(None if each is None else _shown(each) for each in (one, other)))
+            yield Place(f"{field}[{at}]", *(None if side is None else _shown(side) for side in (one, other)))
         elif one != other:
             yield from _contents_differ(f"{field}[{at}]", one, other)
 
 
 def _contents_differ(field: str, left: bytes, right: bytes) -> list[Place]:
     """Returns the differences of two payloads or events: by path in two JSON documents, else the first difference."""
-    found = list(islice(_documents_differ(field, left, right), MOST_PLACES))
-    return found or [Place(field, *excerpts(left, right))]
+    places = list(islice(_documents_differ(field, left, right), MOST_PLACES))
+    return places or [Place(field, *excerpts(left, right))]
 
 
 def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
@@ -85,7 +85,7 @@ def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
         pending: list[tuple[str, Any, Any]] = [(field, _document(left), _document(right))]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
-    if not all(isinstance(each, dict | list) for each in pending[0][1:]):
+    if not all(isinstance(document, dict | list) for document in pending[0][1:]):
         return
     missing = object()
     while pending:
@@ -100,7 +100,7 @@ def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
             sides = [one + [missing] * len(other), other + [missing] * len(one)]
             pending += [(f"{path}[{at}]", sides[0][at], sides[1][at]) for at in both]
         elif one is missing or other is missing:
-            yield Place(path, *(None if each is missing else _value(each) for each in (one, other)))
+            yield Place(path, *(None if side is missing else _value(side) for side in (one, other)))
         elif type(one) is not type(other) or one != other:
             long = isinstance(one, str) and isinstance(other, str) and max(len(one), len(other)) > _SHOWN
             yield Place(path, *(excerpts(one, other) if long else map(_value, (one, other))))

@@ -34,20 +34,20 @@ def to_line(command: Command) -> str:
 def from_line(line: str) -> Command:
     """Parses a command from a line. Raises BadField, also if it is not JSON."""
     try:
-        found = json.loads(line, object_pairs_hook=unique)
+        values = json.loads(line, object_pairs_hook=unique)
     except DuplicateKey as cause:
         raise BadField("the key appears twice", field=cause.key) from cause
     except ValueError as cause:
         raise BadField(f"not JSON: {cause}") from cause
     except RecursionError as cause:
         raise BadField("not JSON of a command: it is nested too deeply") from cause
-    if not isinstance(found, dict):
-        raise BadField(f"an object is needed, not {type(found).__name__}", actual=found)
-    for key in found:
+    if not isinstance(values, dict):
+        raise BadField(f"an object is needed, not {type(values).__name__}", actual=values)
+    for key in values:
         if key not in _KEYS:
             raise BadField(f"there is no such key; there are {', '.join(_KEYS)}", field=str(key))
-    name, code = found.get("type"), found.get("code")
-    fields = found.get("fields", {})
+    name, code = values.get("type"), values.get("code")
+    fields = values.get("fields", {})
     if name is None and code is None:
         raise BadField("type or code is missing")
     if not isinstance(fields, dict):

@@ -86,7 +86,7 @@ class Payload:
         data: Any = getattr(item, "data", None) if block is None else joined(block, item)  # type: ignore[arg-type]
         is_long = data is not None and len(data) > MOST_SEARCHED
         self._data = bytes(memoryview(data)[:MOST_SEARCHED] if is_long else data or b"")
-        self._values = tuple(bytes(each) for each in _bounded(_nested(item))) if data is None else ()
+        self._values = tuple(bytes(nested) for nested in _bounded(_nested(item))) if data is None else ()
         self.size = len(self._data) + sum(map(len, self._values))
 
     def parts(self) -> tuple[bytes, ...]:
@@ -114,12 +114,12 @@ def _nested(item: Any) -> Iterator[Buffer]:
     """Yields the fields `data` within fields of a command, for example of keys and values."""
     for name in item.__struct_fields__ if isinstance(item, msgspec.Struct) else ():
         value = getattr(item, name)
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, msgspec.Struct):
-                data = getattr(each, "data", None)
+        for element in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(element, msgspec.Struct):
+                data = getattr(element, "data", None)
                 if data is not None:
                     yield data
-                yield from _nested(each)
+                yield from _nested(element)
 
 
 def _bounded(values: Iterable[Buffer]) -> Iterator[Buffer]:
@@ -154,11 +154,10 @@ def payload_text(data: Buffer, *, full: bool = False) -> str:
     """
     parts = payload_parts(data)
     shown = list(parts if full else islice(parts, SHOWN_PARTS))
-    if [each.kind for each in shown] in ([], ["data"]):
+    if [part.kind for part in shown] in ([], ["data"]):
         return _text(memoryview(data).cast("B"), full)
-    said = [_part(each, full) for each in shown]
-    left = sum(1 for _ in islice(parts, 1))
-    return f"[{' '.join(said)}{' …' if left else ''}]"
+    more = " …" if next(parts, None) is not None else ""
+    return f"[{' '.join(_part(part, full) for part in shown)}{more}]"
 
 
 def readable(data: bytes, *, whole: bool) -> str | None:
@@ -170,7 +169,7 @@ def readable(data: bytes, *, whole: bool) -> str | None:
         text = codecs.getincrementaldecoder("utf-8")().decode(data, final=whole)
     except UnicodeDecodeError:
         return None
-    return text if text.isprintable() or all(each.isprintable() or each in _WHITE for each in text) else None
+    return text if text.isprintable() or all(char.isprintable() or char in _WHITE for char in text) else None
 
 
 def _part(part: PayloadPart, full: bool) -> str:

@@ -1,16 +1,17 @@
 """The state of a reader group: updates in a stream (Java clients), or entries of a table (Rust, Python)."""
 
-from segstore.wire.reader_groups.config import NO_ID, RETENTIONS, Cuts, GroupConfig
 from segstore.wire.reader_groups.state import SILENT, Checkpoints, GroupState
-from segstore.wire.reader_groups.stored import StoredGroup
-from segstore.wire.reader_groups.table import VERSION_VALUE, decode_key, encode_key
+from segstore.wire.reader_groups.table import VERSION_VALUE, StoredGroup, decode_key, encode_key
 from segstore.wire.reader_groups.updates import (
+    RETENTIONS,
     AcquireSegment,
     AddReader,
     CheckpointPublished,
     CheckpointReader,
     ClearCheckpointsBefore,
     CreateCheckpoint,
+    Cuts,
+    GroupConfig,
     InitialState,
     ReleaseSegment,
     RemoveOutstandingCheckpoints,
@@ -23,7 +24,6 @@ from segstore.wire.reader_groups.updates import (
 )
 
 __all__ = [
-    "NO_ID",
     "RETENTIONS",
     "SILENT",
     "VERSION_VALUE",

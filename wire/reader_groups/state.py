@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from segstore.wire.names import MAX_INT64, SegmentName
-from segstore.wire.reader_groups.config import GroupConfig, decode_config, encode_config
 from segstore.wire.reader_groups.updates import (
     COMPACT,
     AcquireSegment,
@@ -25,6 +24,7 @@ from segstore.wire.reader_groups.updates import (
     CheckpointReader,
     ClearCheckpointsBefore,
     CreateCheckpoint,
+    GroupConfig,
     InitialState,
     ReleaseSegment,
     RemoveOutstandingCheckpoints,
@@ -33,8 +33,10 @@ from segstore.wire.reader_groups.updates import (
     Update,
     UpdateDistance,
     UpdatingConfig,
+    decode_config,
     decode_kind,
     decode_update,
+    encode_config,
 )
 from segstore.wire.reader_groups.versioned import Input, Output, Range, decode_object, encode_object
 from segstore.wire.state_records import decode_record
@@ -110,7 +112,7 @@ class Checkpoints:
         read, *later = decode_object(Input(data))
         names, waiting = read.list(read.text), read.map(read.text, lambda: read.list(read.text))
         positions, last = read.map(read.text, read.offsets), read.offsets()
-        return cls(names, waiting, positions, last or None, all(each.flag() for each in later[:1]))
+        return cls(names, waiting, positions, last or None, all(revision.flag() for revision in later[:1]))
 
 
 class GroupState:
@@ -151,7 +153,7 @@ class GroupState:
         made.future = {name: set(before) for name, before in self.future.items()}
         for name in ("unassigned", "read", "distances", "ranges"):
             setattr(made, name, dict(getattr(self, name)))
-        made._followers = defaultdict(set, {each: set(names) for each, names in self._followers.items()})
+        made._followers = defaultdict(set, {before: set(names) for before, names in self._followers.items()})
         return made
 
     def reported(self) -> dict[str, dict[str, int]]:
@@ -325,8 +327,8 @@ class GroupState:
     def _await(self, segment: str, before: set[int]) -> None:
         """A segment can be read once its predecessors are."""
         self.future[segment] = before
-        for each in before:
-            self._followers[each].add(segment)
+        for predecessor in before:
+            self._followers[predecessor].add(segment)
 
     def _waiting_for(self, segment: str) -> set[str]:
         """Returns the segments that may wait for `segment`, which was read, and forgets that they do."""

@@ -1,21 +1,27 @@
-"""Codec for the entries of a reader group's table, in the format of Pravega's clients in Rust and Python.
+"""The state of a reader group in the form of Pravega's clients in Rust and Python: entries of a table. Pure.
+
+The state equals the state of the other form, so that readers decide alike, but it is stored as maps in one table: of
+online readers with their segments and offsets, unassigned segments, and future segments with the predecessors that must
+be read first. A table holds no checkpoints, ends nor generations.
 
 A key is the CBOR text "NNouter/inner", where NN is the two-digit length of `outer`; without "/inner" it holds the
 version of the whole map `outer`. A value is a CBOR map of a type name and an array of bytes, which are CBOR again.
 Values are encoded as serde_cbor does: definite lengths, shortest heads.
 
-Invariants: no length is trusted beyond the remaining bytes; nesting is bounded. Refused (`ValueError`, with the
-position): floats, tags, indefinite lengths, trailing bytes, malformed keys. Follows `InternalKey`, `Value`,
-`ReaderGroupConfigVersioned` and `Offset` of pravega-client-rust.
+Invariants: no length is trusted beyond the remaining bytes; nesting is bounded; unknown maps are ignored; removed
+entries become tombstones, because the clients in Rust remember versions and could not write a key again that was really
+deleted. Refused (`ValueError`, with the position): floats, tags, indefinite lengths, trailing bytes, malformed keys.
+Follows `ReaderGroupState`, `InternalKey`, `Value`, `ReaderGroupConfigVersioned` and `Offset` of pravega-client-rust.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
-from segstore.wire.reader_groups.config import GroupConfig
+from segstore.wire.reader_groups.state import GroupState
+from segstore.wire.reader_groups.updates import GroupConfig
 
 TOMBSTONE: Final = "tombstone"
 _DEEPEST: Final = 16
@@ -42,11 +48,11 @@ class Pairs(tuple[tuple[Any, Any], ...]):
 
     def named(self, *names: str) -> list[Any]:
         """Returns the values of text keys. Raises ValueError if a key is missing."""
-        found = {key: value for key, value in self if isinstance(key, str)}
-        missing = [name for name in names if name not in found]
+        values = {key: value for key, value in self if isinstance(key, str)}
+        missing = [name for name in names if name not in values]
         if missing:
             raise ValueError(f"no {' and no '.join(missing)} in a map of {len(self)}")
-        return [found[name] for name in names]
+        return [values[name] for name in names]
 
 
 def cbor_encode(value: Any) -> bytes:
@@ -63,7 +69,7 @@ def cbor_encode(value: Any) -> bytes:
             return _head(_BYTES, len(value)) + value
         case Pairs() | dict():
             pairs = value.items() if isinstance(value, dict) else value
-            return _head(_MAP, len(value)) + b"".join(cbor_encode(key) + cbor_encode(each) for key, each in pairs)
+            return _head(_MAP, len(value)) + b"".join(cbor_encode(key) + cbor_encode(inner) for key, inner in pairs)
         case list() | tuple():
             return _head(_ARRAY, len(value)) + b"".join(map(cbor_encode, value))
     raise ValueError(f"{type(value).__name__} cannot be encoded as CBOR here")
@@ -181,12 +187,8 @@ def _name(value: Any) -> str:
     return name
 
 
-def check_segment(name: str) -> None:
-    """Raises ValueError unless the name can be a stream segment's."""
-    _segment(name)
-
-
 def _segment(name: str) -> Pairs:
+    """Raises ValueError unless the name can be a stream segment's."""
     parsed = SegmentName.parse(name)
     if parsed.stream is None or parsed.segment_id is None:
         raise ValueError(f"{name!r:.200} is not a stream segment")
@@ -203,7 +205,7 @@ def _segment_of(value: Any) -> str:
     (number,) = _pairs(segment).named("number")
     epoch, low = split_segment_id(_number(number))
     name = segment_name(_name(scope), _name(stream), low, epoch)
-    check_segment(name)
+    _segment(name)
     return name
 
 
@@ -232,15 +234,15 @@ def decode_offsets(data: bytes) -> dict[str, int]:
 
 
 def encode_predecessors(segment_ids: Sequence[int]) -> bytes:
-    return cbor_encode([{"number": each, "tx_id": None} for each in segment_ids])
+    return cbor_encode([{"number": segment_id, "tx_id": None} for segment_id in segment_ids])
 
 
 def decode_predecessors(data: bytes) -> list[int]:
     """Returns the ids of the segments that must be read to their ends first. Raises ValueError."""
-    found = cbor_decode(data)
-    if not isinstance(found, list):
-        raise ValueError(f"{found!r:.80} is not a list of segments")
-    return [_number(_pairs(each).named("number")[0]) for each in found]
+    entries = cbor_decode(data)
+    if not isinstance(entries, list):
+        raise ValueError(f"{entries!r:.80} is not a list of segments")
+    return [_number(_pairs(entry).named("number")[0]) for entry in entries]
 
 
 # --- configuration --------------------------------------------------------------------------------------------------
@@ -265,7 +267,7 @@ def _encode_cut(stream: str, cut: Mapping[int, int]) -> Any:
     if not cut:
         return _UNBOUNDED
     scope, name = stream.split("/", 1)
-    named = {segment_name(scope, name, *reversed(split_segment_id(each))): offset for each, offset in cut.items()}
+    named = {segment_name(scope, name, *reversed(split_segment_id(key))): offset for key, offset in cut.items()}
     positions = Pairs((_segment(segment), offset) for segment, offset in named.items())
     return {"V1": {"stream": _stream(scope, name), "positions": positions}}
 
@@ -295,3 +297,104 @@ def _decode_cut(cut: Any) -> dict[int, int]:
         SegmentName.parse(_segment_of(segment)).segment_id or 0: _number(offset)
         for segment, offset in _pairs(positions)
     }
+
+
+# --- the state ------------------------------------------------------------------------------------------------------
+
+CONFIG: Final = "config"
+ASSIGNED: Final = "assigned_segments"
+UNASSIGNED: Final = "unassigned_segments"
+FUTURE: Final = "future_segments"
+DISTANCE: Final = "distance_to_tail"
+"""The clients in Rust and Python write this for each reader but do not use it."""
+
+ONLY: Final = "default"
+"""The only key of the map `CONFIG`."""
+
+_GONE: Final = encode_value(TOMBSTONE, cbor_encode({}))
+_UNKNOWN_DISTANCE: Final = encode_value("u64", cbor_encode((1 << 64) - 1))
+_ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    CONFIG: lambda config: encode_value("ReaderGroupConfigVersioned", encode_config(config)),
+    ASSIGNED: lambda offsets: encode_value("HashMap<ScopedSegment, Offset>", encode_offsets(offsets)),
+    DISTANCE: lambda _: _UNKNOWN_DISTANCE,
+    UNASSIGNED: lambda offset: encode_value("Offset", encode_offset(offset)),
+    FUTURE: lambda before: encode_value("HashSet<i64>", encode_predecessors(sorted(before))),
+}
+
+V = TypeVar("V")
+
+
+class StoredEntry(NamedTuple):
+    """An entry: the name of its map, its key in the map, and its value as in the table."""
+
+    outer: str
+    inner: str
+    value: bytes
+
+
+class StoredGroup(GroupState):
+    """The state of one group. `read` and `ranges` are empty, and `distances` has no more than the readers' names."""
+
+    def take(self, outer: str, inner: str, value: bytes | None) -> None:
+        """Applies an entry read from the table; value None if it was removed. Unknown maps are ignored.
+
+        Raises ValueError for a malformed value or segment name.
+        """
+        kind, data = (TOMBSTONE, b"") if value is None else decode_value(value)
+        gone = kind == TOMBSTONE
+        if outer in (UNASSIGNED, FUTURE) and not gone:
+            _segment(inner)
+        if outer == CONFIG and inner == ONLY:
+            self.config = None if gone else decode_config(data)
+        elif outer == ASSIGNED:
+            _put(self.readers, inner, None if gone else decode_offsets(data))
+        elif outer == UNASSIGNED:
+            _put(self.unassigned, inner, None if gone else decode_offset(data))
+        elif outer == FUTURE and gone:
+            self.future.pop(inner, None)
+        elif outer == FUTURE:
+            self._await(inner, set(decode_predecessors(data)))
+        elif outer == DISTANCE:
+            _put(self.distances, inner, None if gone else 0)
+
+    def changes_to(self, newer: Self) -> list[StoredEntry]:
+        """Returns the entries to write for a state that was made from this state, removed entries last."""
+        maps = [
+            (outer, old, new) for (outer, old), new in zip(self._maps().items(), newer._maps().values(), strict=True)
+        ]
+        changed = [
+            StoredEntry(outer, inner, _ENCODERS[outer](value))
+            for outer, old, new in maps
+            for inner, value in new.items()
+            if inner not in old or old[inner] != value
+        ]
+        gone = [StoredEntry(outer, inner, _GONE) for outer, old, new in maps for inner in old if inner not in new]
+        return changed + gone
+
+    def _maps(self) -> dict[str, Mapping[str, Any]]:
+        return {
+            CONFIG: {} if self.config is None else {ONLY: self.config},
+            ASSIGNED: self.readers,
+            DISTANCE: dict.fromkeys(self.distances),
+            UNASSIGNED: self.unassigned,
+            FUTURE: self.future,
+        }
+
+    def _waiting_for(self, segment: str) -> set[str]:
+        """As in the Java form, but only of the segment's own stream."""
+        stream = _stream_of(segment)
+        following = self._followers[SegmentName.parse(segment).segment_id or 0]
+        followers = {follower for follower in following if _stream_of(follower) == stream}
+        following -= followers
+        return followers
+
+
+def _stream_of(segment: str) -> str:
+    return segment.rpartition("/")[0]
+
+
+def _put(entries: dict[str, V], key: str, value: V | None) -> None:
+    if value is None:
+        entries.pop(key, None)
+    else:
+        entries[key] = value

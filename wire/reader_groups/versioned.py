@@ -132,6 +132,8 @@ class Output:
         self.data += _SHORT.pack(len(encoded)) + encoded
         return self
 
+    segment = text
+
     def range(self, value: Range | None) -> Output:
         self.data += _RANGE.pack(*(value or _NO_RANGE))
         return self
@@ -171,9 +173,9 @@ class Output:
 
     def map(self, values: Mapping[K, V], key: Callable[[K], object], value: Callable[[V], object]) -> Output:
         self.count(len(values))
-        for name, each in values.items():
+        for name, element in values.items():
             key(name)
-            value(each)
+            value(element)
         return self
 
     def texts(self, values: Sequence[str]) -> Output:
@@ -198,7 +200,7 @@ def encode_object(revisions: Iterable[Output], *, kind: int | None = None, versi
     """Encodes an object. kind: its type, if several types are possible."""
     written = [revision.data for revision in revisions]
     head = bytes([0, *(() if kind is None else (kind,)), version, len(written)])
-    parts = [bytes([number]) + _INT.pack(len(each)) + each for number, each in enumerate(written)]
+    parts = [bytes([number]) + _INT.pack(len(data)) + data for number, data in enumerate(written)]
     return head + b"".join(parts)
 
 

@@ -133,7 +133,7 @@ def _lower(wire: Any, names: tuple[str, ...]) -> SchemaNode:
             return Structure(name, wire.record, lower(wire.parts))
         case Rows():
             columns = zip(wire.columns, names, strict=True)
-            return Table(name, tuple(_lower(column.element, (each,)) for column, each in columns), wire.smallest)
+            return Table(name, tuple(_lower(column.element, (inner,)) for column, inner in columns), wire.smallest)
     if wire is types.JavaUTF:
         return Text(name)
     raise TypeError(f"{name}: the compiler does not know the field type {type(wire).__name__}")

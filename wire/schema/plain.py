@@ -27,8 +27,8 @@ def to_plain(value: WireStruct) -> dict[str, Any]:
 def _to_plain(nodes: tuple[low.SchemaNode, ...], value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for node in nodes:
-        for name, each in _attributes(node):
-            plain[name] = _out(each, getattr(value, name))
+        for name, inner in _attributes(node):
+            plain[name] = _out(inner, getattr(value, name))
     return {name: plain[name] for name in value.__struct_fields__}
 
 
@@ -56,7 +56,7 @@ def _out(node: low.SchemaNode, value: Any) -> Any:
         case low.Data() | low.Remainder() | low.Sized():
             return bytes(value).hex()
         case low.Many():
-            return [_out(node.element, each) for each in value]
+            return [_out(node.element, element) for element in value]
         case low.Structure():
             return _to_plain(node.nodes, value)
     return value
@@ -108,8 +108,8 @@ def _in(node: low.SchemaNode, plain: Any, path: str) -> Any:
         case low.Data() | low.Remainder() | low.Sized():
             return _hex(plain, path)
         case low.Many():
-            found = _expect(list, plain, path)
-            return tuple(_in(node.element, each, f"{path}[{index}]") for index, each in enumerate(found))
+            elements = _expect(list, plain, path)
+            return tuple(_in(node.element, element, f"{path}[{index}]") for index, element in enumerate(elements))
         case low.Structure():
             return _from_plain(node.record, node.nodes, plain, path + ".")
     raise TypeError(f"no JSON form for {type(node).__name__}")

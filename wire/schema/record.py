@@ -117,13 +117,13 @@ def value_of(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
     """Returns the record with these parsed fields."""
     values: dict[str, Any] = {}
     for part in parts:
-        found = parsed["+".join(part.names)]
+        value = parsed["+".join(part.names)]
         if isinstance(part.wire, types.Marker):
             continue
         if len(part.names) == 1 and not isinstance(part.wire, Rows):
-            values[part.names[0]] = found
+            values[part.names[0]] = value
         else:
-            values.update(zip(part.names, found, strict=True))
+            values.update(zip(part.names, value, strict=True))
     return cls(**values)
 
 

@@ -2,7 +2,7 @@
 
 They add what `construct` lacks: Java's modified UTF-8, trailing fields that older peers omit, counts and lengths that
 are checked against the remaining bytes before anything is allocated. Parsing through them is the slow, checked path;
-`segstore.wire.codec.generate.compiler` lowers the same objects to the fast path and must agree with them.
+`segstore.wire.codec.generate` lowers the same objects to the fast path and must agree with them.
 
 Every parse error is a `WireError` with the field's path and offset; construct's own errors never escape
 `segstore.wire.schema.schema`. Source: `EnhancedByteBufInputStream`, `WireCommands` in

@@ -71,7 +71,7 @@ from segstore.wire.trace.fixture import (
     write_lines,
 )
 from segstore.wire.trace.framing import is_request
-from segstore.wire.trace.possible import Among, check_possible, possible, subjects_of
+from segstore.wire.trace.possible import check_possible, possible, subjects_of
 from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
@@ -102,7 +102,6 @@ __all__ = [
     "SECRET_CODES",
     "SPARE_BYTES",
     "VARYING_FIELDS",
-    "Among",
     "Block",
     "BlockHeader",
     "BlockType",

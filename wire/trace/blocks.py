@@ -245,9 +245,9 @@ class TraceRows(NamedTuple):
         for index, numbers in enumerate((self.ts_ns, self.connections, self.ends)):
             at = 8 * (index * records + row)
             columns[at : at + len(numbers)] = _converted(numbers)
-        for index, each in enumerate((self.directions, self.kinds)):
+        for index, values in enumerate((self.directions, self.kinds)):
             at = (24 + index) * records + row
-            columns[at : at + len(each)] = each
+            columns[at : at + len(values)] = values
 
 
 class Frames(NamedTuple):
@@ -298,9 +298,9 @@ class Pending(NamedTuple):
         records, row = self.records, 0
         size = _COLUMN_BYTES * records
         columns = memory(padded(size))
-        for each in self.rows:
-            each.write(columns, records, row)
-            row += each.records
+        for rows in self.rows:
+            rows.write(columns, records, row)
+            row += rows.records
         columns[size:] = bytes(len(columns) - size)
         return columns
 
@@ -372,8 +372,8 @@ def _metadata_body(wire_version: int, recorder: str, values: tuple[tuple[str, st
 def read_metadata(body: bytes) -> Metadata:
     """Parses the raw body of a metadata block. Raises DamagedBlock."""
     try:
-        found = json.loads(body)
-        metadata = Metadata(**found)
+        facts = json.loads(body)
+        metadata = Metadata(**facts)
     except (ValueError, TypeError, RecursionError) as cause:
         raise DamagedBlock(f"its metadata cannot be read: {cause}") from cause
     values: Any = metadata.values
@@ -390,10 +390,10 @@ def read_metadata(body: bytes) -> Metadata:
 def unpack_data(data: bytes) -> dict[str, Any] | None:
     """Parses the data of an OPEN, CLOSE or CALL record; None if it is not a JSON object."""
     try:
-        found = json.loads(data)
+        facts = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return facts if isinstance(facts, dict) else None
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
@@ -424,14 +424,14 @@ def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: in
     while at < end:
         starts = min(_WINDOW, end - at)
         window = read(at, starts + HEADER_BYTES - 1)
-        found = window.find(mark)
-        while 0 <= found < starts:
+        start = window.find(mark)
+        while 0 <= start < starts:
             try:
-                read_header(window, found, mark if len(mark) == MARK_BYTES else None)
+                read_header(window, start, mark if len(mark) == MARK_BYTES else None)
             except DamagedBlock:
-                found = window.find(mark, found + 1)
+                start = window.find(mark, start + 1)
             else:
-                return at + found
+                return at + start
         at += starts
     return None
 

@@ -39,14 +39,14 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[
 
 def take_ids(text: str) -> tuple[str, list[str]]:
     """Splits a text into the text without its ids, and the ids, as 32 lower-case hexadecimal digits."""
-    return _ID.sub("*", text), [each.replace("-", "").lower() for each in _ID.findall(text)]
+    return _ID.sub("*", text), [match.replace("-", "").lower() for match in _ID.findall(text)]
 
 
 def put_ids(text: str, ids: Mapping[str, str]) -> str:
     """Replaces the ids in a text and keeps their format. ids: old id → new id."""
 
-    def other(found: re.Match[str]) -> str:
-        there = found[0]
+    def other(match: re.Match[str]) -> str:
+        there = match[0]
         replaced = ids.get(there.replace("-", "").lower())
         return there if replaced is None else str(UUID(replaced)) if "-" in there else replaced
 
@@ -102,12 +102,12 @@ def _fields(message: Message, path: str) -> Iterator[tuple[str, CallField]]:
         yield path or "endpoint", CallField(text, (text,), "*")
     else:
         for field, value in message.ListFields():
-            for at, each in _values(field, value):
+            for at, element in _values(field, value):
                 name = f"{path}.{field.name}{at}" if path else f"{field.name}{at}"
                 if field.message_type is None or _is_map_of_scalars(field):
-                    yield name, _scalar(field, each)
+                    yield name, _scalar(field, element)
                 else:
-                    yield from _fields(each, name)
+                    yield from _fields(element, name)
 
 
 def _is_map_of_scalars(field: Any) -> bool:
@@ -122,7 +122,7 @@ def _values(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, str | bytes | bool | int | float) or hasattr(value, "ListFields"):
         yield "", value
     else:
-        yield from ((f"[{number}]", each) for number, each in enumerate(value))
+        yield from ((f"[{number}]", element) for number, element in enumerate(value))
 
 
 def _scalar(field: Any, value: Any) -> CallField:
@@ -149,10 +149,10 @@ def text_field(text: str) -> CallField:
 def facts_of(call: Call) -> dict[str, CallField]:
     """The compared facts of a call: method, status and details as gRPC names them, and the fields of its message."""
     facts = {"rpc": call.rpc, "grpc-status": call.status, "grpc-message": call.details}
-    found = {name: text_field(text) for name, text in facts.items() if text}
+    fields = {name: text_field(text) for name, text in facts.items() if text}
     if call.omitted:
-        found["omitted"] = CallField(call.omitted, (), call.omitted)
-    return found | fields_of(call)
+        fields["omitted"] = CallField(call.omitted, (), call.omitted)
+    return fields | fields_of(call)
 
 
 def id_of(transaction: Any) -> UUID:
@@ -183,9 +183,9 @@ class CallKey(NamedTuple):
 
 def key_of_call(rpc: str, fields: dict[str, CallField]) -> tuple[CallKey, tuple[str, ...]]:
     """Returns the key of a call, and its ids, without tokens."""
-    shown = {path: each for path, each in fields.items() if not each.secret}
-    key = CallKey(rpc, tuple((path, each.rest) for path, each in shown.items()))
-    return key, tuple(name for each in shown.values() for name in each.ids)
+    shown = {path: field for path, field in fields.items() if not field.secret}
+    key = CallKey(rpc, tuple((path, field.rest) for path, field in shown.items()))
+    return key, tuple(name for field in shown.values() for name in field.ids)
 
 
 def translated_call(
@@ -226,6 +226,6 @@ def _translate(message: Any, ids: Mapping[str, str], node: Endpoint, keep_tokens
         elif isinstance(value, str):
             setattr(message, field.name, put_ids(value, ids))
         elif field.type == field.TYPE_STRING:
-            value[:] = [put_ids(each, ids) for each in value]
-        for each in messages_in(field, value):
-            _translate(each, ids, node, keep_tokens)
+            value[:] = [put_ids(text, ids) for text in value]
+        for inner in messages_in(field, value):
+            _translate(inner, ids, node, keep_tokens)

@@ -120,12 +120,12 @@ class Call(_CallFields):
 
         if self.content is None:
             return None
-        found = MessageToDict(self.content, preserving_proto_field_name=True)
+        fields = MessageToDict(self.content, preserving_proto_field_name=True)
         try:
-            again = ParseDict(found, type(self.content)()).SerializeToString(deterministic=True)
+            again = ParseDict(fields, type(self.content)()).SerializeToString(deterministic=True)
         except Error:
             return None  # it has unknown values of an enum
-        return found if again == self.message else None
+        return fields if again == self.message else None
 
     @property
     def outcome(self) -> str:
@@ -167,8 +167,8 @@ class Call(_CallFields):
         details = self.details
         if not full:
             fields, details = _shortened(fields), _shortened(details)
-        said = _flat(fields) if fields is not None else f"{size} bytes" if size else ""
-        return " ".join(each for each in (self.rpc, self.outcome, details, said) if each)
+        shown = _flat(fields) if fields is not None else f"{size} bytes" if size else ""
+        return " ".join(part for part in (self.rpc, self.outcome, details, shown) if part)
 
 
 @cache
@@ -183,8 +183,8 @@ def outcomes() -> frozenset[str]:
 
 def _status_field(answer: Message | type[Message]) -> Any:
     """Returns the descriptor of the field with an answer's status, or None."""
-    found = (answer.DESCRIPTOR.fields_by_name.get(name) for name in _OUTCOMES)
-    return next((field for field in found if field is not None and field.enum_type is not None), None)
+    fields = (answer.DESCRIPTOR.fields_by_name.get(name) for name in _OUTCOMES)
+    return next((field for field in fields if field is not None and field.enum_type is not None), None)
 
 
 def message_of(rpc: str, direction: Direction, fields: Mapping[str, Any]) -> bytes:
@@ -229,19 +229,19 @@ def redacted_call(call: Call) -> Call:
 
 
 def _is_secret(key: str) -> bool:
-    return any(each in key.casefold() for each in _SECRET_KEYS)
+    return any(word in key.casefold() for word in _SECRET_KEYS)
 
 
 def _hide(message: Message) -> bool:
     """Overwrites tokens; returns whether there are any."""
-    found = False
+    hidden = False
     for field, value in message.ListFields():
         if field.name == TOKEN:
             setattr(message, TOKEN, "*" * len(value))
-            found = True
-        for each in messages_in(field, value):
-            found = _hide(each) or found
-    return found
+            hidden = True
+        for inner in messages_in(field, value):
+            hidden = _hide(inner) or hidden
+    return hidden
 
 
 def messages_in(field: Any, value: Any) -> Iterator[Message]:
@@ -263,8 +263,8 @@ def _named(message: Message) -> Iterator[tuple[str, str]]:
         stream = next((getattr(message, name) for name in ("stream", "streamName") if name in fields), "")
         yield str(message.scope), str(stream)  # type: ignore[attr-defined]  # checked
     for field, value in message.ListFields():
-        for each in messages_in(field, value):
-            yield from _named(each)
+        for inner in messages_in(field, value):
+            yield from _named(inner)
 
 
 def _shortened(value: Any) -> Any:
@@ -272,7 +272,7 @@ def _shortened(value: Any) -> Any:
         case str() if len(value) > _SHOWN_TEXT:
             return f"{value[:_SHOWN_TEXT]}… ({len(value)} characters)"
         case dict():
-            return {_shortened(name): _shortened(each) for name, each in value.items()}
+            return {_shortened(name): _shortened(element) for name, element in value.items()}
         case list():
             more = [f"… {len(value)} in all"] if len(value) > _SHOWN_PARTS else []
             return [*map(_shortened, value[:_SHOWN_PARTS]), *more]

@@ -21,7 +21,7 @@ import struct
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -76,7 +76,7 @@ class FieldDifference(NamedTuple):
 
     def places(self) -> Iterator[Place]:
         """The places in which the values differ, as text for people. Not for secret ones."""
-        sides = (bytes.fromhex(each) if self.is_data and each is not None else each for each in (self.left, self.right))
+        sides = (bytes.fromhex(side) if self.is_data and side is not None else side for side in (self.left, self.right))
         return differing_places(self.field, *sides)
 
 
@@ -105,12 +105,12 @@ class Difference(NamedTuple):
     @property
     def more_text(self) -> str:
         """Describes the records that only trace A or B has; "" if no trace has more."""
-        said = []
-        for name, more in zip("AB", self.more, strict=True):
-            if more:
-                counts = (f"{'one' if count == 1 else count} more {each}" for each, count in more.items())
-                said.append(f"{name} has {', '.join(counts)}")
-        return "; ".join(said)
+        return "; ".join(
+            f"{trace} has "
+            + ", ".join(f"{'one' if count == 1 else count} more {name}" for name, count in records.items())
+            for trace, records in zip("AB", self.more, strict=True)
+            if records
+        )
 
 
 class Translation:
@@ -143,43 +143,38 @@ class Translation:
 
     def call_key(self, call: Call) -> tuple[Any, tuple[str, ...]]:
         """Returns the facts that a call shares with its equal in the other run, and its ids."""
-        return key_of_call(call.rpc, {name: each for name, each in fields_of(call).items() if self.counts(name)})
+        return key_of_call(call.rpc, {name: field for name, field in fields_of(call).items() if self.counts(name)})
 
     def counts(self, path: str) -> bool:
         """Whether the field of a call is compared."""
-        return self._ignore.isdisjoint(each.partition("[")[0] for each in path.split("."))
-
-    def fit(self, left: str, right: str) -> bool:
-        """Whether two ids may stand for each other."""
-        return self.ids.fits(left, right)
+        return self._ignore.isdisjoint(step.partition("[")[0] for step in path.split("."))
 
     def pair(self, left: str, right: str) -> None:
         """Pairs two ids if they fit."""
-        if self.fit(left, right):
+        if self.ids.fits(left, right):
             self.ids.pair(left, right)
 
     def call_fields(self, left: Call, right: Call) -> tuple[FieldDifference, ...]:
         """Returns the fields of two calls that differ beyond ids and times. The ids in all other fields are paired."""
         one, other = (
-            {name: each for name, each in facts_of(call).items() if self.counts(name)} for call in (left, right)
+            {name: fact for name, fact in facts_of(call).items() if self.counts(name)} for call in (left, right)
         )
-        found = differing_fields(one, other, self.fit)
-        differ = {each.field for each in found}
+        differing = differing_fields(one, other, self.ids.fits)
+        differ = {difference.field for difference in differing}
         for name in one:
             for pair in () if name in differ else zip(one[name].ids, other[name].ids, strict=True):
                 self.pair(*pair)
-        return found
+        return differing
 
     def fields(self, connection: int, left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         """The fields that differ beyond ids. If none does, the ids are paired."""
         pairs: list[tuple[Pairing[Any], Any, Any]] = []
         quickly = _top_fields(left, right)
-        if not quickly or not all(self._same(connection, each, pairs) for each in quickly):
+        if not quickly or not all(self._same(connection, difference, pairs) for difference in quickly):
             pairs.clear()
-            found = compare_frames(left, right)
-            found = tuple(each for each in found if not self._same(connection, each, pairs))
-            if found:
-                return found
+            fields = (field for field in compare_frames(left, right) if not self._same(connection, field, pairs))
+            if differing := tuple(fields):
+                return differing
         for pairing, one, other in pairs:
             pairing.pair(one, other)
         return ()
@@ -191,8 +186,8 @@ class Translation:
         except WireError:
             return
         for text in (str(getattr(command, "writer_id", "")), *segments_of(command)):
-            for each in take_ids(text)[1]:
-                self.pair(each, each)
+            for identifier in take_ids(text)[1]:
+                self.pair(identifier, identifier)
 
     def _same(self, connection: int, field: FieldDifference, pairs: list[tuple[Pairing[Any], Any, Any]]) -> bool:
         if field.field.partition(".")[0] in self._ignore:
@@ -225,7 +220,7 @@ def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
         return []
     if type(one) is not type(other) or len(left) != len(right):
         return []
-    found = []
+    fields = []
     for name in one.__struct_fields__:
         mine, its = getattr(one, name), getattr(other, name)
         if mine != its:
@@ -234,8 +229,8 @@ def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
                 mine, its = mine.hex(), its.hex()
             elif isinstance(mine, UUID):
                 mine, its = str(mine), str(its)
-            found.append(FieldDifference(name, mine, its, name in one.secrets, is_data))
-    return found
+            fields.append(FieldDifference(name, mine, its, name in one.secrets, is_data))
+    return fields
 
 
 def differences(
@@ -282,7 +277,7 @@ def _difference(
     over: tuple[int, int] = (0, 0),
     more: tuple[dict[str, int], dict[str, int]] = ({}, {}),
 ) -> Difference:
-    one, other = (None if each is None else each.record for each in (left, right))
+    one, other = (None if side is None else side.record for side in (left, right))
     places = (left.place if left else 0, right.place if right else 0)
     return Difference(connection, direction, number, one, other, fields, *over, places, more)
 
@@ -310,16 +305,16 @@ class _Side:
 
     def connection(self, record: Record) -> _Connection:
         """Returns the connection of a record."""
-        found = self._current.get(record.connection)
+        current = self._current.get(record.connection)
         # A reopened number is a new connection, unless the old one has no records yet.
-        if found is None or (record.kind is RecordKind.OPEN and (found.pairs is not None or found.held)):
-            found = self._current[record.connection] = _Connection(len(self._all) + 1)
-            self._all.append(found)
-        return found
+        if current is None or (record.kind is RecordKind.OPEN and (current.pairs is not None or current.held)):
+            current = self._current[record.connection] = _Connection(len(self._all) + 1)
+            self._all.append(current)
+        return current
 
     def left_over(self) -> list[_Connection]:
         """The connections that were not matched and have records."""
-        return [each for each in self._all if each.held]
+        return [connection for connection in self._all if connection.held]
 
 
 class _Connections:
@@ -362,7 +357,8 @@ class _Connections:
         for side, connection in enumerate(mates):
             if connection is not None:
                 connection.pairs, held, connection.held = pairs, connection.held, []
-                change += sum(pairs[each.record.direction].add(side, each) - _size(each.record) for each in held)
+                for placed in held:
+                    change += pairs[placed.record.direction].add(side, placed) - _size(placed.record)
         return change
 
     def match_rest(self) -> None:
@@ -374,9 +370,9 @@ class _Connections:
         """The first difference of each stream."""
         for number, pairs in sorted(self._streams, key=itemgetter(0)):
             for direction, pair in zip(Direction, pairs, strict=True):
-                found = pair.difference()
-                if found is not None:
-                    at, one, other, fields, more = found
+                difference = pair.difference()
+                if difference is not None:
+                    at, one, other, fields, more = difference
                     in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
                     yield _difference(number, direction, at, one, other, fields, (in_left, in_right), more)
 
@@ -441,9 +437,9 @@ class _Pair:
                 return -freed
             self._found = self.counts[side], one, other, fields
             self._count(side, placed)
-            for each in (waited, *self._waiting):
-                self._count(1 - side, each)
-            freed += sum(_size(each.record) for each in self._waiting)
+            for earlier in (waited, *self._waiting):
+                self._count(1 - side, earlier)
+            freed += sum(_size(earlier.record) for earlier in self._waiting)
             self._waiting.clear()
         elif self.translation is not None and record.kind is RecordKind.FRAME:
             self.translation.equal(record.data)
@@ -472,7 +468,7 @@ class _Pair:
         if not self._waiting:
             return None
         first, number = self._waiting[0], 1 + min(self.counts)
-        more = _appends(Counter(Exchange(each.record, 0).name for each in self._waiting))
+        more = _appends(Counter(Exchange(placed.record, 0).name for placed in self._waiting))
         return (number, None, first, (), ({}, more)) if self._waiting_side else (number, first, None, (), (more, {}))
 
     def _missing(self) -> tuple[int, dict[str, int]] | None:
@@ -514,10 +510,10 @@ class _CallSide:
 
     def left_over(self) -> dict[str, list[_Call]]:
         """The calls without a mate, by method."""
-        found: dict[str, list[_Call]] = {}
-        for each in sorted((each for several in self.waiting.values() for each in several), key=attrgetter("number")):
-            found.setdefault(each.rpc, []).append(each)
-        return found
+        by_method: dict[str, list[_Call]] = {}
+        for call in sorted(chain.from_iterable(self.waiting.values()), key=attrgetter("number")):
+            by_method.setdefault(call.rpc, []).append(call)
+        return by_method
 
 
 class _Calls:
@@ -533,50 +529,50 @@ class _Calls:
         """Adds the next record of one side; returns the change in buffered bytes."""
         record = placed.record
         here, call = self._sides[side], Call.unpack(record.data)
-        made = here.pending.pop(call.number, None) if call is not None and record.direction else None
-        if made is None:
+        own = here.pending.pop(call.number, None) if call is not None and record.direction else None
+        if own is None:
             here.count += 1
-            made = _Call(here.count, "" if call is None else call.rpc)
-            made.records[record.direction] = placed
+            own = _Call(here.count, "" if call is None else call.rpc)
+            own.records[record.direction] = placed
             if call is not None and not record.direction:
-                here.pending[call.number] = made
-            self._match(side, made, call, record.direction)
-        made.records[record.direction] = placed
+                here.pending[call.number] = own
+            self._match(side, own, call, record.direction)
+        own.records[record.direction] = placed
         size = _size(record)
-        if made.mate is None:
+        if own.mate is None:
             return size
-        left, right = (made.mate, made) if side else (made, made.mate)
+        left, right = (own.mate, own) if side else (own, own.mate)
         if None in left.records or None in right.records:
             self._open[left] = None
             return size
         self._open.pop(left, None)
         self._compare(left, right)
-        return size - sum(_size(each.record) for one in (left, right) for each in one.records if each is not None)
+        return size - sum(_size(placed.record) for one in (left, right) for placed in one.records if placed is not None)
 
-    def _match(self, side: int, made: _Call, call: Call | None, direction: Direction) -> None:
+    def _match(self, side: int, own: _Call, call: Call | None, direction: Direction) -> None:
         """Looks for the same call of the other trace."""
-        key: Any = made.number
+        key: Any = own.number
         if self._translation is not None:
             key = None
             if call is not None and not direction:
-                key, made.ids = self._translation.call_key(call)
+                key, own.ids = self._translation.call_key(call)
         others = self._sides[1 - side].waiting
         there = others.get(key, deque()) if key is not None else deque()
-        mate = next((each for each in there if self._fit(side, made, each)), None)
+        mate = next((candidate for candidate in there if self._fit(side, own, candidate)), None)
         if mate is None:
-            self._sides[side].waiting.setdefault(key, deque()).append(made)
+            self._sides[side].waiting.setdefault(key, deque()).append(own)
             return
         there.remove(mate)
         if not there:
             del others[key]
-        made.mate, mate.mate = mate, made
-        for pair in zip(*((mate.ids, made.ids) if side else (made.ids, mate.ids)), strict=True):
+        own.mate, mate.mate = mate, own
+        for pair in zip(*((mate.ids, own.ids) if side else (own.ids, mate.ids)), strict=True):
             if self._translation is not None:
                 self._translation.pair(*pair)
 
-    def _fit(self, side: int, made: _Call, mate: _Call) -> bool:
-        left, right = (mate, made) if side else (made, mate)
-        return self._translation is None or all(map(self._translation.fit, left.ids, right.ids))
+    def _fit(self, side: int, own: _Call, mate: _Call) -> bool:
+        left, right = (mate, own) if side else (own, mate)
+        return self._translation is None or all(map(self._translation.ids.fits, left.ids, right.ids))
 
     def _compare(self, left: _Call, right: _Call) -> None:
         for direction in Direction:
@@ -594,17 +590,17 @@ class _Calls:
             return self._translation.call_fields(left, right)
         return differing_fields(_facts(one.record, left), _facts(other.record, right), None)
 
-    def _differ(self, rpc: str, found: Difference) -> None:
-        first = self._found.setdefault((rpc, found.direction), found)
-        if first is not found:
-            over = (first.left_over + (found.left is not None), first.right_over + (found.right is not None))
-            self._found[rpc, found.direction] = first._replace(left_over=over[0], right_over=over[1])
+    def _differ(self, rpc: str, difference: Difference) -> None:
+        first = self._found.setdefault((rpc, difference.direction), difference)
+        if first is not difference:
+            over = (first.left_over + (difference.left is not None), first.right_over + (difference.right is not None))
+            self._found[rpc, difference.direction] = first._replace(left_over=over[0], right_over=over[1])
 
     def differences(self) -> list[Difference]:
         """The first difference of each method, of requests and of answers, once both traces have ended."""
-        for each in self._open:
-            assert each.mate is not None
-            self._compare(each, each.mate)
+        for call in self._open:
+            assert call.mate is not None
+            self._compare(call, call.mate)
         left, right = (side.left_over() for side in self._sides)
         for rpc in dict.fromkeys((*left, *right)):
             for one, other in zip_longest(left.get(rpc, ()), right.get(rpc, ())):
@@ -612,7 +608,7 @@ class _Calls:
                     self._compare(one, other)
                     continue
                 only = one or other
-                place = next(each for each in Direction if only.records[each] is not None)
+                place = next(direction for direction in Direction if only.records[direction] is not None)
                 mine, its = (only.records[place], None) if other is None else (None, only.records[place])
                 self._differ(rpc, _difference(CONTROLLER, place, only.number, mine, its))
         return sorted(self._found.values(), key=lambda each: (each.number, each.direction))
@@ -633,24 +629,19 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
     """
     one = {span.field: span for span in describe(left).spans}
     other = {span.field: span for span in describe(right).spans}
-    found = []
+    differing = []
     for name in dict.fromkeys((*one, *other)):
         mine, its = one.get(name), other.get(name)
         raw = [side[span.offset : span.offset + span.length] for side, span in ((left, mine), (right, its)) if span]
-        if len(raw) == 2 and raw[0] == raw[1]:
-            continue
-        values = [None if span is None else _shown(span.value, span.secret) for span in (mine, its)]
-        secret = any(span is not None and span.secret for span in (mine, its))
-        is_data = all(span is None or span.kind == "data" for span in (mine, its))
-        found.append(FieldDifference(name, values[0], values[1], secret, is_data))
-    telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
-    return telling or tuple(found)
-
-
-def _agree(one: CallField, other: CallField, fits: Callable[[str, str], bool] | None) -> bool:
-    if fits is None or one.secret:
-        return bool(one.value == other.value)
-    return one.rest == other.rest and all(map(fits, one.ids, other.ids))
+        if len(raw) == 1 or raw[0] != raw[1]:
+            is_data = all(span is None or span.kind == "data" for span in (mine, its))
+            differing.append(_field_difference(name, mine, its, is_data))
+    telling = tuple(
+        difference
+        for difference in differing
+        if difference.field and difference.field.rpartition(".")[2] not in _DERIVED
+    )
+    return telling or tuple(differing)
 
 
 def differing_fields(
@@ -659,15 +650,25 @@ def differing_fields(
     """Returns the fields in which the messages of two calls differ. fits: whether two ids may stand for each other, and
     times are not compared; None to compare all values.
     """
-    found = []
-    for name in dict.fromkeys((*left, *right)):
-        one, other = left.get(name), right.get(name)
-        if one is not None and other is not None and _agree(one, other, fits):
-            continue
-        secret = any(each is not None and each.secret for each in (one, other))
-        values = [None if each is None else _shown(each.value, secret) for each in (one, other)]
-        found.append(FieldDifference(name, values[0], values[1], secret))
-    return tuple(found)
+    sides = ((name, left.get(name), right.get(name)) for name in dict.fromkeys((*left, *right)))
+    return tuple(
+        _field_difference(name, one, other)
+        for name, one, other in sides
+        if one is None or other is None or not _agree(one, other, fits)
+    )
+
+
+def _agree(one: CallField, other: CallField, fits: Callable[[str, str], bool] | None) -> bool:
+    if fits is None or one.secret:
+        return bool(one.value == other.value)
+    return one.rest == other.rest and all(map(fits, one.ids, other.ids))
+
+
+def _field_difference(name: str, left: Any, right: Any, is_data: bool = False) -> FieldDifference:
+    """left, right: a span, or a field of a call; None on a side without it."""
+    secret = any(side is not None and side.secret for side in (left, right))
+    values = [None if side is None else _shown(side.value, secret) for side in (left, right)]
+    return FieldDifference(name, values[0], values[1], secret, is_data)
 
 
 def _shown(value: Any, secret: bool) -> Any:

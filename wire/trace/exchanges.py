@@ -114,7 +114,7 @@ class Exchange:
     def given_up(self) -> tuple[Exchange, ...]:
         """Of the client's close of a connection, the reads that waited for data; they need no reply."""
         by_store = self.record.direction is Direction.REPLY
-        return () if by_store else tuple(each for each in self.pending if isinstance(each.command, ReadSegment))
+        return () if by_store else tuple(read for read in self.pending if isinstance(read.command, ReadSegment))
 
     @property
     def name(self) -> str:
@@ -205,8 +205,8 @@ class Exchange:
 def segments_of(command: Command | Append) -> tuple[str, ...]:
     """The segments that a command names itself."""
     names = [name for segment in _SEGMENTS if (name := getattr(command, segment, None)) is not None]
-    for each in _SEVERAL:
-        names.extend(getattr(command, each, ()))
+    for several in _SEVERAL:
+        names.extend(getattr(command, several, ()))
     return tuple(names)
 
 

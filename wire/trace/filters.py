@@ -83,7 +83,7 @@ _BLANK: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"[^\s()\"'=<>!~]+")
 _OPERATOR: Final = re.compile(r"<=|>=|!=|!~|==|[=<>~]")
 _QUOTED: Final = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_NEXT: Final = re.compile("|".join(each.pattern for each in (_WORD, _OPERATOR, _QUOTED)), re.DOTALL)
+_NEXT: Final = re.compile("|".join(token.pattern for token in (_WORD, _OPERATOR, _QUOTED)), re.DOTALL)
 _PATTERN: Final = re.compile(r"/((?:[^/\\]|\\.)*)/")
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)")
 
@@ -148,21 +148,18 @@ class _Name(NamedTuple):
 
 
 def _streams(subject: Subject) -> list[str]:
-    found = []
-    for segment in subject.segments:
-        name = SegmentName.parse(segment)
-        if name.stream is not None:
-            found.append(name.stream)
-            if name.scope is not None:
-                found.append(f"{name.scope}/{name.stream}")
-    for scope, stream in _called(subject):
-        found += [stream, f"{scope}/{stream}"] if stream else []
-    return found
+    parsed = map(SegmentName.parse, subject.segments)
+    named = ((name.scope, name.stream) for name in parsed if name.stream is not None)
+    streams = []
+    for scope, stream in (*named, *_called(subject)):
+        if stream:
+            streams += [stream] if scope is None else [stream, f"{scope}/{stream}"]
+    return streams
 
 
 def _scopes(subject: Subject) -> list[str]:
-    found = [scope for segment in subject.segments if (scope := SegmentName.parse(segment).scope) is not None]
-    return found + [scope for scope, _ in _called(subject)]
+    scopes = [scope for segment in subject.segments if (scope := SegmentName.parse(segment).scope) is not None]
+    return scopes + [scope for scope, _ in _called(subject)]
 
 
 def _called(subject: Subject) -> tuple[tuple[str, str], ...]:
@@ -207,7 +204,7 @@ _NAMES: Final = {
     "latency": _Name("time", operator.attrgetter("latency_ns"), "of a reply: time since its request; units ns to h"),
     "time": _Name("time", operator.attrgetter("time_ns"), "since the start; units ns, us, ms, s, min, h"),
 }
-NAMES: Final = {name: each.meaning for name, each in _NAMES.items()}
+NAMES: Final = {name: entry.meaning for name, entry in _NAMES.items()}
 """All names of the language and their meanings."""
 
 _EXPECTED: Final = {
@@ -252,7 +249,7 @@ def language() -> dict[str, Any]:
     its value. units: by sort. data_bytes: the bytes of a payload that are searched.
     """
     return {
-        "names": {name: each.sort for name, each in _NAMES.items()},
+        "names": {name: entry.sort for name, entry in _NAMES.items()},
         "expected": _EXPECTED,
         "operators": _OPERATORS,
         "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
@@ -264,9 +261,9 @@ def language() -> dict[str, Any]:
 def values_of(subject: Any) -> dict[str, Any]:
     """Returns the values of the names that are known of a subject, which may lack attributes."""
     values = {}
-    for name, each in _NAMES.items():
+    for name, entry in _NAMES.items():
         with contextlib.suppress(AttributeError):
-            values[name] = each.get(subject)
+            values[name] = entry.get(subject)
     return values
 
 
@@ -292,7 +289,7 @@ class Filter:
     def texts(self, subject: Subject) -> tuple[str, ...]:
         """The segments, streams and scopes of a subject that the filter reads."""
         read = (_NAMES[name] for name in sorted(self.names))
-        return tuple(text for each in read if each.sort == "texts" for text in each.get(subject))
+        return tuple(text for entry in read if entry.sort == "texts" for text in entry.get(subject))
 
     def __call__(self, subject: Subject) -> bool:
         return self.holds(subject)
@@ -331,19 +328,19 @@ class _Parser:
         """Returns the next token, for errors: a word, an operator or a parenthesis; "" at the end."""
         blank = _BLANK.match(self.text, self.at)
         self.at = blank.end() if blank else self.at
-        found = _NEXT.match(self.text, self.at)
-        return found.group() if found else self.text[self.at : self.at + 1]
+        token = _NEXT.match(self.text, self.at)
+        return token.group() if token else self.text[self.at : self.at + 1]
 
     def fail(self, expected: str) -> NoReturn:
-        found = self.peek()  # also skips blanks
-        raise FilterError(self.at + 1, expected, found)
+        token = self.peek()  # also skips blanks
+        raise FilterError(self.at + 1, expected, token)
 
     def word(self, *wanted: str) -> bool:
         """Consumes the next word if it is in `wanted`."""
-        found = self.peek()
-        if found.casefold() not in wanted:
+        token = self.peek()
+        if token.casefold() not in wanted:
             return False
-        self.at += len(found)
+        self.at += len(token)
         return True
 
     def either(self, depth: int) -> Callable[[Subject], bool]:
@@ -383,16 +380,16 @@ class _Parser:
         return self.comparison()
 
     def comparison(self) -> Callable[[Subject], bool]:
-        found = self.peek()
-        if (path := path_of(found)) is not None:
+        token = self.peek()
+        if (path := path_of(token)) is not None:
             return self.payload(path)
-        if found.casefold().startswith(("data.", "data[")):
+        if token.casefold().startswith(("data.", "data[")):
             self.fail("a path such as data[0].city")
-        name = "writer_id" if found.casefold() == "writer" else found.casefold()
+        name = "writer_id" if token.casefold() == "writer" else token.casefold()
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, 1)
             self.fail(f"a name ({near[0]}?)" if near else f"'not', '(' or one of {', '.join(_NAMES)}")
-        self.at += len(found)
+        self.at += len(token)
         self.names.add(name)
         sort, get, _ = _NAMES[name]
         sign = self.peek()
@@ -458,16 +455,16 @@ class _Parser:
 
     def text_value(self) -> str:
         """Parses a bare word, or a quoted text without its quotes."""
-        found = self.peek()
+        word = self.peek()
         quoted = _QUOTED.match(self.text, self.at)
         if quoted:
             self.at = quoted.end()
             inner = quoted[1] if quoted[1] is not None else quoted[2]
             return re.sub(r"\\(.)", r"\1", inner, flags=re.DOTALL)
-        if not _WORD.fullmatch(found):
+        if not _WORD.fullmatch(word):
             self.fail("a value")
-        self.at += len(found)
-        return found
+        self.at += len(word)
+        return word
 
     def pattern(self, sort: str) -> Callable[[str], bool]:
         """Parses a glob, or a regular expression between slashes."""
@@ -486,17 +483,17 @@ class _Parser:
     def value(self, sort: str) -> Any:
         self.peek()
         start = self.at
-        found = self.text_value() if self.peek() else self.fail(_EXPECTED[sort])
+        text = self.text_value() if self.peek() else self.fail(_EXPECTED[sort])
         try:
-            return _VALUES[sort](found)
+            return _VALUES[sort](text)
         except (ValueError, KeyError) as cause:
             known = _KNOWN.get(sort, dict)()
             hints = {word: f"{name}?" for word, name in known.items()}
             if sort == "type":
                 hints = {word: hints[word] for word, name in known.items() if _may_be(name, self.on)} | _meant(self.on)
-            near = difflib.get_close_matches(found.casefold(), hints, 1)
+            near = difflib.get_close_matches(text.casefold(), hints, 1)
             expected = f"a {_GUESSED[sort]} ({hints[near[0]]})" if near else _EXPECTED[sort]
-            raise FilterError(start + 1, expected, found) from cause
+            raise FilterError(start + 1, expected, text) from cause
 
 
 def _never(_: Any) -> bool:
@@ -521,24 +518,24 @@ def _meant(on: On | None) -> dict[str, str]:
         if _may_be(cls.type_name, on or "request"):
             for word in cls.type_name.casefold().split("_"):
                 types.setdefault(word, []).append(cls.type_name)
-    found = {
+    meant = {
         word: ", ".join(names[:6]) + (" …?" if len(names) > 6 else "?")
         for word, names in types.items()
         if word not in _TYPES
     }
     appends = _ACKS if on == "reply" else _APPENDS
-    found |= dict.fromkeys(("append", "write", "events"), appends)
-    return found | dict.fromkeys(("abort", "commit", "transaction", "txn"), _TRANSACTIONS)
+    meant |= dict.fromkeys(("append", "write", "events"), appends)
+    return meant | dict.fromkeys(("abort", "commit", "transaction", "txn"), _TRANSACTIONS)
 
 
 def _quantity(units: dict[str, int], fold: Callable[[str], str]) -> Callable[[str], int]:
     def read(text: str) -> int:
-        found = _NUMBER.fullmatch(text)
-        if found is None:
+        match = _NUMBER.fullmatch(text)
+        if match is None:
             raise ValueError(text)
         # Zero is the same in every unit.
-        unit = 1 if not found[2] and not Fraction(found[1]) else units[fold(found[2])]
-        return int(Fraction(found[1]) * unit)
+        unit = 1 if not match[2] and not Fraction(match[1]) else units[fold(match[2])]
+        return int(Fraction(match[1]) * unit)
 
     return read
 
@@ -578,8 +575,8 @@ _VALUES: Final[dict[str, Callable[[str], Any]]] = {
 
 def _comparing(get: Callable[[Any], Any], holds: Callable[[Any, Any], bool], value: Any) -> Callable[[Subject], bool]:
     def compare(subject: Subject) -> bool:
-        found = get(subject)
-        return found is not None and holds(found, value)
+        actual = get(subject)
+        return actual is not None and holds(actual, value)
 
     return compare
 
@@ -588,9 +585,9 @@ def _matching(
     get: Callable[[Any], Any], matches: Callable[[str], bool], *, negated: bool, several: bool
 ) -> Callable[[Subject], bool]:
     def match(subject: Subject) -> bool:
-        found = get(subject)
+        texts = get(subject)
         if not several:
-            found = () if found is None else (found,)
-        return bool(found) and any(map(matches, found)) != negated
+            texts = () if texts is None else (texts,)
+        return bool(texts) and any(map(matches, texts)) != negated
 
     return match

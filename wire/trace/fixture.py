@@ -77,9 +77,9 @@ class FixtureHeader(NamedTuple):
 
 def header_line(header: FixtureHeader) -> str:
     """Formats the first line, without a line end."""
-    said = header.metadata
-    first = {_FIRST_KEY: FIXTURE_VERSION, "wire_version": said.wire_version, "recorder": said.recorder}
-    return json.dumps({**first, "start_ns": header.start_ns, "values": said.values})
+    metadata = header.metadata
+    first = {_FIRST_KEY: FIXTURE_VERSION, "wire_version": metadata.wire_version, "recorder": metadata.recorder}
+    return json.dumps({**first, "start_ns": header.start_ns, "values": metadata.values})
 
 
 def to_line(record: Record, start_ns: int) -> str:
@@ -107,9 +107,9 @@ def to_line(record: Record, start_ns: int) -> str:
 def _event(data: bytes) -> Any:
     """Returns the facts of an OPEN or CLOSE if writing them again gives the same bytes, else their hex."""
     try:
-        found = json.loads(data)
-        if isinstance(found, dict) and event_data(**found) == data:
-            return found
+        facts = json.loads(data)
+        if isinstance(facts, dict) and event_data(**facts) == data:
+            return facts
     except (ValueError, RecursionError):
         pass  # written by another recorder: kept unchanged
     return data.hex()
@@ -121,8 +121,7 @@ def _call_keys(record: Record) -> dict[str, Any]:
     if call is None or call.pack() != record.data or record.connection != CONTROLLER or _flaw(call, record.direction):
         return {"rpc": record.data.hex()}
     facts: dict[str, Any] = {"rpc": call.rpc, "call": call.number}
-    given = {name: getattr(call, name) for name in _OF_CALL[1:]}
-    facts |= {name: value for name, value in given.items() if value}
+    facts |= {name: value for name in _OF_CALL[1:] if (value := getattr(call, name))}
     fields = call.fields
     if fields:
         facts["fields"] = fields
@@ -203,149 +202,146 @@ def decode_line(line: bytes, number: int) -> str:
 
 def header_from_line(line: str, number: int = 1) -> FixtureHeader:
     """Reads the first line. Raises FixtureError, TraceVersionError."""
-    found = _object(line, number)
-    version = found.get(_FIRST_KEY)
+    first = _Line.parse(line, number)
+    version = first.values.get(_FIRST_KEY)
     if type(version) is not int:
-        raise FixtureError(f"the first line of a fixture has a number under {_FIRST_KEY!r}", line=number)
+        raise first.error(f"the first line of a fixture has a number under {_FIRST_KEY!r}")
     if version != FIXTURE_VERSION:
         raise TraceVersionError(
             f"the fixture has version {version}; this release reads version {FIXTURE_VERSION}",
             limit=FIXTURE_VERSION,
             actual=version,
         )
-    _only(found, _HEADER_KEYS, number)
-    values = _expect(found, "values", dict, number, {})
+    first.refuse_others(_HEADER_KEYS)
+    values = first.value("values", dict, {})
     for name, value in values.items():
         if type(value) is not str:
-            raise FixtureError("a text is needed", line=number, field=f"values.{name}", actual=value)
-    metadata = Metadata(
-        _expect(found, "wire_version", int, number, 0), _expect(found, "recorder", str, number, ""), values
-    )
-    return FixtureHeader(metadata, _int64(_expect(found, "start_ns", int, number, 0), "start_ns", number))
+            raise first.error("a text is needed", f"values.{name}", value)
+    metadata = Metadata(first.value("wire_version", int, 0), first.value("recorder", str, ""), values)
+    return FixtureHeader(metadata, first.int64("start_ns", default=0))
 
 
 def from_line(line: str, header: FixtureHeader, number: int) -> Record:
     """Reads a line after the first. Raises FixtureError."""
-    found = _object(line, number)
-    _only(found, _KEYS, number)
-    contents = [key for key in _CONTENTS if key in found]
+    read = _Line.parse(line, number)
+    read.refuse_others(_KEYS)
+    contents = [key for key in _CONTENTS if key in read.values]
     if len(contents) != 1:
-        raise FixtureError(f"exactly one of {', '.join(_CONTENTS)} is needed, not {len(contents)}", line=number)
+        raise read.error(f"exactly one of {', '.join(_CONTENTS)} is needed, not {len(contents)}")
     (content,) = contents
-    if content not in ("type", "rpc") and "fields" in found:
-        raise FixtureError(f"fields belong to a type, not to {content}", line=number, field="fields")
-    if content != "rpc" and (extra := next((key for key in (*_OF_CALL, "message") if key in found), None)):
-        raise FixtureError(f"{extra} belongs to an rpc, not to {content}", line=number, field=extra)
-    at_ns = _int64(_expect(found, "at_ns", int, number) + header.start_ns, "at_ns", number)
-    connection = _int64(_expect(found, "conn", int, number), "conn", number)
-    said = _expect(found, "dir", str, number, "request" if content in ("open", "close") else None)
-    if said not in _DIRECTIONS:
-        raise FixtureError(f"{said!r} is neither request nor reply", line=number, field="dir", actual=said)
-    kind, data = _content(content, found, number, _DIRECTIONS[said])
-    return Record(at_ns, connection, _DIRECTIONS[said], kind, data)
+    if content not in ("type", "rpc") and "fields" in read.values:
+        raise read.error(f"fields belong to a type, not to {content}", "fields")
+    if content != "rpc" and (extra := next((key for key in (*_OF_CALL, "message") if key in read.values), None)):
+        raise read.error(f"{extra} belongs to an rpc, not to {content}", extra)
+    at_ns, connection = read.int64("at_ns", header.start_ns), read.int64("conn")
+    way = read.value("dir", str, "request" if content in ("open", "close") else None)
+    if way not in _DIRECTIONS:
+        raise read.error(f"{way!r} is neither request nor reply", "dir", way)
+    kind, data = _content(content, read, _DIRECTIONS[way])
+    return Record(at_ns, connection, _DIRECTIONS[way], kind, data)
 
 
-def _content(content: str, found: dict[str, Any], number: int, direction: Direction) -> tuple[RecordKind, bytes]:
+class _Line(NamedTuple):
+    """The values of a line. number: from 1."""
+
+    number: int
+    values: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: str, number: int) -> _Line:
+        try:
+            values = json.loads(text, object_pairs_hook=unique)
+        except json.JSONDecodeError as cause:
+            raise FixtureError(f"not JSON at column {cause.colno}: {cause.msg}", line=number) from cause
+        except DuplicateKey as cause:
+            raise FixtureError("the key is duplicated", line=number, field=cause.key) from cause
+        except (ValueError, RecursionError) as cause:
+            raise FixtureError(f"not JSON of a trace: {cause}", line=number) from cause
+        if not isinstance(values, dict):
+            raise FixtureError(f"an object is needed, not {type(values).__name__}", line=number)
+        return cls(number, values)
+
+    def error(self, message: str, field: str | None = None, actual: Any = None) -> FixtureError:
+        return FixtureError(message, line=self.number, field=field, actual=actual)
+
+    def refuse_others(self, keys: tuple[str, ...]) -> None:
+        for key in self.values:
+            if key not in keys:
+                raise self.error(f"there is no such key; there are {', '.join(keys)}", key)
+
+    def value(self, key: str, kind: type, default: Any = None) -> Any:
+        value = self.values.get(key, default)
+        if value is None and key not in self.values:
+            raise self.error("the key is missing", key)
+        if type(value) is not kind:
+            raise self.error(f"{_WORDS[kind]} is needed, not {value!r:.40}", key, value)
+        return value
+
+    def int64(self, key: str, more: int = 0, default: int | None = None) -> int:
+        value: int = self.value(key, int, default) + more
+        if not -_INT64 <= value < _INT64:
+            # The message omits the value, because the sum may have more digits than Python converts.
+            raise self.error("the number exceeds 64 bits", key)
+        return value
+
+    def from_hex(self, key: str) -> bytes:
+        text = self.value(key, str)
+        try:
+            return bytes.fromhex(text)
+        except ValueError as cause:
+            raise self.error(f"not hex: {cause}", key) from cause
+
+
+def _content(content: str, line: _Line, direction: Direction) -> tuple[RecordKind, bytes]:
     match content:
         case "rpc":
-            return RecordKind.CALL, _call(found, number, direction)
+            return RecordKind.CALL, _call(line, direction)
         case "type":
-            return RecordKind.FRAME, _frame(found, number)
+            return RecordKind.FRAME, _frame(line)
         case "hex":
-            return RecordKind.FRAME, _bytes(found, "hex", number)
+            return RecordKind.FRAME, line.from_hex("hex")
         case "bytes":
-            return RecordKind.BYTES, _bytes(found, "bytes", number)
+            return RecordKind.BYTES, line.from_hex("bytes")
     kind = RecordKind.OPEN if content == "open" else RecordKind.CLOSE
-    if isinstance(found[content], str):
-        return kind, _bytes(found, content, number)
-    return kind, event_data(**_expect(found, content, dict, number))
+    if isinstance(line.values[content], str):
+        return kind, line.from_hex(content)
+    return kind, event_data(**line.value(content, dict))
 
 
-def _frame(found: dict[str, Any], number: int) -> bytes:
+def _frame(line: _Line) -> bytes:
     try:
-        cls = command_named(_expect(found, "type", str, number))
+        cls = command_named(line.value("type", str))
     except BadField as cause:
-        raise FixtureError(cause.message, line=number, field="type", actual=cause.actual) from cause
-    fields = _expect(found, "fields", dict, number, {})
+        raise line.error(cause.message, "type", cause.actual) from cause
+    fields = line.value("fields", dict, {})
     try:
         return encode(cls.from_dict(fields))
     except WireError as cause:
         field = f"fields.{cause.field}" if cause.field else "fields"
-        message = f"{cls.type_name}: {cause.message}"
-        raise FixtureError(message, line=number, field=field, actual=cause.actual) from cause
+        raise line.error(f"{cls.type_name}: {cause.message}", field, cause.actual) from cause
 
 
-def _call(found: dict[str, Any], number: int, direction: Direction) -> bytes:
-    rpc = _expect(found, "rpc", str, number)
-    if "call" not in found:
-        return _bytes(found, "rpc", number)
-    kinds: tuple[tuple[str, type, Any], ...] = (
-        ("call", int, None),
-        ("metadata", dict, {}),
-        ("peer", str, ""),
-        ("status", str, ""),
-        ("details", str, ""),
-    )
-    given = {name: _expect(found, name, kind, number, default) for name, kind, default in kinds}
-    if "message" in found:
-        message = _bytes(found, "message", number)
+def _call(line: _Line, direction: Direction) -> bytes:
+    rpc = line.value("rpc", str)
+    if "call" not in line.values:
+        return line.from_hex("rpc")
+    number, metadata = line.value("call", int), line.value("metadata", dict, {})
+    peer, status, details = (line.value(key, str, "") for key in ("peer", "status", "details"))
+    if "message" in line.values:
+        message = line.from_hex("message")
     else:
-        fields = _expect(found, "fields", dict, number, {})
+        fields = line.value("fields", dict, {})
         try:
             message = message_of(rpc, direction, fields) if fields else b""
         except ValueError as cause:
-            raise FixtureError(f"{rpc}: {cause}", line=number, field="fields") from cause
-    omitted = _expect(found, "omitted", int, number, 0)
-    call = Call(given.pop("call"), rpc, message, omitted=omitted, **given)
-    if found["conn"] != CONTROLLER:
-        raise FixtureError(f"calls are on connection {CONTROLLER}", line=number, field="conn", actual=found["conn"])
+            raise line.error(f"{rpc}: {cause}", "fields") from cause
+    call = Call(number, rpc, message, metadata, peer, status, details, line.value("omitted", int, 0))
+    connection = line.values["conn"]
+    if connection != CONTROLLER:
+        raise line.error(f"calls are on connection {CONTROLLER}", "conn", connection)
     if flaw := _flaw(call, direction):
-        raise FixtureError(flaw, line=number, field="status", actual=call.status)
+        raise line.error(flaw, "status", call.status)
     packed = call.pack()
     if Call.unpack(packed) is None:
-        raise FixtureError("a text is needed for each key", line=number, field="metadata")
+        raise line.error("a text is needed for each key", "metadata")
     return packed
-
-
-def _bytes(found: dict[str, Any], key: str, number: int) -> bytes:
-    text = _expect(found, key, str, number)
-    try:
-        return bytes.fromhex(text)
-    except ValueError as cause:
-        raise FixtureError(f"not hex: {cause}", line=number, field=key) from cause
-
-
-def _object(line: str, number: int) -> dict[str, Any]:
-    try:
-        found = json.loads(line, object_pairs_hook=unique)
-    except json.JSONDecodeError as cause:
-        raise FixtureError(f"not JSON at column {cause.colno}: {cause.msg}", line=number) from cause
-    except DuplicateKey as cause:
-        raise FixtureError("the key is duplicated", line=number, field=cause.key) from cause
-    except (ValueError, RecursionError) as cause:
-        raise FixtureError(f"not JSON of a trace: {cause}", line=number) from cause
-    if not isinstance(found, dict):
-        raise FixtureError(f"an object is needed, not {type(found).__name__}", line=number)
-    return found
-
-
-def _int64(value: int, field: str, number: int) -> int:
-    if not -_INT64 <= value < _INT64:
-        # The message omits the value, because the sum may have more digits than Python converts.
-        raise FixtureError("the number exceeds 64 bits", line=number, field=field)
-    return value
-
-
-def _only(found: dict[str, Any], keys: tuple[str, ...], number: int) -> None:
-    for key in found:
-        if key not in keys:
-            raise FixtureError(f"there is no such key; there are {', '.join(keys)}", line=number, field=key)
-
-
-def _expect(found: dict[str, Any], key: str, kind: type, number: int, default: Any = None) -> Any:
-    value = found.get(key, default)
-    if value is None and key not in found:
-        raise FixtureError("the key is missing", line=number, field=key)
-    if type(value) is not kind:
-        raise FixtureError(f"{_WORDS[kind]} is needed, not {value!r:.40}", line=number, field=key, actual=value)
-    return value

@@ -48,7 +48,7 @@ def is_request(code: int) -> bool:
 def marked(codes: Collection[int]) -> bytes:
     """Returns a table by the lowest byte of type codes, for `whole_frames`, which stops at frames with these codes."""
     lowest = {code % _CODES for code in codes}
-    return bytes(_LOOKED_AT * (each in lowest) | _PART * (each in _PARTS) for each in range(_CODES))
+    return bytes(_LOOKED_AT * (code in lowest) | _PART * (code in _PARTS) for code in range(_CODES))
 
 
 @or_in_c
@@ -78,9 +78,9 @@ def frames_into(columns: bytearray | memoryview, records: int, row: int, start: 
     runs: from `numbers`. sizes: of all their frames, from `whole_frames`.
     """
     count = len(sizes) // SIZE_BYTES
-    found = [(ts_ns, stream) for ts_ns, stream, number in _NUMBERS.iter_unpack(runs) for _ in range(number)]
+    frames = [(ts_ns, stream) for ts_ns, stream, number in _NUMBERS.iter_unpack(runs) for _ in range(number)]
     ends = tuple(accumulate(array("i", sizes), initial=start))[1:]
-    for column, numbers in enumerate(([ts_ns for ts_ns, _ in found], [stream >> 1 for _, stream in found], ends)):
+    for column, numbers in enumerate(([ts_ns for ts_ns, _ in frames], [stream >> 1 for _, stream in frames], ends)):
         struct.pack_into(f"<{count}q", columns, 8 * (column * records + row), *numbers)
-    columns[24 * records + row : 24 * records + row + count] = bytes([stream & 1 for _, stream in found])
+    columns[24 * records + row : 24 * records + row + count] = bytes([stream & 1 for _, stream in frames])
     columns[25 * records + row : 25 * records + row + count] = bytes(count)

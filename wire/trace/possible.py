@@ -33,7 +33,7 @@ _INSIDE: Final = frozenset({"EVENT", "PARTIAL_EVENT", "PADDING"})
 """The frames that only append blocks contain."""
 _PARTS_OF_APPENDS: Final = _INSIDE | {"APPEND_BLOCK", "CONDITIONAL_BLOCK_END"}
 _REPLIES: Final = frozenset(command.type_name for command in COMMANDS.values() if command.is_reply)
-_BOTH: Final = frozenset({*(each.type_name for each in _OF_BOTH), Unknown.type_name})
+_BOTH: Final = frozenset({*(cls.type_name for cls in _OF_BOTH), Unknown.type_name})
 _NO_OUTCOME: Final = {"failure": False, "status": None, "latency_ns": None}
 _NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id": None, "payloads": ()}
 
@@ -64,7 +64,7 @@ def check_possible(match: Filter, among: Among) -> None:
     hint = ""
     if among != "trace":
         other: Among = "request" if among == "reply" else "reply"
-        if any(_may_match(never, each) for each in subjects_of(match, other)):
+        if any(_may_match(never, subject) for subject in subjects_of(match, other)):
             hint = f"; {_ON_REPLIES}" if among == "log" else f"; with on: {other} one may"
     what = "record of a trace" if among == "trace" else "reply" if among == "reply" else "request"
     if match.about_calls and among != "trace":
@@ -74,7 +74,7 @@ def check_possible(match: Filter, among: Among) -> None:
 
 def possible(match: Filter, among: Among) -> list[SimpleNamespace]:
     """The types, or methods, that a filter may match: all that no part of it always excludes."""
-    return [each for each in subjects_of(match, among) if _may_match(match.parts, each)]
+    return [subject for subject in subjects_of(match, among) if _may_match(match.parts, subject)]
 
 
 def subjects_of(match: Filter | None, among: Among) -> Iterator[SimpleNamespace]:

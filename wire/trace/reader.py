@@ -78,15 +78,15 @@ def mark_of(buffer: Buffer) -> bytes | None:
     try:
         return read_header(buffer, 0).mark
     except DamagedBlock as cause:
-        found = _find(buffer, MAGIC, 1)
-        if found is not None:
-            return read_header(buffer, found).mark
+        offset = _find(buffer, MAGIC, 1)
+        if offset is not None:
+            return read_header(buffer, offset).mark
         first = bytes(buffer[: len(MAGIC)])
         if program := next((name for start, name in _COMPRESSED.items() if first.startswith(start)), None):
             raise NotATrace(f"this file is compressed: decompress it with {program} -d") from cause
         if not MAGIC.startswith(first):
-            said = "this is no capture: there is no block in it (and a fixture starts with a JSON object)"
-            raise NotATrace(said) from cause
+            problem = "this is no capture: there is no block in it (and a fixture starts with a JSON object)"
+            raise NotATrace(problem) from cause
     return None
 
 
@@ -104,8 +104,8 @@ def read_blocks(buffer: Buffer, start: int = 0, *, mark: bytes | None = None) ->
         return
     at, in_vain = start, 0
     if start > 0:
-        found = _find(buffer, mark, start)
-        at = end if found is None else found
+        first = _find(buffer, mark, start)
+        at = end if first is None else first
     while at < end:
         try:
             header = read_header(buffer, at, mark)
@@ -113,9 +113,9 @@ def read_blocks(buffer: Buffer, start: int = 0, *, mark: bytes | None = None) ->
             body = read_body(buffer, at, header)
             block = _block(at, header, body)
         except DamagedBlock as error:
-            found = _find(buffer, mark, at + 1) if in_vain <= MAX_IN_VAIN * end else None
-            upto = end if found is None else found
-            yield Damage(at, upto - at, found is None, error.message)
+            following = _find(buffer, mark, at + 1) if in_vain <= MAX_IN_VAIN * end else None
+            upto = end if following is None else following
+            yield Damage(at, upto - at, following is None, error.message)
             at = upto
         else:
             in_vain -= header.stored

@@ -150,7 +150,7 @@ def _fields_of(code: int) -> tuple[_Fields, bool]:
 
 def _has_list(node: low.SchemaNode) -> bool:
     inner = node.nodes if isinstance(node, low.Structure) else (node.inner,) if isinstance(node, low.TailNode) else ()
-    return isinstance(node, low.Many) or any(_has_list(each) for each in inner)
+    return isinstance(node, low.Many) or any(_has_list(child) for child in inner)
 
 
 def _skip(node: low.SchemaNode, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
@@ -169,8 +169,8 @@ def _skip(node: low.SchemaNode, frame: bytes, at: int, end: int, values: list[tu
             size = max(_INT32(frame, at + 4)[0], 0)
             after = _within(start, start + size + (struct.calcsize(">" + trailer) if size else 0), end)
         case low.Structure():
-            for each in node.nodes:
-                at = _skip(each, frame, at, end, values)
+            for inner in node.nodes:
+                at = _skip(inner, frame, at, end, values)
             return at
         case low.TailNode():
             return _skip(node.inner, frame, at, end, values) if end - at >= node.needs else at

@@ -460,7 +460,7 @@ class TraceWriter:
     def _extend(self, stream: int, half: _Half, source: Buffer, start: int, stop: int, *, lasting: bool) -> _Half:
         """Adds bytes to an incomplete frame, and remembers and returns it."""
         if lasting and stop - start >= LASTING_BYTES:
-            half = [each for each in _parts_of(half) if each]
+            half = [part for part in _parts_of(half) if part]
             half.append(memoryview(source)[start:stop])
             self._views += 1
         elif isinstance(half, bytearray):

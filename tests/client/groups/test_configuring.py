@@ -18,8 +18,7 @@ from segstore.client.groups import GroupChange, GroupEnd, GroupStart
 from segstore.client.groups.configuring import initial_state, renew
 from segstore.client.groups.shared import SharedGroup
 from segstore.wire.reader_groups import GroupConfig, InitialState, RemoveReader, UpdatingConfig
-from segstore.wire.reader_groups.config import decode_config
-from segstore.wire.reader_groups.updates import decode_kind, decode_update
+from segstore.wire.reader_groups.updates import decode_config, decode_kind, decode_update
 from tests.client.groups.support import fill, group
 from tests.client.groups.test_group import numbers, take
 from tests.client.groups.test_group import until as until_read

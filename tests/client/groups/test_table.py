@@ -16,8 +16,7 @@ from segstore.client.tables import Item, TableSegment
 from segstore.server.cluster import MockCluster
 from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableEntriesDelta, SegmentAlreadyExists
 from segstore.wire.reader_groups import AddReader, GroupConfig, GroupState, InitialState, Update, encode_key
-from segstore.wire.reader_groups.stored import FUTURE, UNASSIGNED
-from segstore.wire.reader_groups.table import encode_offset, encode_predecessors, encode_value
+from segstore.wire.reader_groups.table import FUTURE, UNASSIGNED, encode_offset, encode_predecessors, encode_value
 from tests.client.groups import support
 from tests.client.groups.support import client, fill
 from tests.client.support import ScriptedPeer, ScriptedStore, settings

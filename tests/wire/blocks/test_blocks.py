@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
-from segstore.wire.codec import FrameDecoder, decode, encode
+from segstore.wire.blocks import AppendBlockDecoder
+from segstore.wire.codec import FrameDecoder, encode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, KeepAlive, SetupAppend
-from segstore.wire.schema import Buffer, Command
+from segstore.wire.schema import Buffer
 from tests.conformance import blocks
-from tests.conformance.recorded import read_lines, snake
+from tests.conformance.recorded import read_lines
 from tests.looped import looped
 from tests.wire.blocks.appends import SEGMENTS, A, B, C, as_recorded, frames_of, put, ready
 
@@ -30,18 +29,6 @@ MAX_FRAME = 2**24 - 1
 
 def recorded(name: str) -> list[dict[str, Any]]:
     return [line.what for line in read_lines(ROOT / "fixtures" / "vectors" / name)]
-
-
-def agrees(result: Command | Append, line: dict[str, Any]) -> None:
-    got, want = as_recorded(result), snake(line)
-    if line["kind"] == "append":
-        data = got.pop("data")
-        if "data" in want:
-            assert data == bytes.fromhex(want.pop("data"))
-        else:
-            assert len(data) == want.pop("data_len")
-            assert hashlib.sha256(data).hexdigest() == want.pop("data_sha256")
-    assert got == want
 
 
 STREAMS = recorded("append_streams.jsonl") + recorded("append_streams_big.jsonl")
@@ -58,19 +45,7 @@ def test_a_recorded_stream_is_written_byte_for_byte_and_read_as_recorded(stream:
 @pytest.mark.seed("36.21")
 @looped("case", DECODINGS)
 def test_a_recorded_sequence_of_commands_is_answered_as_recorded(case: dict[str, Any]) -> None:
-    decoder = AppendBlockDecoder()
-    for step in case["steps"]:
-        command = decode(bytes.fromhex(step["hex"]))
-        if "exception" in step:
-            with pytest.raises(AppendViolation):
-                decoder.feed(command)
-            assert not decoder.block_open
-            continue
-        result = decoder.feed(command)
-        if result is not None:
-            agrees(result, step["out"][0])
-        else:
-            assert step["out"] == []
+    assert list(blocks.decoding(case)) == []
 
 
 # Both --------------------------------------------------------------------------------------------------------------

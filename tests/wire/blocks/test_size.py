@@ -77,25 +77,6 @@ def test_one_huge_append_moves_the_average_by_its_root() -> None:
     assert tracker.block_size() == int(2 * (0.99 * 32 + 0.01 * 1024) ** 2)
 
 
-def test_a_clock_that_goes_back_or_stands_still_is_survived() -> None:
-    tracker = BlockSizeTracker(1000.0)
-    for number in range(1, 50):
-        tracker.record_append(number, 10, 1000.0 - number)
-    assert tracker.block_size() > 0
-    still = BlockSizeTracker(0.0)
-    still.record_append(1, 10, 0.0)
-    still.record_append(2, 10, 0.0)
-    assert still.block_size() > 0
-
-
-def test_acknowledged_numbers_of_a_writer_that_comes_back_count() -> None:
-    tracker = BlockSizeTracker(0.0)
-    tracker.record_ack(1_000_000)
-    tracker.record_append(1_000_001, 10, 1.0)
-    assert tracker.outstanding == 1
-    assert tracker.block_size() == 0
-
-
 @given(
     st.lists(
         st.tuples(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**24), st.floats(-1e12, 1e12)),

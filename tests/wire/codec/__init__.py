@@ -1,4 +1,1 @@
-"""Tests of `wire/codec`. Modules whose tests have another name:
-
-older_frames: test_versions
-"""
+"""Tests of `wire/codec`."""

@@ -78,19 +78,6 @@ def test_any_pieces_of_any_frames_give_the_same_commands(values: list[Command], 
         assert decoder.buffered_bytes == 0
 
 
-@given(OFTEN_OR_ANY, KINDS)
-def test_frames_may_come_byte_by_byte(value: Command, kind: Any) -> None:
-    frame = encode(value)
-    if len(frame) > 500:
-        return
-    decoder = FrameDecoder()
-    for at in range(len(frame)):
-        assert (decoder.buffered_bytes, decoder.has_part) == (at, at > 0)
-        found = decoder.feed(kind(frame[at : at + 1]))
-        assert found == ([as_read(value)] if at == len(frame) - 1 else [])
-    assert (decoder.buffered_bytes, decoder.has_part) == (0, False)
-
-
 @given(st.lists(OFTEN_OR_ANY, min_size=1, max_size=4), st.binary(max_size=40))
 def test_only_the_first_bytes_of_a_larger_buffer_are_taken(values: list[Command], behind: bytes) -> None:
     stream = b"".join(map(encode, values))
@@ -394,17 +381,6 @@ def in_full(items: list[Any]) -> list[Command]:
     return found
 
 
-@given(st.lists(st.one_of(ACKS, ACKS, ACKS, OFTEN_OR_ANY), max_size=12), KINDS, st.data())
-def test_acknowledgements_in_rows_are_those_that_come_one_by_one(
-    values: list[Command], kind: Any, data: st.DataObject
-) -> None:
-    decoder = FrameDecoder(acks_in_rows=True)
-    found: list[Command] = []
-    for piece in data.draw(chunked(b"".join(map(encode, values)))):
-        found += in_full(decoder.feed(kind(piece)))
-    assert found == [as_read(value) for value in values]
-
-
 @given(st.lists(ACKS, min_size=2, max_size=4).flatmap(lambda values: mutated(b"".join(map(encode, values)))))
 def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes) -> None:
     heard = []
@@ -414,3 +390,51 @@ def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes
         except WireError as error:
             heard.append((in_full(list(error.decoded)), str(error), 0))
     assert heard[0] == heard[1]
+
+
+# --- memory for long frames -------------------------------------------------------------------------------------------
+
+AREA = 64 * 1024
+
+
+def area(view: memoryview | None) -> object:
+    """The memory that a view is of."""
+    assert view is not None
+    return view.obj
+
+
+def test_memory_is_reused_when_no_view_of_it_is_left() -> None:
+    memory = FrameMemory(longer_than=9)
+    first = memory.take(100)
+    part = first[50:]
+    used = area(first)
+    assert area(memory.take(100)) is not used
+    del first
+    part[0] = 7
+    others = [memory.take(100) for _ in range(3)]
+    assert used not in map(area, others)
+    assert part[0] == 7
+    del part, others
+    assert area(memory.take(AREA)) is used, "any size that it has"
+    longer = memory.take(AREA + 1)
+    assert longer is not None
+    assert len(longer) == AREA + 1
+    assert area(longer) is not used
+
+
+@looped(("size", "has_some"), [(0, False), (9, False), (10, True), (2 << 20, True), (3 << 20, False)])
+def test_only_long_frames_of_a_bounded_size_get_some(size: int, has_some: bool) -> None:
+    taken = FrameMemory(longer_than=9).take(size)
+    assert (taken is not None) is has_some
+    assert taken is None or len(taken) == size
+
+
+def test_at_most_eight_areas_are_kept() -> None:
+    memory = FrameMemory(longer_than=9)
+    held = [memory.take(10) for _ in range(20)]
+    areas = {id(area(each)) for each in held}
+    assert len(areas) == 20
+    last = [area(each) for each in held[-8:]]
+    held.clear()
+    found = [memory.take(10) for _ in range(8)]
+    assert [area(each) for each in found] == last

@@ -53,8 +53,7 @@ from segstore.wire.codec import (
     longest_frame_in,
     parts_encoder,
 )
-from segstore.wire.codec.older_frames import OlderFrameDecoder
-from segstore.wire.codec.versions import encode_as, form_in, known_in, parse_as
+from segstore.wire.codec.versions import OlderFrameDecoder, encode_as, form_in, known_in, parse_as
 from segstore.wire.schema import lowering as low
 from tests.conformance.recorded import read_lines, snake
 from tests.looped import looped

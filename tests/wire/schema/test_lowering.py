@@ -48,11 +48,3 @@ def test_the_least_that_an_element_takes_is_what_its_nodes_take(cls: type[Comman
             assert node.smallest == least(node.element) > 0
         if isinstance(node, low.Table):
             assert node.smallest == sum(map(least, node.columns)) > 0
-
-
-@CLASSES
-def test_tails_that_are_ignored_when_partial_need_their_whole_width(cls: type[Command]) -> None:
-    for node in every_node(low.lower(cls.parts)):
-        if isinstance(node, low.TailNode) and node.needs > 1:
-            width = 4 if isinstance(node.inner, low.Number) else struct.calcsize(">" + node.inner.format)
-            assert node.needs == width

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from segstore.wire.schema import BodyStream
 from segstore.wire.schema.types import dotted
 from tests.looped import looped
-
-
-@given(st.binary(max_size=30), st.lists(st.integers(0, 12), max_size=8))
-def test_a_body_remembers_its_last_read(body: bytes, sizes: list[int]) -> None:
-    stream, at = BodyStream(body), 0
-    for size in sizes:
-        assert stream.read(size) == body[at : at + size]
-        assert (stream.last_start, stream.last_wanted) == (at, size)
-        at = min(len(body), at + size)
-        assert (stream.tell(), stream.left) == (at, len(body) - at)
 
 
 @looped(

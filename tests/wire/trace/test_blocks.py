@@ -145,11 +145,6 @@ def test_a_mark_that_is_none_is_refused(mark: bytes) -> None:
         blocks.metadata_block(mark, METADATA)
 
 
-@looped(("data", "said"), [(b"{}", {}), (b'{"a": 1}', {"a": 1}), (b"[]", None), (b"\xff", None)])
-def test_what_an_event_says_is_an_object_or_nothing(data: bytes, said: object) -> None:
-    assert blocks.unpack_data(data) == said
-
-
 def test_kinds_and_directions_keep_their_numbers() -> None:
     assert {kind.name: int(kind) for kind in RecordKind} == {"FRAME": 0, "OPEN": 1, "CLOSE": 2, "BYTES": 3, "CALL": 4}
     assert {way.name: int(way) for way in Direction} == {"REQUEST": 0, "REPLY": 1}

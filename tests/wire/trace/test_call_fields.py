@@ -1,8 +1,9 @@
-"""Fields of controller calls by path, and answers with other ids and addresses."""
+"""Fields of controller calls by path, ids that are paired, and answers with other ids and addresses."""
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
-from segstore.wire.trace import Call, fields_of, key_of_call, translated_call
+from segstore.wire.names import transaction_name, transient_name
+from segstore.wire.trace import Call, Pairing, fields_of, key_of_call, put_ids, take_ids, translated_call
+from tests.looped import looped
 
 STREAM = m.StreamInfo(scope="a", stream="s")
 ID = "00000000000000010000000000000002"
+WRITER = UUID("00112233-4455-6677-8899-aabbccddeeff")
 STORE, HERE = Endpoint("store", 1), Endpoint("here", 2)
 
 
@@ -23,6 +27,40 @@ def call(rpc: str, message: Any, status: str = "") -> Call:
 
 def values(found: Call) -> dict[str, Any]:
     return {path: each.value for path, each in fields_of(found).items()}
+
+
+@looped(
+    ("text", "rest", "ids"),
+    [
+        ("scope/stream/0", "scope/stream/0", 0),
+        (str(WRITER), "*", 1),
+        (str(WRITER).upper(), "*", 1),
+        (transaction_name("s/t/0", WRITER), "s/t/0#transaction.*", 1),
+        (transient_name("s/t/0", WRITER, WRITER.hex), "s/t/0#transient.*.*", 2),
+        (f"reader {WRITER}!", "reader *!", 1),
+        (WRITER.hex[:-1], WRITER.hex[:-1], 0),
+    ],
+)
+def test_ids_are_taken_out_of_a_text(text: str, rest: str, ids: int) -> None:
+    assert take_ids(text) == (rest, [WRITER.hex] * ids)
+
+
+def test_a_key_stands_for_one_key_of_the_other_run_both_ways() -> None:
+    pairing: Pairing[str] = Pairing()
+    assert pairing.fits("a", "x")
+    pairing.pair("a", "x")
+    assert pairing.fits("a", "x")
+    assert not pairing.fits("a", "y")
+    assert not pairing.fits("b", "x")
+    assert pairing.fits("b", "y")
+    assert (pairing.right, pairing.left) == ({"a": "x"}, {"x": "a"})
+
+
+def test_ids_in_a_text_are_replaced_in_their_form() -> None:
+    one, other = "0123456789abcdef" * 2, "f" * 32
+    dashed = str(UUID(one))
+    text = f"a/{one}.{dashed.upper()}/{'0' * 32}"
+    assert put_ids(text, {one: other}) == f"a/{other}.{UUID(other)}/{'0' * 32}"
 
 
 def test_fields_are_named_by_their_paths_and_ids_are_texts() -> None:

@@ -84,12 +84,6 @@ def appended(number: int, request_id: int = 7, writer: uuid.UUID = W) -> list[Re
     ]
 
 
-def test_writers_of_a_connection_are_distinguished() -> None:
-    seen = follow(*appended(1, writer=W), *appended(1, writer=V), record(DataAppended(7, V, 1, 0, 0), reply=True))
-    assert seen[4].answers == (seen[3],)
-    assert unpaired(seen) == ({"APPEND_BLOCK_END": 1}, {})
-
-
 def test_segments_are_those_that_are_named() -> None:
     seen = follow(
         record(ReadSegment("a/b/0", 0, 1, "", 1)),

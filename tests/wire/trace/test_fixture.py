@@ -14,7 +14,6 @@ from segstore.wire import DataAppended, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.trace import (
     FixtureError,
     FixtureHeader,
-    Metadata,
     Record,
     RecordKind,
     TraceVersionError,
@@ -189,10 +188,6 @@ def test_an_invalid_first_line_is_refused(line: str, field: str | None, said: st
     with pytest.raises(FixtureError, match=said) as caught:
         header_from_line(line)
     assert (caught.value.line, caught.value.field) == (1, field)
-
-
-def test_a_first_line_can_be_short() -> None:
-    assert header_from_line('{"segstore_trace": 2}') == FixtureHeader(Metadata())
 
 
 def test_an_empty_fixture_is_refused() -> None:

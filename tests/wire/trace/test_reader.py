@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from segstore.wire.trace import MAGIC, Block, Damage, NotATrace, Record, mark_of, read_blocks, read_records
 from tests.looped import looped
-from tests.wire.trace.traces import MARK, METADATA, capture, frame, record
+from tests.wire.trace.traces import MARK, capture, frame, record
 
 SOME = [record(frame(100, bytes(index)), at=index) for index in range(10)]
 
@@ -134,9 +134,3 @@ def test_damage_stands_among_the_records_where_it_is() -> None:
     found = list(read_records(data))
     assert [each for each in found if isinstance(each, Record)] == SOME[:3] + SOME[6:]
     assert isinstance(found[3], Damage)
-
-
-def test_metadata_is_found_again() -> None:
-    first = next(iter(read_blocks(capture(SOME))))
-    assert isinstance(first, Block)
-    assert first.metadata == METADATA

@@ -1,7 +1,9 @@
-"""Generates the source of decoders from the intermediate form.
+"""Generates decoders from the intermediate form.
 
-The decoders follow the safety rule of `segstore.wire.codec.generate.compiler`: positions only grow, and reads beyond
-the end of the frame are refused before anything is returned.
+Invariant: a decoder accepts exactly the bytes that the schema accepts and returns an equal value; for all other bytes
+it raises an error of `REFUSALS`, and its caller gets the reason from the schema. While running it may read bytes after
+the frame (in the same buffer); lengths are unsigned or checked, so its position only grows, and one comparison at the
+end detects overruns, before anything is returned.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from segstore.wire.schema import decode_mutf8
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from segstore.wire.schema import Command
 
 
@@ -242,11 +246,14 @@ class Reader:
             line(f"{target} = tuple({target})")
 
 
-def decoder_source(cls: type[Command], most_elements: int | None = None) -> tuple[str, dict[str, Any]]:
-    """Source and constants of `decode(b, o, e) -> cls`, for the body from `o` to `e` of a memoryview of bytes."""
+def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callable[[memoryview, int, int], Any]:
+    """`decode(view, start, end) -> cls` for a body between start and end of a view of bytes.
+
+    most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
+    """
     source = Source()
     reader = Reader(source, most_elements)
     values = reader.nodes(low.lower(cls.parts))
     reader.end()
     source.line(f"return {reader._make(cls, values)}")
-    return source.text("def decode(b, o, e):"), source.constants
+    return source.compiled("decode", "b, o, e", cls.type_name)

@@ -1,4 +1,4 @@
-"""Generates the source of encoders from the intermediate form."""
+"""Generates encoders from the intermediate form: one that joins the frame, or one that returns its buffers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from segstore.wire.codec.generate.source import Source
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from segstore.wire.schema import Command
 
 
@@ -53,7 +55,7 @@ class Writer:
         if not run:
             return 'b""'
         pack, _ = self.source.struct((code for code, _ in run), "pack")
-        return f"{pack}({', '.join(each for _, each in run)})"
+        return f"{pack}({', '.join(expression for _, expression in run)})"
 
     def variable(self, expression: str, size: str, kind: str) -> None:
         self.flush()
@@ -191,8 +193,8 @@ def _attribute(owner: str, name: str) -> str:
     return f"{owner}.{name}" if name else owner
 
 
-def encoder_source(cls: type[Command], *, parts: bool) -> tuple[str, dict[str, Any]]:
-    """Returns source and constants of `encode(c) -> bytes`, or `-> list[Buffer]` with `parts`."""
+def make_encoder(cls: type[Command], *, parts: bool = False) -> Callable[[Any], Any]:
+    """`encode(command) -> frame`; with `parts`, the buffers of the frame, payloads as the caller's own buffers."""
     source = Source()
     body = Writer(source)
     body.run = [("i", str(cls.code)), ("i", "size")]
@@ -210,7 +212,7 @@ def encoder_source(cls: type[Command], *, parts: bool) -> tuple[str, dict[str, A
         source.line(f'return b"".join({_as_parts(body.pieces)})')
     else:
         source.line(f"return {' + '.join(piece for piece, _ in body.pieces)}")
-    return source.text("def encode(c):"), source.constants
+    return source.compiled("encode", "c", cls.type_name)
 
 
 def _as_parts(pieces: list[tuple[str, str]]) -> str:

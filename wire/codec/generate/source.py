@@ -1,9 +1,9 @@
-"""Builds the source text of one generated function."""
+"""Builds and compiles the source text of one generated function."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -39,5 +39,10 @@ class Source:
         self.constants[name] = getattr(compiled, "unpack_from" if method == "read" else "pack")
         return name, compiled.size
 
-    def text(self, head: str) -> str:
-        return "\n".join([head, *self.lines, ""])
+    def compiled(self, name: str, arguments: str, title: str) -> Callable[..., Any]:
+        """Returns the function. title: for tracebacks."""
+        text = "\n".join([f"def {name}({arguments}):", *self.lines, ""])
+        namespace = dict(self.constants)
+        exec(compile(text, f"<{title} {name}>", "exec"), namespace)
+        function: Callable[..., Any] = namespace[name]
+        return function

@@ -1,4 +1,4 @@
-/* Shapes: the tables that the walkers follow, made from tuples that programs.py compiles.
+/* Shapes: the tables that the walkers follow, made from tuples that backend.py compiles.
 
    Everything that a walker relies on is checked here, once: indices of attributes are inside of their record, offsets
    inside of its memory, elements have at least one byte, records nest finitely. */

@@ -13,8 +13,7 @@ from segstore.client import connect
 from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire.names import segment_name
 from segstore.wire.reader_groups import encode_key
-from segstore.wire.reader_groups.stored import UNASSIGNED
-from segstore.wire.reader_groups.table import encode_offset, encode_value
+from segstore.wire.reader_groups.table import UNASSIGNED, encode_offset, encode_value
 from tests.looped import looped
 from tests.server.control_api.support import asking_cluster, done, refusal
 from tests.wire.reader_groups.java import java_events

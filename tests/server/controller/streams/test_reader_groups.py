@@ -16,8 +16,16 @@ from segstore.server.controller.policies import NO_ID, ReaderGroupConfig, Subscr
 from segstore.wire import SegmentAttributeUpdated, UpdateSegmentAttribute
 from segstore.wire.names import segment_name
 from segstore.wire.reader_groups import GroupConfig, encode_key
-from segstore.wire.reader_groups.stored import ASSIGNED, CONFIG, ONLY, UNASSIGNED
-from segstore.wire.reader_groups.table import encode_config, encode_offset, encode_offsets, encode_value
+from segstore.wire.reader_groups.table import (
+    ASSIGNED,
+    CONFIG,
+    ONLY,
+    UNASSIGNED,
+    encode_config,
+    encode_offset,
+    encode_offsets,
+    encode_value,
+)
 from tests.server.controller.conftest import World
 from tests.wire.reader_groups.java import java_events
 

@@ -1,4 +1,4 @@
 """Tests of `wire/codec/generate`. Modules whose tests have another name:
 
-decoder, encoder, runtime, source: test_compiler, wire/codec/test_codec
+decoder, encoder, runtime: test_source, wire/codec/test_codec
 """

@@ -45,7 +45,7 @@ from segstore.wire import (
     encode_parts,
 )
 from segstore.wire.blocks import WHOLE_APPENDS, BlockWriter
-from segstore.wire.blocks.acknowledgements import _DATA_APPENDED as ACKNOWLEDGED
+from segstore.wire.blocks.decoder import _DATA_APPENDED as ACKNOWLEDGED
 from segstore.wire.codec import CODECS, codec
 from segstore.wire.codec.generate import FrameRows
 from segstore.wire.codec.speed import load
@@ -381,53 +381,6 @@ def test_recent_uuids_are_kept_to_a_bound_and_right() -> None:
         frame = encode(AppendBlock(uuid.UUID(int=number << 40 | number), b""))
         assert c_codec().decode(frame).writer_id == uuid.UUID(int=number << 40 | number)
     assert kept() - before <= 1024
-
-
-# Misuse --------------------------------------------------------------------------------------------------------------
-
-
-ACKS = (7, 56, 8, 24, 32, 48, 0, 2, ((40, 3),))
-"""Of `Acks`: code, size, key, number, before, total, of_number, of_data, copied."""
-
-
-@NEEDS_C
-def test_misuse_of_the_extension_raises() -> None:
-    speed, ask = codec.SPEED._speed, c_codec()  # type: ignore[union-attr]
-    frame = encode(KeepAlive())
-    for odd in (None, 5, "text", [], KeepAlive, frame[:7], memoryview(frame).cast("b"), memoryview(frame)[::2]):
-        assert ask.decode(odd) is None
-        assert ask.encode(odd) is None
-    frames = speed.Frames(ask, b"", 9, (), ())
-    for arguments in (
-        (),
-        (frame,) * 10,
-        (frame, 0, 8, 99, print, [], 1, 1, None, False),
-        (memoryview(frame), -1, 8, 99, print, [], 1, 1, None, False),
-        (memoryview(frame), 0, 9, 99, print, [], 1, 1, None, False),
-        (memoryview(frame), 0, 8, 99, print, (), 1, 1, None, False),
-        (memoryview(frame), 0, 8, 99, print, [], 1.0, 1, None, False),
-        (memoryview(frame), 0, 8, 99, print, [], 1, 1, [], False),
-        (memoryview(frame), 0, 8, 99, print, [], -1, 1, None, False),
-        (memoryview(frame), "0", 8, 99, print, [], 1, 1, None, False),
-    ):
-        with pytest.raises((TypeError, ValueError)):
-            frames(*arguments)
-
-
-@NEEDS_C
-def test_no_code_of_an_argument_runs_behind_the_first_wrong_one() -> None:
-    class Odd:
-        def _answer(self) -> int:
-            raise AssertionError("it is not asked")
-
-        __bool__ = __index__ = _answer
-
-    frames = codec.SPEED._speed.Frames(c_codec(), b"", 9, (), ())  # type: ignore[union-attr]
-    with pytest.raises(TypeError, match="integer"):
-        frames(memoryview(b""), "0", 0, 99, print, [], 1, 1, None, Odd())
-    acknowledge = codec.SPEED._speed.Acks(*ACKS)  # type: ignore[union-attr]
-    with pytest.raises(OverflowError):
-        acknowledge([], bytes(16), 1 << 64, Odd(), bytearray())
 
 
 @NEEDS_C

@@ -17,7 +17,7 @@ import pytest
 
 from segstore.wire import ConditionalAppend, DataAppended, Event, Hello, KeepAlive, NoSuchSegment, SetupAppend, encode
 from segstore.wire.codec import codec
-from segstore.wire.codec.speed.programs import step_of
+from segstore.wire.codec.speed.backend import step_of
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.looped import looped
 from tests.wire.codec.speed.columns import columns_of, values_in

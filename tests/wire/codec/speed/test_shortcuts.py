@@ -214,13 +214,3 @@ def test_no_reference_is_kept(name: str) -> None:
         del given
     gc.collect()
     assert [sys.getrefcount(each) for each in watched] == before
-
-
-def test_a_shortcut_is_collected_with_its_function() -> None:
-    def murmur3_128_low() -> None: ...
-
-    murmur3_128_low.shortcut = codec.SPEED.shortcut(murmur3_128_low)  # type: ignore[attr-defined, union-attr]
-    before = sum(type(object_).__name__ == "Shortcut" for object_ in gc.get_objects())
-    del murmur3_128_low
-    gc.collect()
-    assert sum(type(each).__name__ == "Shortcut" for each in gc.get_objects()) == before - 1

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import HEADER_BYTES, Command, ConditionalAppend, Event, WireError, encode
-from segstore.wire.codec.generate import REFUSALS, compiler
+from segstore.wire.codec.generate import REFUSALS, make_decoder, make_encoder
 from segstore.wire.schema import schema
 from tests.looped import looped
 from tests.strategies import FRAMED, as_read, command_of, examples, refused_of
@@ -24,7 +24,7 @@ CLASSES = looped("cls", FRAMED.values())
 
 def decoders(cls: type[Command]) -> list[Callable[[bytes], Any]]:
     """The generated way to read the body of a frame, in bytes and in a bytearray."""
-    decode = compiler.make_decoder(cls)
+    decode = make_decoder(cls)
     return [
         lambda frame: decode(memoryview(frame), HEADER_BYTES, len(frame)),
         lambda frame: decode(memoryview(bytearray(frame)), HEADER_BYTES, len(frame)),
@@ -34,7 +34,7 @@ def decoders(cls: type[Command]) -> list[Callable[[bytes], Any]]:
 @CLASSES
 def test_generated_functions_take_every_good_value_themselves(cls: type[Command]) -> None:
     """Falling back to the schema would be right, and twenty times as slow."""
-    read, write = decoders(cls), compiler.make_encoder(cls, parts=True)
+    read, write = decoders(cls), make_encoder(cls, parts=True)
 
     @examples(15)
     @given(command_of(cls))
@@ -72,7 +72,7 @@ def test_frames_that_end_early_in_their_tails_are_read_by_generated_functions_to
 def test_generated_encoders_refuse_with_the_errors_that_their_callers_know(cls: type[Command]) -> None:
     if refused_of(cls).is_empty:
         return
-    write = compiler.make_encoder(cls, parts=True)
+    write = make_encoder(cls, parts=True)
 
     @examples(15)
     @given(refused_of(cls))
@@ -85,7 +85,7 @@ def test_generated_encoders_refuse_with_the_errors_that_their_callers_know(cls: 
 
 @given(st.lists(st.uuids(), min_size=1, max_size=5))
 def test_writer_ids_are_what_uuid_makes(ids: list[UUID]) -> None:
-    decode = compiler.make_decoder(ConditionalAppend)
+    decode = make_decoder(ConditionalAppend)
     for writer in ids:
         body = encode(ConditionalAppend(writer, 1, 1, Event(b"x")))[HEADER_BYTES:]
         found = decode(memoryview(body), 0, len(body)).writer_id
