@@ -42,7 +42,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
-from segstore.wire.request_id import pack, unpack
+from segstore.wire.request_id import flow_of, pack, sequence_of
 from tests.client.segments import FAST_RETRY, SEGMENT, make
 from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings
 from tests.looped import looped
@@ -70,7 +70,7 @@ async def test_a_writer_and_a_reader_keep_one_request_id_and_a_raw_client_takes_
         reader = SegmentReader(pool, where, SEGMENT)
         for _ in range(3):
             await reader.read()
-        assert unpack(reader._request_id)[1] == 0
+        assert sequence_of(reader._request_id) == 0
         client = await RawClient.open(pool, endpoint(store))
         ids: list[int] = []
 
@@ -80,8 +80,8 @@ async def test_a_writer_and_a_reader_keep_one_request_id_and_a_raw_client_takes_
 
         for _ in range(3):
             await client.request(ask)
-        assert [unpack(each)[1] for each in ids] == [0, 1, 2]
-        assert len({unpack(each)[0] for each in ids}) == 1
+        assert [sequence_of(each) for each in ids] == [0, 1, 2]
+        assert len({flow_of(each) for each in ids}) == 1
         reader.close()
         client.close()
 
@@ -120,7 +120,7 @@ async def test_a_wrong_host_or_error_message_closes_the_client_and_fails_what_is
 async def test_a_failure_that_matches_no_request_closes_the_client_and_a_success_is_ignored() -> None:
     def answer(peer: ScriptedPeer, command: Command) -> None:
         assert isinstance(command, GetStreamSegmentInfo)
-        flow, _ = unpack(command.request_id)
+        flow = flow_of(command.request_id)
         peer.send(SegmentSealedReply(pack(flow, 500), SEGMENT))
         if command.segment_name == "poison":
             peer.send(NoSuchSegment(pack(flow, 501), SEGMENT))
