@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,14 +38,17 @@ class Held:
         self._journal.close()
 
 
-class Cluster(MockCluster):
-    """One whose journal is held."""
+@pytest.fixture(autouse=True)
+def held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals are held."""
+    made = Durability.__init__
 
-    def _make_durability(self, data: Path) -> Durability:
-        made = super()._make_durability(data)
-        made._journal_maker = Held
-        Held.gate.set()
-        return made
+    def init(self: Durability, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        self._journal_maker = Held
+
+    monkeypatch.setattr(Durability, "__init__", init)
+    Held.gate.set()
 
 
 async def connected(mock: MockCluster) -> Peer:
@@ -65,7 +69,7 @@ async def test_an_append_and_a_read_of_it_are_answered_after_the_commit_and_in_o
     grpc_runs: None, tmp_path: Path, watched: bool
 ) -> None:
     async with (
-        Cluster(data=tmp_path, watched=watched, containers=2) as mock,
+        MockCluster(data=tmp_path, watched=watched, containers=2) as mock,
         await connected(mock) as writer,
         await connected(mock) as reader,
     ):
@@ -89,7 +93,7 @@ async def test_an_append_and_a_read_of_it_are_answered_after_the_commit_and_in_o
 async def test_what_was_acknowledged_to_a_peer_that_has_ended_its_side_still_reaches_it(
     grpc_runs: None, tmp_path: Path
 ) -> None:
-    async with Cluster(data=tmp_path, watched=False, containers=2) as mock, await connected(mock) as peer:
+    async with MockCluster(data=tmp_path, watched=False, containers=2) as mock, await connected(mock) as peer:
         await peer.ask(HELLO)
         Held.gate.clear()
         peer.send(create(), set_up(), append(1))
@@ -102,7 +106,7 @@ async def test_what_was_acknowledged_to_a_peer_that_has_ended_its_side_still_rea
 
 async def test_a_peer_that_brings_more_than_the_disk_takes_is_not_read(grpc_runs: None, tmp_path: Path) -> None:
     async with (
-        Cluster(data=tmp_path, watched=False, containers=2, memory_bytes=32 << 20) as mock,
+        MockCluster(data=tmp_path, watched=False, containers=2, memory_bytes=32 << 20) as mock,
         await connected(mock) as peer,
     ):
         await peer.ask(HELLO, create(), set_up())
