@@ -41,6 +41,7 @@ def compiled() -> list[Extension]:
     """Returns the extensions of `COMPILED`, none without Cython."""
     try:
         from Cython.Build import cythonize
+        from Cython.Compiler.Errors import CompileError
     except ImportError:
         return []
     modules = [
@@ -52,7 +53,11 @@ def compiled() -> list[Extension]:
         for name in COMPILED
     ]
     directives = {"language_level": 3, "annotation_typing": False, "nonecheck": True, "overflowcheck": True}
-    extensions = list(cythonize(modules, build_dir="build/cython", compiler_directives=directives, quiet=True))
+    try:
+        extensions = list(cythonize(modules, build_dir="build/cython", compiler_directives=directives, quiet=True))
+    except CompileError as error:
+        print(f"modules of the client are not compiled: this Cython cannot: {error}")
+        return []
     for each in extensions:
         each.optional = True  # `cythonize` would drop it
     return extensions

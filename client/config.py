@@ -11,7 +11,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -25,6 +25,8 @@ ENVIRONMENT_PREFIX = "SEGSTORE_CLIENT_"
 PoolPolicy = Literal["fewest_flows", "least_busy"]
 
 _MIB = 1024 * 1024
+_MOST: Final = 1 << 60
+"""Sums of such numbers fit the 64-bit integers of the compiled modules."""
 
 
 class ClientSettings(BaseModel):
@@ -101,7 +103,7 @@ class ClientSettings(BaseModel):
     idle_connection_s: float = Field(default=60.0, ge=0, le=LONGEST_MS / 1000)
     keep_alive_first_s: float = Field(default=20.0, gt=0, le=LONGEST_MS / 1000)
     keep_alive_s: float = Field(default=10.0, gt=0, le=LONGEST_MS / 1000)
-    write_buffer_bytes: int = Field(default=_MIB, ge=0)
+    write_buffer_bytes: int = Field(default=_MIB, ge=0, le=_MOST)
     max_frame_bytes: int = Field(default=MAX_FRAME_BYTES, ge=8, le=MAX_FRAME_BYTES)
 
     socket_connection_setup_timeout_ms: float = Field(
@@ -124,9 +126,9 @@ class ClientSettings(BaseModel):
 
     append_batching: Literal["turn", "blocks"] = "turn"
     max_batch_bytes: int = Field(default=_MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
-    max_batch_events: int = Field(default=500, ge=1)
+    max_batch_events: int = Field(default=500, ge=1, le=MAX_INT32)
     max_ack_polls: int = Field(default=64, ge=0)
-    max_in_flight_bytes: int = Field(default=16 * _MIB, gt=0)
+    max_in_flight_bytes: int = Field(default=16 * _MIB, gt=0, le=_MOST)
     max_event_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
     enable_large_events: bool = True
     max_large_event_bytes: int = Field(default=1024 * _MIB, gt=0, le=MAX_INT32)

@@ -40,11 +40,9 @@ class SparkEngine:
         try:
             tracker = self._spark.sparkContext.statusTracker()
             jobs = [
-                job
-                for getactivejobsid in tracker.getActiveJobsIds()
-                if (job := tracker.getJobInfo(getactivejobsid)) is not None
+                job for identifier in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(identifier)) is not None
             ]
-            ids = [stageid for job in jobs for stageid in job.stageIds]
+            ids = [stage for job in jobs for stage in job.stageIds]
             stages = [stage for identifier in ids if (stage := tracker.getStageInfo(identifier)) is not None]
         except (Py4JError, OSError):  # Spark has died, which its running work reports
             return 0.0

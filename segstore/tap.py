@@ -216,8 +216,8 @@ async def _probe(tap: Tap, form: str) -> None:
     if (controller := address_text(tap.controller_address)) is not None:
         secured = any(probe.secured for probe in probes)
         end = "the cluster behind it stays as it is"
-        for splitline in pointers(controller, tls=tap.tls, passwords=secured, end=end).splitlines():
-            echo(splitline, err=True)
+        for pointer in pointers(controller, tls=tap.tls, passwords=secured, end=end).splitlines():
+            echo(pointer, err=True)
 
 
 def run_tap(

@@ -41,6 +41,7 @@ MANY_ITEMS: Final = 1024
 later, objects that have left the processor's cache."""
 LEAST_COST: Final = 64
 """The least that is charged to a `Budget` at a time, so that small events of many segments are bounded, too."""
+_LAST_EVENT: Final = 1 << 62
 _BEHIND_BYTES: Final = 16_384
 """After this many bytes, the events that `add_behind` has added are charged to the budget."""
 
@@ -233,6 +234,8 @@ class InFlight:
     def set_up(self, last: int) -> tuple[list[Waiter], int]:
         """As `acknowledged`, for a set-up: the store has events up to `last`. Raises OtherWriter."""
         if last > self._last_taken:
+            if last >= _LAST_EVENT:
+                raise OtherWriter(f"has event {last}, which leaves no number for the next")
             if self.sent:
                 raise OtherWriter(f"has event {last}, but the last sent is {self._last_taken}")
             self._last_taken = last  # a writer with this id has written before

@@ -72,7 +72,7 @@ class StreamCut(Mapping[int, int]):
         """Returns the text that `from_text` and Java's `StreamCut.from` parse. Raises ValueError for an empty cut."""
         if not self._offsets:
             raise ValueError(f"a cut of {self.scope}/{self.stream} without segments has no text: the stream is sealed")
-        rows = [(*reversed(split_segment_id(offset)), self._offsets[offset]) for offset in sorted(self._offsets)]
+        rows = [(*reversed(split_segment_id(segment)), self._offsets[segment]) for segment in sorted(self._offsets)]
         numbers, epochs, offsets = (",".join(map(str, column)) for column in zip(*rows, strict=True))
         plain = f"{_VERSION}:{self.scope}/{self.stream}:{numbers}:{epochs}:{offsets}"
         return base64.b64encode(zlib.compress(plain.encode(), wbits=31)).decode()

@@ -223,7 +223,7 @@ def _parameter(text: str) -> click.Parameter:
 
 def _one_line(text: str) -> str:
     """Joins the lines of indented JSON."""
-    return " ".join(splitline.strip() for splitline in text.splitlines())
+    return " ".join(line.strip() for line in text.splitlines())
 
 
 def _events(answer: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,9 @@ _Ask = Callable[[CoordinationSession, Callable[[], None]], Awaitable[Node | list
 Configured = Mapping[str, Mapping[str, StreamConfig]]
 """Scope → stream → configuration."""
 
+_CACHED: Final = 10_000
+"""Maximum number of cached nodes; the cache is cleared when it is full."""
+
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(StreamConfig)
 
@@ -231,6 +234,8 @@ class Configuration:
 
         content = await ask(session, on_change)
         if not changed.is_set():
+            if len(cache) >= _CACHED:
+                cache.clear()
             cache[key] = content
         return content
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.server.config import names_there
 from segstore.server.durable import Image, copy_of, restore
-from segstore.server.store import Container, MemoryAccount
+from segstore.server.store import SEGMENT_BYTES, Container, MemoryAccount, name_bytes
 
 if TYPE_CHECKING:
     from segstore.server.controller import Controller, ControllerServer
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 NO_SNAPSHOTS: Final = "snapshots and reset are for servers in memory, and this one has a data directory"
 _CLOSING_S: Final = 10.0
 _LOOK_S: Final = 0.001
+
+_SNAPSHOT_BYTES: Final = 2048
+"""About what a snapshot without segments takes."""
 
 
 class SnapshotRefused(RuntimeError):
@@ -64,6 +67,8 @@ class _Snapshot(NamedTuple):
     containers: Mapping[int, Image]
     controller: bytes
     faults: FaultSettings | None
+    charged: int
+    """The data of the segments and, about, what their images take beside it."""
 
 
 class Snapshots:
@@ -99,15 +104,16 @@ class Snapshots:
 
     async def take(self, name: str) -> SnapshotInfo:
         """Takes a snapshot, and replaces the one of this name. Raises SnapshotRefused, StoreFull if memory is full."""
-        if not name:
-            raise SnapshotRefused("the name of a snapshot is not empty")
+        if not name or type(name) is not str:  # names come from tests, too
+            raise SnapshotRefused("the name of a snapshot is text, and not empty")
         async with self._one_at_a_time:
             return self._take(name)
 
     def _take(self, name: str) -> SnapshotInfo:
         containers = self._containers()
         held = [segment for container in containers for segment in container.segments.values()]
-        self._memory.check(sum(segment.length - segment.start_offset for segment in held))
+        images_bytes = _SNAPSHOT_BYTES + sum(SEGMENT_BYTES + name_bytes(segment.name) for segment in held)
+        self._memory.check(images_bytes + sum(segment.length - segment.start_offset for segment in held))
         images = {container.container_id: copy_of(container) for container in containers}
         controller = self._controller()
         state = b"" if controller is None else controller.image()
@@ -116,15 +122,15 @@ class Snapshots:
         size = len(state) + sum(len(extent.data) for segment in segments for extent in segment.extents)
         info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
         general = None if self._faults is None else self._faults.general
-        self._snapshots[name] = _Snapshot(info, images, state, general)
-        self._memory.charge(size)
+        self._snapshots[name] = _Snapshot(info, images, state, general, images_bytes + size)
+        self._memory.charge(images_bytes + size)
         return info
 
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """Deletes a snapshot. Raises NoSuchSnapshot, unless `missing_ok`."""
         snapshot = self._snapshots.pop(name, None)
         if snapshot is not None:
-            self._memory.charge(-snapshot.info.size)
+            self._memory.charge(-snapshot.charged)
         elif not missing_ok:
             raise NoSuchSnapshot(name, tuple(self._snapshots))
 

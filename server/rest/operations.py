@@ -92,6 +92,7 @@ async def _listed(calling: Calling, method: str, request: Any, field: str) -> li
         if not part:
             return entries
         entries += part
+        await asyncio.sleep(0)
         request.continuationToken.token = page.continuationToken.token
 
 
@@ -262,6 +263,7 @@ async def _list_reader_groups(calling: Calling, asked: RestRequest) -> RestRespo
             for name in names
             if name.startswith(READER_GROUP_PREFIX)
         ]
+        await asyncio.sleep(0)
 
 
 async def _get_reader_group(calling: Calling, asked: RestRequest) -> RestResponse:

@@ -18,7 +18,7 @@ from segstore.server.store.errors import (
     Unanswered,
     Unsupported,
 )
-from segstore.server.store.memory import MemoryAccount, name_bytes
+from segstore.server.store.memory import SEGMENT_BYTES, MemoryAccount, name_bytes
 from segstore.server.store.operations import (
     Appended,
     Operation,
@@ -41,6 +41,7 @@ __all__ = [
     "MAX_ATTRIBUTES",
     "MAX_FIXED_KEY_BYTES",
     "NULL_VALUE",
+    "SEGMENT_BYTES",
     "Appended",
     "AttributeUpdate",
     "BadAttribute",

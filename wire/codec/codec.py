@@ -72,6 +72,15 @@ def or_in_c(function: F) -> F:
     return function if ACCELERATOR is None else ACCELERATOR.shortcut(function)
 
 
+@cache
+def _in_c(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function that asks C first, in any process. Raises ValueError without the extension."""
+    checked_codec("c")
+    assert SPEED is not None
+    asked: Callable[..., Any] = SPEED.shortcut(getattr(function, "__wrapped__", function))
+    return asked
+
+
 # --- decoding ---------------------------------------------------------------------------------------------------
 
 
@@ -89,6 +98,9 @@ def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None
     unknown: "keep" returns `Unknown` for unknown type codes.
     Raises WireError: UnknownCommand for unknown codes and for EVENT (0).
     """
+    if codec == "c":
+        read: Command = _in_c(decode)(frame, unknown=unknown)
+        return read
     view = memoryview(frame)
     if view.format != "B" or not view.c_contiguous or view.ndim != 1:
         view = view.cast("B")
@@ -161,6 +173,9 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
 
     Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
     """
+    if codec == "c":
+        whole: bytes = _in_c(encode)(command)
+        return whole
     encoder = _encoder_of(type(command), codec, False)
     try:
         frame: bytes = encoder(command)
@@ -178,6 +193,9 @@ def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     Payloads are the caller's own buffers, not copies: they must not change until written. ("construct" builds the frame
     in one piece.) Raises as `encode`.
     """
+    if codec == "c":
+        buffers: list[Buffer] = _in_c(encode_parts)(command)
+        return buffers
     encoder = _encoder_of(type(command), codec, True)
     try:
         parts: list[Buffer] = encoder(command)

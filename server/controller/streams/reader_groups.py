@@ -13,6 +13,7 @@ is. Refused: a state that no group has written, or that exceeds about `_MOST_BYT
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple
@@ -185,6 +186,7 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedS
             break
         if size > _MOST_BYTES:
             raise _too_large(segment)
+        await asyncio.sleep(0)
     streams = [] if stored.config is None else sorted(stored.config.starts)
     return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future), {})
 
@@ -196,7 +198,8 @@ async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> Shar
     start = max(info.start_offset, await segments.attribute(segment, _MARK) or 0)
     if info.write_offset - start > _MOST_BYTES:
         raise _too_large(segment)
-    replayed = _replayed(await segments.read_segment(segment, start, info.write_offset - start), segment)
+    data = await segments.read_segment(segment, start, info.write_offset - start)
+    replayed = await asyncio.to_thread(_replayed, data, segment)
     config = scope.reader_groups.get(group)
     streams = [] if config is None else sorted(config.starting_cuts)
     future, ends = set(replayed.future), replayed.ends

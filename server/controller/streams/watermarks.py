@@ -16,6 +16,7 @@ only, is not written.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
@@ -109,6 +110,12 @@ class Watermarks:
         bound = UpperBound(stream)
         for mark in active:
             bound.add(mark.position)
+            await asyncio.sleep(0)
+        if self._core.state.find_stream(scope, name) is not stream:
+            return
+        if bound.unknown:
+            what = "writers of stream %s noted %d positions in segments that it never had"
+            _log.warning(what, stream.full_name, bound.unknown)
         cut = bound.cut({} if last is None else last.cut)
         if not cut:
             return
@@ -151,18 +158,24 @@ class Watermarks:
 
 
 class UpperBound:
-    """Builds the smallest stream cut that no added position exceeds."""
+    """Builds the smallest stream cut that no added position exceeds.
+
+    Attributes:
+        unknown: the number of added positions in segments that the stream never had, which are ignored.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._segments: list[StreamSegment] = []
         """Sorted by key; no two overlap."""
+        self.unknown = 0
         self._offsets: dict[int, int] = {}
 
     def add(self, position: Mapping[int, int]) -> None:
-        """Adds a position. Segments that the stream never had are ignored."""
         for identifier, offset in position.items():
-            if (segment := history.find_segment(self._stream.epochs, identifier)) is not None:
+            if (segment := history.find_segment(self._stream.epochs, identifier)) is None:
+                self.unknown += 1
+            else:
                 self._raise_to(segment, offset)
 
     def cut(self, last: Mapping[int, int]) -> Cut:

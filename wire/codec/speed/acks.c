@@ -1,4 +1,4 @@
-/* Frames that acknowledge rows: the equal of `acknowledge` in segstore.wire.blocks.acknowledgements. Each has 64-bit
+/* Frames that acknowledge rows: the equal of `acknowledger` in segstore.wire.blocks.decoder. Each has 64-bit
    numbers and the key, at fixed positions. */
 
 #include "speed.h"

@@ -54,7 +54,7 @@ class Accelerator:
         return loop
 
     def acknowledger(self, acks: Acknowledged) -> Callable[..., int]:
-        """As `segstore.wire.blocks.acknowledge`, for rows as they are here."""
+        """As `acknowledger` of `segstore.wire.blocks.decoder`, for rows as they are here."""
         acknowledge: Callable[..., int] = self._speed.Acks(*acks_of(acks))
         return acknowledge
 
