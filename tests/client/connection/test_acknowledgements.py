@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from segstore.client.connection import Flow
-from segstore.client.connection.acknowledgements import Ack, acknowledge
 from segstore.client.connection.outbox import EventCounters
+from segstore.client.connection.transport import Ack, acknowledge
 from segstore.wire import DataAppended, encode
 from segstore.wire.codec.generate import FrameRows
 from segstore.wire.request_id import FLOWS_DISABLED, pack
