@@ -13,7 +13,10 @@ from setuptools import Extension, setup
 
 SOURCES = "wire/codec/speed"  # relative, as setuptools wants it; segstore/wire is a symbolic link to it
 
-COMPILED = ("client/connection/in_flight", "client/connection/outbox", "client/segment/machine")
+COMPILED = (
+    *("client/connection/in_flight", "client/connection/outbox", "client/connection/transport"),
+    "client/segment/machine",
+)
 """Modules that Cython compiles as they are; the types of their variables are in the `.pxd` beside each."""
 
 version = re.search('^__version__ = "(.+)"$', Path("segstore/__init__.py").read_text("utf-8"), re.MULTILINE)

@@ -83,6 +83,8 @@ def gathered(parts: Sequence[Buffer], large_bytes: int) -> list[Buffer]:
     """Joins runs of parts below `large_bytes`: the system takes a limited number of buffers at a time, and copying a
     small part is cheaper. Larger parts are the caller's own.
     """
+    if parts and max(map(len, parts)) < large_bytes:  # nearly always
+        return [b"".join(parts)]
     out: list[Buffer] = []
     for is_large, run in groupby(parts, lambda part: len(part) >= large_bytes):
         together = list(run)

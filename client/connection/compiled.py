@@ -15,7 +15,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Final
 
-_COMPILED: Final = ("connection/in_flight", "connection/outbox", "segment/machine")
+_COMPILED: Final = ("connection/in_flight", "connection/outbox", "connection/transport", "segment/machine")
 
 
 class SourceFinder:

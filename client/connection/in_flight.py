@@ -160,7 +160,8 @@ class InFlight:
     @property
     def has_room(self) -> bool:
         """Whether less than `most_held` is held."""
-        return self.added_bytes < self.full_at
+        newest = self.newest
+        return self._before_newest + (0 if newest is None else newest.size) < self.full_at
 
     @property
     def unsettled(self) -> int:

@@ -18,13 +18,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.acknowledgements import acknowledge
 from segstore.client.connection.outbox import Appender, EventCounters, Outbox, Timer, Timers
 from segstore.client.errors import (
     ClientError,
@@ -42,8 +41,11 @@ from segstore.wire.request_id import FLOWS_DISABLED, next_sequence, pack
 
 log = logging.getLogger(__name__)
 
+Ack = tuple[bytes, int, int, int, int]
+"""The fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously acknowledged
+event number, the request id, the segment's length."""
 Acknowledged = Callable[[bytes, int, int, int, int], None]
-"""Receives the fields of an `acknowledgements.Ack`."""
+"""Receives the fields of an `Ack`."""
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Size of the buffer for the reads of all connections of a pool."""
@@ -340,8 +342,8 @@ class Flow:
     """
 
     __slots__ = (
-        *("_on_close", "_sequence", "appender", "asked", "bytes_in_flight", "closed", "connection", "endpoint"),
-        *("flow_id", "handler", "on_ack", "on_reply", "reading_at"),
+        *("_on_close", "_outbox", "_sequence", "appender", "asked", "bytes_in_flight", "closed", "connection"),
+        *("endpoint", "flow_id", "handler", "on_ack", "on_reply", "reading_at"),
     )
 
     def __init__(
@@ -353,6 +355,7 @@ class Flow:
         self.bytes_in_flight = 0
         self.appender: Appender | None = None
         self.connection: Final = connection
+        self._outbox: Final = connection.outbox
         self.handler: Final = handler
         self.on_reply: Final = handler.on_reply
         self.on_ack: Final[Acknowledged] = getattr(handler, "on_ack", None) or _as_reply(handler.on_reply)
@@ -378,7 +381,7 @@ class Flow:
     def send(self, command: Command) -> None:
         """Sends any command except an append. Raises Closed, and WireError if it cannot be encoded."""
         self._check()
-        self.connection.outbox.send(command)
+        self._outbox.send(command)
 
     def ask_turn(self) -> None:
         """Schedules one turn of the appender, in this loop iteration or once the peer reads again. Raises Closed."""
@@ -386,7 +389,7 @@ class Flow:
             self._check()
         if not self.asked:
             self.asked = True
-            outbox = self.connection.outbox
+            outbox = self._outbox
             outbox.turns.append(self)
             if not outbox.turn_due:
                 outbox.schedule()
@@ -397,13 +400,13 @@ class Flow:
             self.ask_turn()
         else:
             self.asked = True
-            self.connection.outbox.turn_now(self)
+            self._outbox.turn_now(self)
 
     def acknowledged(self, size: int) -> None:
         """Subtracts `size` from the bytes in flight."""
         if not self.closed:
             self.bytes_in_flight -= size
-            self.connection.outbox.bytes_in_flight -= size
+            self._outbox.bytes_in_flight -= size
 
     def close(self) -> None:
         """Releases the flow number; later replies to it are dropped. Without flows, closes the connection."""
@@ -415,7 +418,7 @@ class Flow:
         """Marks the flow as closed and notifies the pool. Called by the connection."""
         if not self.closed:
             self.closed = True
-            self.connection.outbox.bytes_in_flight -= self.bytes_in_flight
+            self._outbox.bytes_in_flight -= self.bytes_in_flight
             self.bytes_in_flight = 0
             self._on_close(self)
 
@@ -446,3 +449,21 @@ def _as_reply(on_reply: Callable[[Command], None]) -> Acknowledged:
         on_reply(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
 
     return on_ack
+
+
+def acknowledge(acks: FrameRows, flows: Mapping[int, Flow], counters: EventCounters) -> None:
+    """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other.
+
+    acks: frames of DataAppended, as a decoder returns them; the caller keeps the bytes unchanged until this returns.
+    """
+    owner = flows.get(FLOWS_DISABLED)
+    for ack in acks.fields:
+        flow = flows.get(ack[3] >> 32) if owner is None else owner
+        if flow is None or flow.closed:
+            counters.dropped_replies += 1
+            continue
+        on_ack = flow.on_ack
+        try:
+            on_ack(*ack)
+        except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
+            flow.fail(error)

@@ -3,6 +3,7 @@
 cimport cython
 
 from segstore.client.connection.in_flight cimport InFlight as Events, InFlightAppend as Append
+from segstore.client.connection.transport cimport Flow as AppendFlow
 
 
 cdef class WriterMachine:
@@ -13,8 +14,11 @@ cdef class WriterMachine:
     cdef public bint _resends, _trying, frame_events
     cdef public long long _largest, set_ups
 
+    @cython.locals(queue=Events, flow=AppendFlow)
+    cpdef bint append(self, object data, object done, long long events=*, object tag=*, bint now=*)
     @cython.locals(append=Append, events=Events)
     cpdef list take_turn(self, double now_s, long long most_bytes)
     cpdef object _stored(self, list waiters)
-    @cython.locals(events=Events)
+    cdef object _await_ack(self, double now_s)
+    @cython.locals(events=Events, flow=AppendFlow)
     cpdef object on_ack(self, bytes writer, long long number, long long previous, object request_id, long long length)

@@ -42,7 +42,7 @@ from segstore.client.connection import (
     Waiter,
     notify_stored,
 )
-from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
+from segstore.client.errors import ClientError, EventTooLarge, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.client.segment.waits import AppendWaits
@@ -57,7 +57,7 @@ Carry = Callable[[str, Buffer], Awaitable[None]]
 
 
 class WriterMachine:
-    """The state machine of a segment writer, without its user-facing methods.
+    """The state machine of a segment writer, and `append`.
 
     Attributes:
         segment, writer_id: the segment and the writer's id; writer_bytes: its id as bytes.
@@ -189,6 +189,29 @@ class WriterMachine:
             self._waits.started()
 
     # --- sending ------------------------------------------------------------------------------------------------------
+
+    def append(self, data: Buffer, done: Waiter, events: int = 1, tag: Any = None, now: bool = False) -> bool:
+        """Queues one append; the caller's future or callback is notified when it is stored, or gets the error.
+
+        Never waits; returns whether there is room for more, as `has_room`. Raises EventTooLarge, and the error that
+        ended the writer.
+        done: a callback is called once, inside the event loop's read: with None when the append is stored, else with
+        the error. It may append again; its errors go to the loop's exception handler. now: the caller sends nothing
+        else until this is stored, so send it immediately if the connection is idle.
+        """
+        if len(data) > self._largest and self._carry is None:
+            EventTooLarge.check(data, self._largest, segment=self.segment)
+        if self._error is not None:
+            raise self._again()
+        queue = self._events
+        if queue.add(data, done, events, tag) and self.state is _OPEN:
+            flow = self._flow
+            assert flow is not None
+            if now:
+                flow.turn_now()
+            else:
+                flow.ask_turn()
+        return queue.has_room
 
     def _ask_turn(self) -> None:
         flow = self._flow

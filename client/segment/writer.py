@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from segstore.client.connection import InFlight, Pending, Waiter
-from segstore.client.errors import ClientError, Closed, EventTooLarge
+from segstore.client.connection import InFlight, Pending
+from segstore.client.errors import ClientError, Closed
 from segstore.client.lifecycle import FlushedAfter, within
 from segstore.client.segment.machine import WriterMachine
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.wire import Buffer
-
-_OPEN: Final = WriterState.OPEN
 
 
 class SegmentWriter(FlushedAfter, WriterMachine):
@@ -40,27 +38,6 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         done: asyncio.Future[None] = self._loop.create_future()
         self.append(data, done, events, tag)
         return done
-
-    def append(self, data: Buffer, done: Waiter, events: int = 1, tag: Any = None, now: bool = False) -> bool:
-        """Like `write`, with the caller's future or callback, which is cheaper for many appends.
-
-        Returns whether there is room for more, as `has_room`.
-        done: a callback is called once, inside the event loop's read: with None when the append is stored, else with
-        the error. It may append again; its errors go to the loop's exception handler. now: the caller sends nothing
-        else until this is stored, so send it immediately if the connection is idle.
-        """
-        if len(data) > self._largest and self._carry is None:
-            EventTooLarge.check(data, self._largest, segment=self.segment)
-        if self._error is not None:
-            raise self._again()
-        queue = self._events
-        if queue.add(data, done, events, tag) and self.state is _OPEN:
-            assert self._flow is not None
-            if now:
-                self._flow.turn_now()
-            else:
-                self._flow.ask_turn()
-        return queue.has_room
 
     def adopt(self, pending: Iterable[Pending]) -> None:
         """Queues another segment writer's unacknowledged items, including their futures."""

@@ -186,7 +186,7 @@ def test_a_flow_that_nobody_holds_lets_go_of_its_user_at_once() -> None:
     gc.disable()
     try:
         user = Recorder()
-        flow = Flow(1, cast("Connection", SimpleNamespace(name="a:1")), user, lambda _: None)
+        flow = Flow(1, cast("Connection", SimpleNamespace(name="a:1", outbox=None)), user, lambda _: None)
         held = ref(user)
         del flow, user
         assert held() is None
