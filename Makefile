@@ -37,9 +37,9 @@ TYPESCRIPT := $(VENV)/typescript
 TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
-# Tests of what is compiled, in Python; and of libraries in their lowest versions: construct, FastAPI, gRPC, click and pydantic.
+# Tests of what is compiled, in Python; and of libraries in their lowest versions: construct, FastAPI, gRPC and pydantic.
 IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/connection tests/client/segment
-LOWEST := tests/wire/schema tests/server/rest tests/client/controller tests/test_settings.py
+LOWEST := tests/wire/schema tests/server/rest tests/client/controller
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
 OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session.py \
@@ -74,7 +74,7 @@ test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other langua
 	@if command -v $(PYTHON_LOWEST) >/dev/null 2>&1; then $(MAKE) --no-print-directory test-lowest; \
 		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 
-test-lowest: ## run tests of schema, REST API, client and settings with the lowest versions that pyproject.toml allows
+test-lowest: ## run tests of schema, REST API and client with the lowest versions that pyproject.toml allows
 	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -c $(VENV)-lowest/lowest.txt -e '.[test]'
