@@ -119,7 +119,7 @@ class Telemetry:
 
 @contextmanager
 def _measured(durations: Histogram | None, attributes: Mapping[str, Any], per_s: int = 1) -> Iterator[None]:
-    """Records how long the block takes, in fractions of a second: `per_s` of them are one."""
+    """Records how long the block takes, in units of which a second has `per_s`."""
     began_s = time.perf_counter()
     try:
         yield

@@ -76,7 +76,7 @@ def headers(
 
 
 def find_block(file: File, mark: bytes, at: int, end: int) -> int:
-    """Returns the offset of the next whole header, from `at` on, whose mark starts with `mark`; `end` without one."""
+    """Returns the offset of the next whole header from `at` whose mark starts with `mark`; `end` if none follows."""
     found = find_header(file.read_at, mark, at, end)
     return end if found is None else found
 

@@ -205,7 +205,6 @@ class GroupReader(OpenedBefore):
         reached = offset
         with self._ahead.producing(f"reading {segment}", segment=segment):
             while 0 <= offset < end:  # readers in Java record -1 at the end
-                pause_s: float | None = None
                 async with SegmentReader(self._pool, self._locations, segment, offset) as reader:
                     try:
                         decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
@@ -218,9 +217,11 @@ class GroupReader(OpenedBefore):
                             attempts.progress()
                         self.truncated_bytes += begins - reader.offset
                         offset = begins
-                        pause_s = attempts.failed(truncated)
+                        pause_s: float | None = attempts.failed(truncated)
                     except SegmentMissing:
-                        pass  # fully truncated; if the stream is gone, the request for successors fails
+                        pause_s = None  # fully truncated; if the stream is gone, the request for successors fails
+                    else:
+                        pause_s = None
                     reached = reader.offset
                 if pause_s is None:
                     break

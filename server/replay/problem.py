@@ -154,7 +154,7 @@ def nearest(steps: Iterable[AnyStep], score: Callable[[AnyStep], float]) -> list
 
 
 def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tuple[NearMiss, ...]:
-    """Returns the traced requests nearest to `item`: an equal request if there is one, else at most three.
+    """Returns the traced requests nearest to `item`: an equal request if the trace has it, else at most three.
 
     steps: the traced requests of its type.
     """

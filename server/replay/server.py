@@ -434,7 +434,7 @@ class _Conversation(asyncio.Protocol):
 
     def _take(self, item: Command | Append) -> None:
         # There are four cases: 1. the server has failed; 2. a Hello that the trace lacks; 3. the trace answers; 4. it
-        # does not, and `missing` says what is done.
+        # does not, and `missing` names the answer.
         server = self._server
         if server.failure:
             self._tell(item, "refused")

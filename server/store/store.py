@@ -215,7 +215,7 @@ class SegmentStore:
         return self.segment_info(name).length if located is None else located
 
     def list_chunks(self, name: str) -> list[tuple[int, int]]:
-        """Returns start and size of a segment's chunks in the reference's storage: one, or none for an empty segment.
+        """Returns start and size of a segment's chunks in the reference's storage: one, unless it is empty.
 
         Raises `Unmapped` if the segment is absent.
         """

@@ -206,7 +206,7 @@ class History:
                 if len(matches) == limit or first == lowest or (requests and requests[0].number <= after):
                     break
                 size *= 4
-        if holds is not None and not matches:  # clients may send what is no request
+        if holds is not None and not matches:  # clients may send bytes that are no request
             check_possible(holds, "log")
         return matches
 
