@@ -1,0 +1,26 @@
+"""Judges histories: what clients and stores did, record by record, against the rules of `RULES`.
+
+Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.judge`.
+"""
+
+from segstore.wire.history.facts import Broken, Fact, Key, Open, Place
+from segstore.wire.history.judge import FOLDS, Judge, Verdicts, first_fold, first_key, in_order, judge, placed
+from segstore.wire.history.rules import RULES, HistoryRule
+
+__all__ = [
+    "FOLDS",
+    "RULES",
+    "Broken",
+    "Fact",
+    "HistoryRule",
+    "Judge",
+    "Key",
+    "Open",
+    "Place",
+    "Verdicts",
+    "first_fold",
+    "first_key",
+    "in_order",
+    "judge",
+    "placed",
+]

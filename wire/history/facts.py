@@ -1,0 +1,245 @@
+"""What folds take and return: facts about one key, verdicts, and questions that stay open.
+
+A fact has a key: its kind ("segment", "writer", …) and a name. Its value is one of the records below, which traces and
+users' own histories both become. Times are in ns since 1970. All values can be pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from segstore.wire.names import parent_of
+
+
+class Key(NamedTuple):
+    """The subject of a fact. kind: one of `segstore.wire.history.FOLDS`. name: unique in its kind."""
+
+    kind: str
+    name: str
+
+
+class Place(NamedTuple):
+    """A record of a trace or a line of a history.
+
+    file: its path. block: the byte of the file where its block, line or packet starts. record: its number there, from
+    0. connection: 0 for controller calls; of a history, the process.
+    """
+
+    file: str
+    block: int
+    record: int
+    connection: int
+    time_ns: int
+
+
+class Fact(NamedTuple):
+    """Something that happened to a key. place: of the request, or of the reply if it is about the reply."""
+
+    key: Key
+    place: Place
+    value: Any
+
+
+class Broken(NamedTuple):
+    """A rule that was broken.
+
+    rule: its id. key: what broke it. places: the records that show it, the decisive record last. expected, actual: the
+    values that should be equal, or None. text: one sentence with the facts.
+    """
+
+    rule: str
+    key: Key
+    places: tuple[Place, ...]
+    text: str
+    expected: Any = None
+    actual: Any = None
+
+
+class Open(NamedTuple):
+    """Something that the records do not decide. why: a fixed phrase, by which such questions are counted."""
+
+    rule: str
+    key: Key
+    why: str
+    count: int = 1
+
+
+Finding = Fact | Broken | Open
+"""What a fold yields."""
+
+
+# --- segments and their writers ---------------------------------------------------------------------------------------
+
+
+class Sent(NamedTuple):
+    """An append that a client sent: events `last - count + 1` to `last` of a writer.
+
+    data: the bytes as they are stored, headers included; None if they are not known. expected: the offset that a
+    conditional append names.
+    """
+
+    segment: str
+    writer: str
+    last: int
+    count: int
+    data: bytes | None
+    expected: int | None = None
+
+
+class SetUp(NamedTuple):
+    """A store's answer to a writer's set-up: the number of its last stored event. asked: the place of the request."""
+
+    segment: str
+    writer: str
+    stored: int
+    asked: Place
+
+
+class Acked(NamedTuple):
+    """An acknowledgement: events up to `number` are stored. length: the segment's, -1 if unknown. store: its address.
+
+    asked: the place of the latest append that it covers; None if there is none.
+    """
+
+    segment: str
+    writer: str
+    number: int
+    length: int
+    store: str
+    asked: Place | None
+
+
+class Refused(NamedTuple):
+    """A failed append. command: the failure's type name."""
+
+    segment: str
+    writer: str
+    number: int
+    command: str
+
+
+class Read(NamedTuple):
+    """Bytes that were read. asked: the place of the request. reader: who reads, such as a connection."""
+
+    segment: str
+    offset: int
+    data: bytes
+    at_tail: bool
+    is_end: bool
+    asked: Place
+    reader: str
+
+
+class Changed(NamedTuple):
+    """A change of a segment that was carried out. what: created, sealed, deleted, truncated, merged, described.
+
+    offset: of a truncation its offset, of a merge or a description the length afterwards, else -1. source: the merged
+    segment. start: the first offset of a described segment. is_sealed: of a described segment. asked: the request.
+    """
+
+    segment: str
+    what: str
+    asked: Place
+    offset: int = -1
+    source: str = ""
+    start: int = 0
+    is_sealed: bool = False
+
+
+class Lost(NamedTuple):
+    """A request of this kind whose reply was never seen: it may have been carried out. source: of a merge."""
+
+    segment: str
+    what: str
+    source: str = ""
+    offset: int = -1
+
+
+# --- registers: keys of tables, attributes, lengths for conditional appends -------------------------------------------
+
+
+class Operation(NamedTuple):
+    """An operation on one register: a table's key, an attribute.
+
+    what: "put", "remove", "read" or "set". value: written, or read (None: there is none). expected: the version or
+    value that it names as a condition, None for no condition. version: that the store assigned or returned. outcome:
+    "ok", "refused" (the condition failed), "unknown" (it may or may not have been carried out). invoked: the place of
+    the request, the fact's place is the reply's.
+    """
+
+    what: str
+    value: Any
+    expected: Any
+    version: Any
+    outcome: str
+    invoked: Place
+
+
+# --- streams, transactions, groups ------------------------------------------------------------------------------------
+
+
+class Transaction(NamedTuple):
+    """A step of a transaction. what: begun, committing, committed, aborting, aborted, gone, or unknown.
+
+    name: its id. stream: scope/stream. segments: known when it begins. asked: the request.
+    """
+
+    name: str
+    stream: str
+    what: str
+    asked: Place
+    segments: tuple[str, ...] = ()
+    writer: str = ""
+
+
+class GroupStep(NamedTuple):
+    """A step of a reader group. what: acquired, released, event, checkpoint (started), reported, complete, gone.
+
+    reader: its name. segment, offset: position of the step; -1 for none. name: of a checkpoint. positions: (segment,
+    offset) of a checkpoint. event: the identity of a read event.
+    """
+
+    what: str
+    reader: str = ""
+    segment: str = ""
+    offset: int = -1
+    name: str = ""
+    positions: tuple[tuple[str, int], ...] = ()
+    event: Any = None
+
+
+class Epoch(NamedTuple):
+    """A step of a stream. what: scaled (predecessors are sealed, successors follow), noted (a writer's time), window.
+
+    sealed, created: segments. writer, time: of a noted time; lower, upper: bounds of a time window.
+    """
+
+    what: str
+    sealed: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
+    writer: str = ""
+    time: int = 0
+    lower: int = 0
+    upper: int = 0
+
+
+class KeyedEvent(NamedTuple):
+    """An event with its routing key, as histories name it. what: written or read. order: its number for this key."""
+
+    what: str
+    routing_key: str
+    event: Any
+    segment: str = ""
+    who: str = ""
+
+
+class Waiting(NamedTuple):
+    """A request that waits for its reply: the command and its place."""
+
+    command: Any
+    place: Place
+
+
+def segment_key(segment: str) -> Key:
+    """Returns the key of a segment's facts; a transaction or transient segment has its parent's."""
+    return Key("segment", parent_of(segment) or segment)

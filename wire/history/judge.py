@@ -1,0 +1,148 @@
+"""Judges a history: passes each record to the fold of its connection, and each fact to the fold of its key.
+
+    judge = Judge()
+    for place, record in records:
+        judge.see(place, record)
+    verdicts = judge.end()
+
+Records and facts must come in the order of their times; a fold may then decide at once, or at the end. `Judge` runs all
+folds in one process. On several machines, the folds of `FIRST` run for each connection, and the folds of `FOLDS` for
+each key over facts in the order of `in_order`; the verdicts are the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from segstore.wire.history.calls import CallsFold
+from segstore.wire.history.connections import ConnectionFold
+from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
+from segstore.wire.history.groups import GroupFold
+from segstore.wire.history.registers import RegisterFold
+from segstore.wire.history.segments import SegmentFold
+from segstore.wire.history.streams import StreamFold
+from segstore.wire.history.transactions import TransactionFold
+from segstore.wire.trace import Record, RecordKind
+
+
+class Fold(Protocol):
+    """Follows the facts of one key in the order of their times, and yields the rules that they break, without I/O."""
+
+    def __init__(self, key: Key) -> None: ...
+
+    def see(self, fact: Fact) -> Iterable[Broken | Open]:
+        """Takes the next fact."""
+        ...
+
+    def end(self) -> Iterable[Broken | Open]:
+        """Called after the last fact; returns the rules that only the whole history shows as broken."""
+        ...
+
+
+FOLDS: Final[Mapping[str, type[Fold]]] = {
+    "segment": SegmentFold,
+    "register": RegisterFold,
+    "transaction": TransactionFold,
+    "group": GroupFold,
+    "stream": StreamFold,
+}
+"""The kind of a key → the fold of its facts."""
+
+
+class Verdicts(NamedTuple):
+    """The result. broken: in the order of their last records. unknown: (rule, why) → how often."""
+
+    broken: list[Broken]
+    unknown: Counter[tuple[str, str]]
+    records: int
+
+    @property
+    def by_rule(self) -> dict[str, list[Broken]]:
+        rules: dict[str, list[Broken]] = {}
+        for verdict in self.broken:
+            rules.setdefault(verdict.rule, []).append(verdict)
+        return rules
+
+
+def first_key(place: Place, record: Record) -> Key:
+    """Returns the key of a record: its connection, or the controller calls of its file."""
+    if record.kind is RecordKind.CALL:
+        return Key("calls", place.file)
+    return Key("connection", f"{place.file}:{place.connection}")
+
+
+def first_fold(key: Key) -> ConnectionFold | CallsFold:
+    """Returns a new fold of records."""
+    return CallsFold(key) if key.kind == "calls" else ConnectionFold(key)
+
+
+def in_order(fact: Fact) -> tuple[int, str, int, int]:
+    """Returns the value by which the facts of a key are sorted: time, then place."""
+    place = fact.place
+    return place.time_ns, place.file, place.block, place.record
+
+
+class Judge:
+    """Judges one history. Memory grows with what its folds hold: see each fold."""
+
+    def __init__(self) -> None:
+        self._first: dict[Key, ConnectionFold | CallsFold] = {}
+        self._folds: dict[Key, Fold] = {}
+        self._broken: list[Broken] = []
+        self._unknown: Counter[tuple[str, str]] = Counter()
+        self._records = 0
+
+    def see(self, place: Place, record: Record) -> None:
+        """Takes the next record of a trace."""
+        self._records += 1
+        key = first_key(place, record)
+        fold = self._first.get(key)
+        if fold is None:
+            fold = self._first[key] = first_fold(key)
+        self._take(fold.see(place, record))
+
+    def fact(self, fact: Fact) -> None:
+        """Takes the next fact, for histories that are no traces."""
+        fold = self._folds.get(fact.key)
+        if fold is None:
+            fold = self._folds[fact.key] = FOLDS[fact.key.kind](fact.key)
+        self._take(fold.see(fact))
+
+    def end(self) -> Verdicts:
+        """Returns the verdicts, after the last record."""
+        for first in self._first.values():
+            self._take(first.end())
+        for fold in self._folds.values():
+            self._take(fold.end())
+        self._broken.sort(key=_last_place)
+        return Verdicts(self._broken, self._unknown, self._records)
+
+    def _take(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if isinstance(finding, Fact):
+                self.fact(finding)
+            elif isinstance(finding, Broken):
+                self._broken.append(finding)
+            else:
+                self._unknown[finding.rule, finding.why] += finding.count
+
+
+def _last_place(broken: Broken) -> tuple[int, str, int, int, str]:
+    place = broken.places[-1]
+    return place.time_ns, place.file, place.block, place.record, broken.rule
+
+
+def judge(records: Iterable[tuple[Place, Record]]) -> Verdicts:
+    """Judges the records of traces, in the order of their times."""
+    whole = Judge()
+    for place, record in records:
+        whole.see(place, record)
+    return whole.end()
+
+
+def placed(records: Iterable[Record], file: str = "") -> Iterator[tuple[Place, Record]]:
+    """Yields records with their places, for records that come from no file: the block is 0."""
+    for number, record in enumerate(records):
+        yield Place(file, 0, number, record.connection, record.ts_ns), record
