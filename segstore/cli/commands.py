@@ -39,6 +39,7 @@ _MODULES: Final = {
     "admin": "pravega",
     "trace": "traces",
     "replay": "traces",
+    "check": "traces",
     "send": "traces",
     "explore": "traces",
     "tap": "tap",

@@ -1,11 +1,21 @@
-"""Follows the controller calls of a trace: makes facts of transactions, streams and noted times."""
+"""Follows the controller calls of a trace: makes facts of transactions and of noted times.
+
+A transaction's steps become facts of the transaction, and of each segment that it may write to. A call without an
+answer, or whose answer does not say that it was not carried out, may have been carried out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from uuid import UUID
 
-from segstore.wire.history.facts import Finding, Key, Place
-from segstore.wire.trace import Record
+from segstore.wire.history.facts import Fact, Finding, Key, Noted, Place, Transaction
+from segstore.wire.names import segment_name, split_segment_id
+from segstore.wire.trace import Call, Direction, Record
+
+_REFUSED: Final = ("TRANSACTION_NOT_FOUND", "STREAM_NOT_FOUND")
+_STATES: Final = {"COMMITTING": "committing", "COMMITTED": "committed", "ABORTING": "aborting", "ABORTED": "aborted"}
 
 
 class CallsFold:
@@ -13,11 +23,91 @@ class CallsFold:
 
     def __init__(self, key: Key) -> None:
         self.key = key
+        self._waiting: dict[int, tuple[Place, Call]] = {}
+        self._segments: dict[str, tuple[str, ...]] = {}
+        """Transaction → the segments of its stream, as far as its begin was recorded."""
 
     def see(self, place: Place, record: Record) -> Iterator[Finding]:
         """Takes the next CALL record."""
-        return iter(())
+        call = Call.unpack(record.data)
+        if call is None:
+            return
+        if record.direction is Direction.REQUEST:
+            if call.rpc in _ANSWERED:
+                self._waiting[call.number] = place, call
+                if call.rpc == "commitTransaction" and call.content is not None:
+                    yield from self._step(place, call.content, "committing", place)
+            return
+        asked, request = self._waiting.pop(call.number, (place, None))
+        if request is not None and request.content is not None:
+            yield from _ANSWERED[request.rpc](self, place, asked, request.content, call)
 
     def end(self) -> Iterator[Finding]:
-        """Yields what the records leave open."""
-        return iter(())
+        """Yields the calls without an answer."""
+        for place, call in self._waiting.values():
+            if call.rpc in ("commitTransaction", "abortTransaction") and call.content is not None:
+                yield from self._step(place, call.content, "unknown", place)
+
+    def _begun(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
+        content: Any = answer.content
+        if content is None or not content.HasField("txnId"):
+            return
+        name = _name(content.txnId)
+        segments = []
+        for span in content.activeSegments:
+            epoch, number = split_segment_id(span.segmentId.segmentId)
+            info = span.segmentId.streamInfo
+            segments.append(segment_name(info.scope, info.stream, number, epoch))
+        self._segments[name] = tuple(segments)
+        yield from self._facts(place, name, _stream(request), "begun", asked)
+
+    def _committed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
+        if answer.outcome not in _REFUSED and answer.outcome != "OK":
+            yield from self._step(place, request, "unknown", asked)
+
+    def _aborted(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
+        if answer.outcome not in _REFUSED:
+            yield from self._step(place, request, "aborting" if answer.outcome == "OK" else "unknown", asked)
+
+    def _described(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
+        if answer.outcome in _STATES:
+            yield from self._step(place, request, _STATES[answer.outcome], asked)
+
+    def _noted(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
+        if answer.outcome == "OK":
+            stream = request.position.streamInfo
+            key = Key("stream", f"{stream.scope}/{stream.stream}")
+            yield Fact(key, place, Noted(request.writer, request.timestamp))
+
+    def _removed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
+        yield Fact(Key("stream", f"{request.stream.scope}/{request.stream.stream}"), place, Noted(request.writer, None))
+
+    def _step(self, place: Place, request: Any, what: str, asked: Place) -> Iterator[Fact]:
+        yield from self._facts(place, _name(request.txnId), _stream(request), what, asked)
+
+    def _facts(self, place: Place, name: str, stream: str, what: str, asked: Place) -> Iterator[Fact]:
+        step = Transaction(name, stream, what, asked, self._segments.get(name, ()))
+        yield Fact(Key("transaction", name), place, step)
+        for segment in step.segments:
+            yield Fact(Key("segment", segment), place, step)
+
+
+_ANSWERED: Final[dict[str, Callable[..., Iterator[Fact]]]] = {
+    "createTransaction": CallsFold._begun,
+    "commitTransaction": CallsFold._committed,
+    "abortTransaction": CallsFold._aborted,
+    "checkTransactionState": CallsFold._described,
+    "pingTransaction": CallsFold._described,
+    "noteTimestampFromWriter": CallsFold._noted,
+    "removeWriter": CallsFold._removed,
+}
+
+
+def _name(transaction: Any) -> str:
+    """Returns a transaction's id as 32 hexadecimal digits, as in the names of its segments."""
+    mask = (1 << 64) - 1
+    return UUID(int=(transaction.highBits & mask) << 64 | transaction.lowBits & mask).hex
+
+
+def _stream(request: Any) -> str:
+    return f"{request.streamInfo.scope}/{request.streamInfo.stream}"

@@ -36,6 +36,7 @@ from segstore.wire.history.facts import (
     Waiting,
     segment_key,
 )
+from segstore.wire.history.group_facts import assignments
 from segstore.wire.history.protocol import ProtocolCheck
 from segstore.wire.history.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
 from segstore.wire.history.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS
@@ -124,6 +125,8 @@ class ConnectionFold:
                 length, writer = command.current_segment_write_offset, str(command.writer_id)
                 acked = Acked(segment, writer, command.event_number, length, self._store, asked)
                 yield Fact(segment_key(segment), place, acked)
+                for append in answered:
+                    yield from assignments(place, segment, append)
         elif answered:
             request = answered[-1]
             if isinstance(command, AppendSetup):

@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """A record of a trace or a line of a history.
 
     file: its path. block: the byte of the file where its block, line or packet starts. record: its number there, from
-    0. connection: 0 for controller calls; of a history, the process.
+    0; of a history, the line's number, from 1. connection: 0 for controller calls and histories.
     """
 
     file: str
@@ -61,7 +61,7 @@ class Open(NamedTuple):
     rule: str
     key: Key
     why: str
-    count: int = 1
+    times: int = 1
 
 
 Finding = Fact | Broken | Open
@@ -72,7 +72,7 @@ Finding = Fact | Broken | Open
 
 
 class Sent(NamedTuple):
-    """An append that a client sent: events `last - count + 1` to `last` of a writer.
+    """An append that a client sent: `events` events of a writer, the last with number `last`.
 
     data: the bytes as they are stored, headers included; None if they are not known. expected: the offset that a
     conditional append names.
@@ -81,7 +81,7 @@ class Sent(NamedTuple):
     segment: str
     writer: str
     last: int
-    count: int
+    events: int
     data: bytes | None
     expected: int | None = None
 
@@ -192,45 +192,74 @@ class Transaction(NamedTuple):
     writer: str = ""
 
 
-class GroupStep(NamedTuple):
-    """A step of a reader group. what: acquired, released, event, checkpoint (started), reported, complete, gone.
+class Assignment(NamedTuple):
+    """A change of the assignment of a reader group's segments.
 
-    reader: its name. segment, offset: position of the step; -1 for none. name: of a checkpoint. positions: (segment,
-    offset) of a checkpoint. event: the identity of a read event.
+    what: acquired, released, gone (a reader left) or reset (no segment is assigned). reader: its name. segment: "" for
+    all segments. order: the offset of the update in the group's state; -1 if times decide.
     """
 
     what: str
-    reader: str = ""
+    reader: str
     segment: str = ""
-    offset: int = -1
-    name: str = ""
-    positions: tuple[tuple[str, int], ...] = ()
-    event: Any = None
+    order: int = -1
 
 
-class Epoch(NamedTuple):
-    """A step of a stream. what: scaled (predecessors are sealed, successors follow), noted (a writer's time), window.
+class Checkpoint(NamedTuple):
+    """A complete checkpoint of a reader group. positions: (segment, offset) of its segments."""
 
-    sealed, created: segments. writer, time: of a noted time; lower, upper: bounds of a time window.
+    name: str
+    positions: tuple[tuple[str, int], ...]
+
+
+class Delivery(NamedTuple):
+    """An event that a reader of a group was given. offset: None if the history does not tell it."""
+
+    reader: str
+    segment: str
+    offset: int | None
+    event: Any
+
+
+class LoggedEvent(NamedTuple):
+    """An event as users' histories have it. what: "sent" or "read".
+
+    event: its identity, a value that can be hashed. who: the writer or reader. offset: any number that grows with the
+    place in the segment, None if not known. outcome: of a sent event "ok", "failed" (certainly not stored) or
+    "unknown"; of a read event "moved" if the reader was moved to this place, else "ok".
+    transaction: "" outside of a transaction. invoked: the place where the operation began.
     """
 
     what: str
-    sealed: tuple[str, ...] = ()
-    created: tuple[str, ...] = ()
-    writer: str = ""
-    time: int = 0
-    lower: int = 0
-    upper: int = 0
+    event: Any
+    who: str
+    offset: int | None
+    outcome: str
+    transaction: str
+    invoked: Place
 
 
 class KeyedEvent(NamedTuple):
-    """An event with its routing key, as histories name it. what: written or read. order: its number for this key."""
+    """An event of a routing key. what: "sent" or "read". who: the writer or reader. invoked: of the operation."""
 
     what: str
     routing_key: str
     event: Any
-    segment: str = ""
-    who: str = ""
+    who: str
+    invoked: Place
+
+
+class Noted(NamedTuple):
+    """A writer noted a time. None: the writer ended, and its time no longer counts."""
+
+    writer: str
+    time: int | None
+
+
+class Window(NamedTuple):
+    """A reader was told a time window of a stream: all events before `lower` were read."""
+
+    lower: int
 
 
 class Waiting(NamedTuple):

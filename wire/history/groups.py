@@ -1,22 +1,87 @@
-"""Judges a reader group."""
+"""Judges a reader group: who holds which segment, who gets which event, and what checkpoints say.
+
+Facts are `Assignment`, `Delivery` and `Checkpoint`. A reader that leaves may have events whose processing is not known,
+so the next reader may be given them again.
+
+An update of a group's state is stored only if the state has not changed meanwhile, so the offsets of updates are their
+order; the times of their acknowledgements are not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from segstore.wire.history.facts import Broken, Fact, Key, Open
+from segstore.wire.history.facts import Assignment, Broken, Checkpoint, Delivery, Fact, Key, Open, Place
 
 
 class GroupFold:
-    """Judges a reader group."""
+    """Follows the segments and deliveries of one group. Memory grows with its facts."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
+        self._facts: list[Fact] = []
+        self._holders: dict[str, tuple[str, Place]] = {}
+        self._delivered: dict[tuple[str, Any], tuple[str, Place]] = {}
+        self._checkpoint: dict[str, tuple[int, str, Place]] = {}
+        """Segment → offset, name and place of its last complete checkpoint."""
+        self._left: set[str] = set()
+        """Readers that left since the last checkpoint."""
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
-        """Takes the next fact."""
+        """Takes the next fact; they are judged in their order at the end."""
+        self._facts.append(fact)
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields what only the whole history shows."""
-        return iter(())
+        """Yields the broken rules."""
+        self._facts.sort(key=_order)
+        for place, value in ((fact.place, fact.value) for fact in self._facts):
+            if isinstance(value, Assignment):
+                yield from self._assigned(place, value)
+            elif isinstance(value, Checkpoint):
+                self._delivered.clear()
+                self._left.clear()
+                self._checkpoint |= {name: (offset, value.name, place) for name, offset in value.positions}
+            else:
+                yield from self._deliver(place, value)
+
+    def _assigned(self, place: Place, step: Assignment) -> Iterator[Broken]:
+        if step.what == "acquired":
+            holder = self._holders.get(step.segment)
+            if holder is not None and holder[0] != step.reader:
+                text = f"reader {step.reader!r} acquired {step.segment}, which reader {holder[0]!r} held"
+                yield Broken("held-twice", self.key, (holder[1], place), text, None, step.reader)
+            self._holders[step.segment] = step.reader, place
+        elif step.what == "released":
+            if self._holders.get(step.segment, ("",))[0] == step.reader:
+                del self._holders[step.segment]
+        elif step.what == "reset":
+            self._holders.clear()
+        else:
+            self._left.add(step.reader)
+            self._holders = {name: holder for name, holder in self._holders.items() if holder[0] != step.reader}
+
+    def _deliver(self, place: Place, delivery: Delivery) -> Iterator[Broken]:
+        segment, offset = delivery.segment, delivery.offset
+        identity = segment, delivery.event if offset is None else offset
+        before = self._delivered.get(identity)
+        if before is not None and before[0] not in self._left:
+            text = f"{_event(delivery)} went to reader {before[0]!r} and to reader {delivery.reader!r}"
+            yield Broken("read-twice", self.key, (before[1], place), text)
+        self._delivered[identity] = delivery.reader, place
+        if offset is None or segment not in self._checkpoint:
+            return
+        limit, name, since = self._checkpoint[segment]
+        if offset < limit:
+            text = f"{_event(delivery)} was read after checkpoint {name!r} was complete at {limit}"
+            yield Broken("unread-below-checkpoint", self.key, (since, place), text, limit, offset)
+
+
+def _event(delivery: Delivery) -> str:
+    where = "" if delivery.offset is None else f" at {delivery.offset}"
+    return f"event {delivery.event!r} of {delivery.segment}{where}"
+
+
+def _order(fact: Fact) -> int:
+    return getattr(fact.value, "order", -1)

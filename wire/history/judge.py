@@ -20,6 +20,7 @@ from segstore.wire.history.calls import CallsFold
 from segstore.wire.history.connections import ConnectionFold
 from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
 from segstore.wire.history.groups import GroupFold
+from segstore.wire.history.logs import LogFold
 from segstore.wire.history.registers import RegisterFold
 from segstore.wire.history.segments import SegmentFold
 from segstore.wire.history.streams import StreamFold
@@ -46,6 +47,7 @@ FOLDS: Final[Mapping[str, type[Fold]]] = {
     "register": RegisterFold,
     "transaction": TransactionFold,
     "group": GroupFold,
+    "log": LogFold,
     "stream": StreamFold,
 }
 """The kind of a key → the fold of its facts."""
@@ -126,7 +128,7 @@ class Judge:
             elif isinstance(finding, Broken):
                 self._broken.append(finding)
             else:
-                self._unknown[finding.rule, finding.why] += finding.count
+                self._unknown[finding.rule, finding.why] += finding.times
 
 
 def _last_place(broken: Broken) -> tuple[int, str, int, int, str]:

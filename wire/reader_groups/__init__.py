@@ -1,6 +1,6 @@
 """The state of a reader group: updates in a stream (Java clients), or entries of a table (Rust, Python)."""
 
-from segstore.wire.reader_groups.state import SILENT, Checkpoints, GroupState
+from segstore.wire.reader_groups.state import SILENT, Checkpoints, GroupState, decode_updates
 from segstore.wire.reader_groups.table import VERSION_VALUE, StoredGroup, decode_key, encode_key
 from segstore.wire.reader_groups.updates import (
     RETENTIONS,
@@ -47,6 +47,7 @@ __all__ = [
     "UpdateDistance",
     "UpdatingConfig",
     "decode_key",
+    "decode_updates",
     "encode_key",
     "encode_update",
 ]

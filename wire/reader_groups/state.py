@@ -115,6 +115,13 @@ class Checkpoints:
         return cls(names, waiting, positions, last or None, all(revision.flag() for revision in later[:1]))
 
 
+def decode_updates(record: bytes) -> list[Update]:
+    """Returns the updates in a record of the group's stream; whole states are left out. Raises ValueError."""
+    initial, updates = decode_record(record)
+    typed = map(decode_kind, updates if initial is None else [initial])
+    return [decode_update(kind, revisions) for kind, revisions in typed if kind != COMPACT]
+
+
 class GroupState:
     """The state of one group after the records applied so far.
 

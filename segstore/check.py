@@ -1,0 +1,266 @@
+"""Judges traces and histories: `check(paths)`, and `segstore check`.
+
+    report = check(["run.wtrace"])
+    assert not report.broken, report.text()
+
+Files may be traces of any form, compressed or not, or histories of JSON lines (`segstore.wire.history.lines`). The
+records of all traces are judged together, in the order of their times; each history is judged by itself.
+
+Invariant: parts that cannot be read are listed, and the rest is judged. `reduced` reduces a history to the fewest
+exchanges that still break a rule.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from xml.etree import ElementTree
+
+from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge
+from segstore.wire.history.lines import read_history
+from segstore.wire.printable import printable
+from segstore.wire.trace import Record
+
+if TYPE_CHECKING:
+    from segstore.pipeline.trace.files import FileRange
+
+Placed = tuple[Place, Record]
+
+_HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
+_LINE_BYTES: Final = 64 * 1024
+_MOST_REDUCED: Final = 20_000
+"""Histories with more records are not reduced."""
+
+
+class Report(NamedTuple):
+    """The result of a check. skipped: a sentence for each part of a file that could not be read."""
+
+    verdicts: Verdicts
+    skipped: list[str]
+    histories: frozenset[str] = frozenset()
+    """The files that are histories of JSON lines."""
+
+    @property
+    def broken(self) -> list[Broken]:
+        return self.verdicts.broken
+
+    def text(self) -> str:
+        """Returns the report for people: each broken rule with its verdicts, then what is not known."""
+        lines = []
+        for rule, verdicts in self.verdicts.by_rule.items():
+            lines.append(f"{rule}: {RULES[rule].text}")
+            for verdict in verdicts:
+                lines.append(f"  {printable(verdict.key.name)}: {printable(verdict.text)}")
+                lines += [f"    {self.where(place)}" for place in verdict.places]
+                lines.append(f"    see: {self.next_look(verdict)}")
+        lines += [f"not read: {printable(part)}" for part in self.skipped]
+        lines += [f"unknown: {count} × {rule}: {why}" for (rule, why), count in sorted(self.verdicts.unknown.items())]
+        count = len(self.broken)
+        lines.append(f"{self.verdicts.records} records, {count} {'verdict' if count == 1 else 'verdicts'}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        unknown = [{"rule": rule, "why": why, "count": n} for (rule, why), n in sorted(self.verdicts.unknown.items())]
+        broken = [
+            {
+                "rule": verdict.rule,
+                "subject": {"kind": verdict.key.kind, "name": verdict.key.name},
+                "text": verdict.text,
+                "expected": verdict.expected,
+                "actual": verdict.actual,
+                "places": [place._asdict() for place in verdict.places],
+                "see": self.next_look(verdict),
+            }
+            for verdict in self.broken
+        ]
+        return {"records": self.verdicts.records, "broken": broken, "unknown": unknown, "not_read": self.skipped}
+
+    def junit(self) -> bytes:
+        """Returns the report as JUnit XML: a test case for each rule."""
+        by_rule = self.verdicts.by_rule
+        facts = {"name": "segstore check", "tests": str(len(RULES)), "failures": str(len(by_rule))}
+        suite = ElementTree.Element("testsuite", facts)
+        for rule in RULES.values():
+            case = ElementTree.SubElement(suite, "testcase", {"classname": f"segstore.{rule.family}", "name": rule.id})
+            for verdict in by_rule.get(rule.id, ()):
+                failure = ElementTree.SubElement(case, "failure", {"message": printable(verdict.text)})
+                failure.text = "\n".join(map(self.where, verdict.places))
+        whole: bytes = ElementTree.tostring(suite, "utf-8", xml_declaration=True)
+        return whole
+
+    def where(self, place: Place) -> str:
+        """Returns the place of a record as one line."""
+        if place.file in self.histories:
+            return f"{printable(place.file)}: line {place.record}"
+        subject = f"connection {place.connection}" if place.connection else "the controller's calls"
+        return f"{printable(place.file)}: record {place.record} at byte {place.block}, {subject}, {place.time_ns} ns"
+
+    def next_look(self, verdict: Broken) -> str:
+        """Returns the command that shows what happened around a verdict."""
+        place = verdict.places[-1]
+        file = shlex.quote(printable(place.file))
+        if place.file in self.histories:
+            return f"sed -n {verdict.places[0].record},{place.record}p {file}"
+        subject = f"connection = {place.connection}"
+        if verdict.key.kind == "segment":
+            subject = f"segment = {json.dumps(verdict.key.name)}"
+        return f"segstore trace show {file} --filter {shlex.quote(subject)}"
+
+
+def check(paths: Sequence[str | Path]) -> Report:
+    """Judges files, folders and globs. Raises FileNotFoundError, TraceError, HistoryError and other OSErrors."""
+    names = [str(path) for path in paths]
+    histories = [name for name in names if _is_history(name)]
+    skipped: list[str] = []
+    whole = Verdicts([], Counter(), 0)
+    if traces := [name for name in names if name not in histories]:
+        whole = judge(records_of(traces, skipped))
+    for name in histories:
+        verdicts = check_history(name)
+        whole = Verdicts(
+            whole.broken + verdicts.broken, whole.unknown + verdicts.unknown, whole.records + verdicts.records
+        )
+    return Report(whole, skipped, frozenset(histories))
+
+
+def check_history(path: str) -> Verdicts:
+    """Judges one history of JSON lines. Raises HistoryError and OSError."""
+    whole = Judge()
+    with Path(path).open("rb") as file:
+        for fact in read_history(file, path):
+            whole.fact(fact)
+    return whole.end()
+
+
+def _is_history(path: str) -> bool:
+    """Whether a file starts with an operation of a history."""
+    if not Path(path).is_file():
+        return False
+    with Path(path).open("rb") as file:
+        line = file.readline(_LINE_BYTES)
+    return line.lstrip().startswith(b"{") and any(word in line for word in _HISTORY_STARTS) and b'"process"' in line
+
+
+def records_of(paths: Iterable[str], skipped: list[str]) -> Iterator[Placed]:
+    """Yields the records of traces, with their places, in the order of their times; within a file in its order.
+
+    skipped: gets a sentence for each part that cannot be read. Raises as `check`.
+    """
+    from segstore.pipeline.trace.files import find_traces, plan
+
+    pieces = plan(find_traces(paths), sys.maxsize)
+    return heapq.merge(*(_of_piece(piece, skipped) for piece in pieces), key=_time)
+
+
+def _time(placed: Placed) -> int:
+    return placed[0].time_ns
+
+
+def _of_piece(piece: FileRange, skipped: list[str]) -> Iterator[Placed]:
+    from segstore.pipeline.trace.files import Skipped
+    from segstore.pipeline.trace.reading import read_piece
+
+    records = _located(piece, skipped, Skipped, read_piece)
+    return iter(sorted(records, key=_time)) if piece.form == "packets" else records
+
+
+def _located(
+    piece: FileRange, skipped: list[str], kind: type[Any], read: Callable[[FileRange], Iterator[Any]]
+) -> Iterator[Placed]:
+    with closing(read(piece)) as chunks:  # type: ignore[type-var]  # generators
+        for chunk in chunks:
+            if isinstance(chunk, kind):
+                skipped.append(str(chunk))
+                continue
+            for block, number, record in chunk:
+                yield Place(chunk.path, block, number, record.connection, record.ts_ns), record
+
+
+# --- the fewest records that break a rule -----------------------------------------------------------------------------
+
+
+def reduced(records: Sequence[Placed], verdict: Broken) -> list[Placed]:
+    """Returns the fewest records that break the same rule for the same key, as far as leaving out finds them.
+
+    Connections are left out first, then requests with their replies. Longer histories than 20,000 records are first cut
+    to the connections of the verdict's records.
+    """
+
+    def breaks(some: Sequence[Placed]) -> bool:
+        found = judge(some).broken
+        return any(broken.rule == verdict.rule and broken.key == verdict.key for broken in found)
+
+    named = {(place.file, place.connection) for place in verdict.places}
+    kept = [placed for placed in records if (placed[0].file, placed[0].connection) in named]
+    if not breaks(kept):
+        if len(records) > _MOST_REDUCED:
+            return list(records)
+        kept = list(records)
+    if len(kept) > _MOST_REDUCED:
+        return kept
+    for units in (_by_connection, _by_exchange):
+        kept = _fewest(units(kept), breaks)
+    return kept
+
+
+def _by_connection(records: Sequence[Placed]) -> list[list[Placed]]:
+    units: dict[tuple[str, int], list[Placed]] = {}
+    for placed in records:
+        units.setdefault((placed[0].file, placed[0].connection), []).append(placed)
+    return list(units.values())
+
+
+def _by_exchange(records: Sequence[Placed]) -> list[list[Placed]]:
+    """Groups a request with its reply; frames without a pair, openings and closes are alone."""
+    from segstore.wire.trace import Exchanges
+
+    exchanges: dict[str, Exchanges] = {}
+    units: list[list[Placed]] = []
+    of_request: dict[int, list[Placed]] = {}
+    alive: list[Any] = []
+    for placed in records:
+        seen = exchanges.setdefault(placed[0].file, Exchanges()).see(placed[1])
+        unit = next((of_request[id(request)] for request in seen.answers if id(request) in of_request), None)
+        if unit is None and seen.block is not None:
+            unit = of_request.get(id(seen.block))
+        if unit is None:
+            unit = []
+            units.append(unit)
+        unit.append(placed)
+        of_request[id(seen)] = unit
+        alive.append(seen)  # ids stay unique
+    return units
+
+
+def _fewest(units: list[list[Placed]], breaks: Callable[[Sequence[Placed]], bool]) -> list[Placed]:
+    """Leaves out halves, quarters, … of the units as long as the rest still breaks the rule."""
+    size = max(1, len(units) // 2)
+    while True:
+        at = 0
+        while at < len(units):
+            fewer = units[:at] + units[at + size :]
+            if fewer and breaks(_joined(fewer)):
+                units = fewer
+            else:
+                at += size
+        if size == 1:
+            return _joined(units)
+        size //= 2
+
+
+def _joined(units: Iterable[list[Placed]]) -> list[Placed]:
+    return sorted(itertools.chain.from_iterable(units), key=_order)
+
+
+def _order(placed: Placed) -> tuple[int, str, int, int]:
+    place = placed[0]
+    return place.time_ns, place.file, place.block, place.record

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from segstore.check import check, records_of, reduced
+from segstore.cli import main
+from segstore.traces import TraceFile, write_trace
+from segstore.wire.history import RULES, judge
+from segstore.wire.trace import Direction, Metadata, Record, RecordKind
+from tests.wire.history.support import lines_of
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "traces"
+HISTORY = """
+    w send {"segment": "s", "event": "a"} → ok {"offset": 0}
+    r poll {"segment": "s"} → ok {"events": [[0, "a"], [3, "b"]]}
+"""
+
+
+def with_loose_bytes(path: Path) -> Path:
+    """Writes a trace whose first connection ends in the middle of a frame."""
+    with TraceFile(FIXTURES / "write.jsonl") as trace:
+        records = list(trace.records())
+    last = records[-1]
+    records.insert(-1, Record(last.ts_ns, last.connection, Direction.REQUEST, RecordKind.BYTES, b"\x00\x01"))
+    write_trace(path, records, Metadata)
+    return path
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["check", *map(str, arguments)])
+    return result.exit_code if result.return_value is None else result.return_value, result.output
+
+
+@pytest.mark.parametrize("form", ["trace.wtrace", "trace.jsonl"])
+def test_a_trace_of_any_form_is_judged(tmp_path: Path, form: str) -> None:
+    path = with_loose_bytes(tmp_path / form)
+    report = check([path])
+    assert [verdict.rule for verdict in report.broken] == ["frames-only"]
+    packed = tmp_path / f"{form}.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert [verdict.rule for verdict in check([packed]).broken] == ["frames-only"]
+
+
+def test_a_torn_trace_is_judged_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    path = with_loose_bytes(tmp_path / "trace.wtrace")
+    path.write_bytes(path.read_bytes()[:-1])
+    report = check([path])
+    assert not report.broken
+    (part,) = report.skipped
+    assert str(path) in part
+    assert part in report.text()
+
+
+def test_correct_traces_have_no_verdict() -> None:
+    report = check([FIXTURES])
+    assert not report.broken, report.text()
+
+
+def test_forms_of_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text("\n".join(lines_of(HISTORY)))
+    status, text = run(path, "--junit", tmp_path / "junit.xml")
+    assert status == 1
+    assert "garbage-read" in text
+    assert f"{path}: line 4" in text
+    status, text = run(path, "--json")
+    document = json.loads(text)
+    assert [broken["rule"] for broken in document["broken"]] == ["garbage-read"]
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert len(suite) == len(RULES)
+    assert [case.get("name") for case in suite if len(case)] == ["garbage-read"]
+    assert run(FIXTURES / "write.jsonl")[0] == 0
+
+
+def test_the_fewest_exchanges_that_break_a_rule(tmp_path: Path) -> None:
+    path = with_loose_bytes(tmp_path / "trace.jsonl")
+    records = list(records_of([str(path)], []))
+    (verdict,) = check([path]).broken
+    fewest = reduced(records, verdict)
+    assert len(fewest) == 1
+    assert [broken.rule for broken in judge(fewest).broken] == ["frames-only"]
+    status, _ = run(path, "--out", tmp_path / "out")
+    assert status == 1
+    (fixture,) = (tmp_path / "out").iterdir()
+    assert [verdict.rule for verdict in check([fixture]).broken] == ["frames-only"]
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"), [(None, "no such"), (b"text", "not a trace"), (b'{"type": "invoke", "process": 1', "line 1")]
+)
+def test_wrong_input_is_refused(tmp_path: Path, content: bytes | None, fact: str) -> None:
+    path = tmp_path / "input.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    result = CliRunner().invoke(main, ["check", str(path)], standalone_mode=True)
+    assert result.exit_code == 2
+    assert fact in result.output

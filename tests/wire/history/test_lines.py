@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from segstore.wire.history import Judge
+from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
+
+INVOKE = {"type": "invoke", "process": 0, "f": "send", "value": {"segment": "s", "event": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "fact"),
+    [
+        (["nonsense"], "line 1"),
+        ([b"\xff\xfe"], "line 1"),
+        ([{"type": "start", "process": 0, "f": "send"}], "type"),
+        ([{**INVOKE, "type": "ok"}], "process 0 ends 'send'"),
+        ([INVOKE, {**INVOKE, "type": "ok", "f": "poll"}], "ends 'poll'"),
+        ([{**INVOKE, "f": "sent"}, {**INVOKE, "f": "sent", "type": "ok"}], "no operation 'sent'"),
+        ([{**INVOKE, "value": {"segment": "s"}}, {**INVOKE, "type": "ok", "value": {}}], "send needs 'event'"),
+        ([INVOKE, {**INVOKE, "type": "ok", "value": {"ofset": 1}}], "no 'ofset'"),
+    ],
+)
+def test_a_wrong_line_is_refused_by_number_and_field(lines: list[object], fact: str) -> None:
+    written = [line if isinstance(line, str | bytes) else json.dumps(line) for line in lines]
+    with pytest.raises(HistoryError, match=r"line [12]: ") as refused:
+        list(read_history(written))
+    assert fact in str(refused.value)
+
+
+def test_the_order_of_the_lines_decides_when_times_go_backwards() -> None:
+    lines = [
+        {**INVOKE, "time": 50},
+        {**INVOKE, "type": "ok", "time": 20},
+        {**INVOKE, "time": 10},
+        {**INVOKE, "type": "ok"},
+    ]
+    times = [fact.place.time_ns for fact in read_history(map(json.dumps, lines))]
+    assert times == sorted(times)
+    assert len(times) == 2
+
+
+def test_an_operation_that_never_ends_may_have_had_its_effect() -> None:
+    (fact,) = read_history([json.dumps(INVOKE)])
+    assert fact.value.outcome == "unknown"
+
+
+def test_every_operation_is_judged() -> None:
+    example = {
+        "segment": "s",
+        "event": "a",
+        "segments": ["s"],
+        "transaction": "t",
+        "table": "t",
+        "key": "k",
+        "value": 1,
+        "group": "g",
+        "name": "c",
+        "positions": {"s": 1},
+        "stream": "x",
+        "timestamp": 1,
+        "lower": 1,
+        "events": ["a"],
+    }
+    for name, operation in OPERATIONS.items():
+        fields = {*operation.required, *({"events"} & set(operation.optional))}
+        value = {field: example[field] for field in fields}
+        lines = [{"type": end, "process": 0, "f": name, "value": value} for end in ("invoke", "ok")]
+        judge = Judge()
+        facts = list(read_history(map(json.dumps, lines)))
+        assert facts, name
+        for fact in facts:
+            judge.fact(fact)
+        judge.end()

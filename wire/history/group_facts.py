@@ -1,0 +1,47 @@
+"""Facts of a reader group's state, as Java's and this project's clients append it to the group's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from segstore.wire.history.facts import Assignment, Fact, Key, Place, Waiting
+from segstore.wire.names import stream_of
+from segstore.wire.reader_groups import (
+    AcquireSegment,
+    InitialState,
+    ReleaseSegment,
+    RemoveReader,
+    SegmentCompleted,
+    decode_updates,
+)
+
+_OF_GROUPS: Final = "/_RG"
+_STEPS: Final[dict[type[Any], str]] = {
+    AcquireSegment: "acquired",
+    ReleaseSegment: "released",
+    SegmentCompleted: "released",
+    RemoveReader: "gone",
+    InitialState: "reset",
+}
+
+
+def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
+    """Yields the changes of assignments in an acknowledged conditional append; nothing for other segments and appends.
+
+    place: of the acknowledgement.
+    """
+    command = append.command
+    if _OF_GROUPS not in segment or not hasattr(command, "expected_offset"):
+        return
+    data = bytes(command.event.data if hasattr(command, "event") else command.data[8:])
+    try:
+        updates = decode_updates(data)
+    except ValueError:
+        return  # another application's stream that has such a name
+    key = Key("group", stream_of(segment) or segment)
+    for update in updates:
+        what = _STEPS.get(type(update))
+        if what is not None:
+            reader, name = getattr(update, "reader", ""), getattr(update, "segment", "")
+            yield Fact(key, place, Assignment(what, reader, name, command.expected_offset))
