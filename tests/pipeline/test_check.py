@@ -1,0 +1,55 @@
+"""The engines judge as `segstore.check` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.check import Report, check
+from segstore.pipeline.check import CHECKED, verdicts
+from segstore.pipeline.local_engine import LocalEngine
+from segstore.pipeline.trace.columns import ColumnError
+from tests.test_check import FIXTURES, with_loose_bytes
+
+
+def compare(rows: Iterable[tuple[Any, ...]], report: Report) -> None:
+    """Compares the rows of `verdicts` with a report: what is broken and where, and what is not known."""
+    there = list(rows)
+    broken = sorted((row[0], row[2], row[3], *row[7:12]) for row in there if row[-1] is None)
+    places = ((verdict, verdict.places[-1]) for verdict in report.broken)
+    assert broken == sorted(
+        (
+            verdict.rule,
+            verdict.key.name,
+            verdict.text,
+            last.file,
+            last.connection,
+            last.block,
+            last.record,
+            last.time_ns,
+        )
+        for verdict, last in places
+    )
+    unknown: dict[tuple[str, str], int] = {}
+    for row in there:
+        if row[-1] is not None:
+            unknown[row[0], row[3]] = unknown.get((row[0], row[3]), 0) + row[-1]
+    assert unknown == report.verdicts.unknown
+
+
+def checked_files(folder: Path) -> list[str]:
+    """Returns traces that break rules, and traces that do not."""
+    return [str(with_loose_bytes(folder / "loose.jsonl")), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
+
+
+def test_on_this_machine(tmp_path: Path) -> None:
+    files = checked_files(tmp_path)
+    report = check(files)
+    assert report.broken
+    with LocalEngine(tmp_path / "work", 0) as engine:
+        compare(engine.rows(verdicts(engine.read(files, CHECKED))), report)
+        with pytest.raises(ColumnError, match="frame"):
+            verdicts(engine.read(files, CHECKED[:-1]))
