@@ -182,7 +182,7 @@ def _located(
                 skipped.append(str(chunk))
                 continue
             for block, number, record in chunk:
-                yield Place(chunk.path, block, number, record.connection, record.ts_ns), record
+                yield Place(piece.path, block, number, record[1], record[0]), record
 
 
 # --- the fewest records that break a rule -----------------------------------------------------------------------------

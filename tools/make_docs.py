@@ -20,6 +20,8 @@ from segstore.cli.settings import groups
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
 from segstore.wire.codec import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
+from segstore.wire.history import RULES
+from segstore.wire.history.lines import OPERATIONS
 from segstore.wire.schema import lowering as low
 
 FAMILIES: tuple[ModuleType, ...] = (session, append, segment, attribute, table, errors, admin)
@@ -274,10 +276,77 @@ def settings() -> str:
     return "\n".join(lines) + "\n"
 
 
+def rules() -> str:
+    """docs/reference/rules.md."""
+    lines = [
+        "# Rules of histories",
+        "",
+        "Generated from the rules' declarations by `make docs`. `segstore check`, the explorer and Spark judge by them;",
+        "[Judge what happened](../how-to/judge-a-history.md) shows how. A rule is broken only if the records show it;",
+        "what they do not decide is counted as unknown. Names in brackets are those of Jepsen's Kafka workload and of",
+        "Elle. Sources are files of the reference.",
+    ]
+    for family in dict.fromkeys(rule.family for rule in RULES.values()):
+        lines += [
+            "",
+            f"## {family}",
+            "",
+            "| Rule | In a correct history | Broken, for example | Source |",
+            "|---|---|---|---|",
+        ]
+        for rule in RULES.values():
+            if rule.family == family:
+                name = f"`{rule.id}`" + (f" ({rule.alias})" if rule.alias not in ("", rule.id) else "")
+                lines.append(f"| {name} | {rule.text} | {rule.example} | {rule.source} |")
+    return "\n".join(lines) + "\n"
+
+
+def histories() -> str:
+    """docs/reference/histories.md."""
+    lines = [
+        "# Histories as JSON lines",
+        "",
+        "Generated from the operations' declarations by `make docs`. Tests in any language can write what they did, and",
+        "`segstore check` judges it by the [rules](rules.md). The form is that of Jepsen's histories: an operation is a",
+        "line when it begins and a line when it ends.",
+        "",
+        "```json",
+        '{"type": "invoke", "process": 0, "time": 17, "f": "send", "value": {"segment": "s/0", "event": "a"}}',
+        '{"type": "ok", "process": 0, "time": 21, "f": "send", "value": {"offset": 0}}',
+        "```",
+        "",
+        "| Field | |",
+        "|---|---|",
+        "| `type` | `invoke`; then `ok`, `fail` (certainly without effect) or `info` (with an effect now, later, or never) |",
+        "| `process` | A number or a name. A process has one operation at a time |",
+        "| `f` | The operation |",
+        "| `value` | Its fields. The value at the end is added to the value at the beginning |",
+        "| `time` | In ns; optional. The order of the lines decides |",
+        "",
+        "An operation that never ends counts as `info`. Other fields of a line are ignored.",
+        "",
+        "## Operations",
+        "",
+        "| Operation | Fields | |",
+        "|---|---|---|",
+    ]
+    for name, operation in OPERATIONS.items():
+        fields = [f"`{field}`" for field in operation.required] + [f"`{field}`?" for field in operation.optional]
+        lines.append(f"| `{name}` | {', '.join(fields)} | {operation.text} |")
+    lines += [
+        "",
+        "Segments, tables, keys and groups are names; events and values are any JSON. An offset is any number that grows",
+        "with the place in the segment.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/protocol.md": protocol,
     "reference/wire-versions.md": wire_versions,
     "reference/settings.md": settings,
+    "reference/rules.md": rules,
+    "reference/histories.md": histories,
 }
 
 

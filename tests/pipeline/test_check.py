@@ -49,6 +49,7 @@ def test_on_this_machine(tmp_path: Path) -> None:
     files = checked_files(tmp_path)
     report = check(files)
     assert report.broken
+    (tmp_path / "work").mkdir()
     with LocalEngine(tmp_path / "work", 0) as engine:
         compare(engine.rows(verdicts(engine.read(files, CHECKED))), report)
         with pytest.raises(ColumnError, match="frame"):

@@ -9,8 +9,8 @@ Memory holds the requests that wait, and the connection's writers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from segstore.wire.blocks import frame_header
 from segstore.wire.codec import decode
@@ -36,7 +36,7 @@ from segstore.wire.history.facts import (
     Waiting,
     segment_key,
 )
-from segstore.wire.history.group_facts import assignments
+from segstore.wire.history.group_facts import OF_GROUPS, assignments
 from segstore.wire.history.protocol import ProtocolCheck
 from segstore.wire.history.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
 from segstore.wire.history.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS
@@ -44,12 +44,20 @@ from segstore.wire.protocol import Requests
 from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data
 
-_APPENDS: Final = (AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd)
+_APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd})
 _ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
 _UNANSWERED: Final = {**UNANSWERED_SEGMENTS, **UNANSWERED_REGISTERS}
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 _HEADER_BYTES: Final = 8
 UNRECORDED: Final = "the recording began after the set-up of the writer"
+
+
+class _Writer(NamedTuple):
+    """A writer that was set up on this connection. name: its id as text. key: of its segment's facts."""
+
+    segment: str
+    name: str
+    key: Key
 
 
 class ConnectionFold:
@@ -64,31 +72,27 @@ class ConnectionFold:
     def _start(self, *, is_whole: bool, store: str) -> None:
         self._check = ProtocolCheck(self.key, is_whole=is_whole)
         self._requests: Requests[Waiting] = Requests()
-        self._segments: dict[Any, str] = {}
-        """The segment of each writer that was set up."""
+        self._writers: dict[Any, _Writer] = {}
         self._block: AppendBlock | None = None
         self._store = store
         self._unrecorded = 0
 
-    def see(self, place: Place, record: Record) -> Iterator[Finding]:
-        """Takes the next record; yields facts and broken rules."""
+    def see(self, place: Place, record: Record) -> Iterable[Finding]:
+        """Takes the next record; returns facts and broken rules."""
         if record.kind is RecordKind.FRAME:
             try:
                 command = decode(record.data, unknown="keep")
             except WireError as error:
-                yield from self._check.undecodable(place, record, error)
-                return
-            if record.direction is Direction.REQUEST:
-                yield from self._request(place, command)
-            else:
-                yield from self._reply(place, command)
-        elif record.kind is RecordKind.OPEN:
-            yield from self.end()  # the number is used for a new connection
+                return self._check.undecodable(place, record, error)
+            return (self._request if record.direction is Direction.REQUEST else self._reply)(place, command)
+        if record.kind is RecordKind.OPEN:
+            before = list(self.end())  # the number is used for a new connection
             self._start(is_whole=True, store=str((unpack_data(record.data) or {}).get("store", "")))
-        elif record.kind is RecordKind.CLOSE:
-            self._check.closed()
-        elif record.kind is RecordKind.BYTES:
-            yield from self._check.loose_bytes(place, record)
+            return before
+        if record.kind is RecordKind.BYTES:
+            return self._check.loose_bytes(place, record)
+        self._check.closed()
+        return ()
 
     def end(self) -> Iterator[Finding]:
         """Yields what the records leave open."""
@@ -101,61 +105,64 @@ class ConnectionFold:
             yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
             self._unrecorded = 0
 
-    def _request(self, place: Place, command: Command) -> Iterator[Finding]:
-        yield from self._check.request(place, command, self._requests)
+    def _request(self, place: Place, command: Command) -> Sequence[Finding]:
+        findings: list[Finding] = self._check.request(place, command, self._requests)
         if type(command) is AppendBlock:
             self._block = command
-            return
+            return findings
         block, self._block = self._block, None
-        if isinstance(command, _APPENDS):
-            segment = self._segments.get(command.writer_id)
-            if segment is None:
+        if type(command) in _APPENDS:
+            writer = self._writers.get(command.writer_id)  # type: ignore[attr-defined]  # appends have one
+            if writer is None:
                 self._unrecorded += 1
             else:
-                yield Fact(segment_key(segment), place, _sent(segment, command, block))
+                findings.append(Fact(writer.key, place, _sent(writer, command, block)))
         self._requests.add(command, Waiting(command, place))
+        return findings
 
-    def _reply(self, place: Place, command: Command) -> Iterator[Finding]:
+    def _reply(self, place: Place, command: Command) -> Sequence[Finding]:
         answered = self._requests.answered(command)
-        yield from self._check.reply(place, command, answered)
-        if isinstance(command, DataAppended):
-            segment = self._segments.get(command.writer_id)
-            if segment is not None:
+        findings: list[Finding] = self._check.reply(place, command, answered)
+        if type(command) is DataAppended:
+            writer = self._writers.get(command.writer_id)
+            if writer is not None:
                 asked = answered[-1].place if answered else None
-                length, writer = command.current_segment_write_offset, str(command.writer_id)
-                acked = Acked(segment, writer, command.event_number, length, self._store, asked)
-                yield Fact(segment_key(segment), place, acked)
-                for append in answered:
-                    yield from assignments(place, segment, append)
+                length = command.current_segment_write_offset
+                acked = Acked(writer.segment, writer.name, command.event_number, length, self._store, asked)
+                findings.append(Fact(writer.key, place, acked))
+                if OF_GROUPS in writer.segment:
+                    for append in answered:
+                        findings += assignments(place, writer.segment, append)
         elif answered:
-            request = answered[-1]
-            if isinstance(command, AppendSetup):
-                self._segments[command.writer_id] = command.segment
-                set_up = SetUp(command.segment, str(command.writer_id), command.last_event_number, request.place)
-                yield Fact(segment_key(command.segment), place, set_up)
-            elif isinstance(request.command, _APPENDS):
-                yield from self._refused(place, request.command, command)
-            elif (make := _ANSWERED.get(type(request.command))) is not None:
-                yield from make(place, request, command)
+            findings += self._answered(place, answered[-1], command)
+        return findings
 
-    def _refused(self, place: Place, append: Any, reply: Command) -> Iterator[Fact]:
-        segment = self._segments.get(append.writer_id)
-        if segment is not None:
+    def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
+        if isinstance(reply, AppendSetup):
+            name, key = str(reply.writer_id), segment_key(reply.segment)
+            self._writers[reply.writer_id] = _Writer(reply.segment, name, key)
+            return [Fact(key, place, SetUp(reply.segment, name, reply.last_event_number, request.place))]
+        append = request.command
+        if type(append) in _APPENDS:
+            writer = self._writers.get(append.writer_id)
+            if writer is None:
+                return ()
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            refused = Refused(segment, str(append.writer_id), number, reply.type_name)
-            yield Fact(segment_key(segment), place, refused)
+            return [Fact(writer.key, place, Refused(writer.segment, writer.name, number, reply.type_name))]
+        make = _ANSWERED.get(type(append))
+        return () if make is None else make(place, request, reply)
 
 
-def _sent(segment: str, command: Any, block: AppendBlock | None) -> Sent:
-    writer = str(command.writer_id)
+def _sent(writer: _Writer, command: Any, block: AppendBlock | None) -> Sent:
+    segment, name = writer.segment, writer.name
     if isinstance(command, AppendBlockEnd):
         data = _data_of(command, block if block is not None and block.writer_id == command.writer_id else None)
-        return Sent(segment, writer, command.last_event_number, command.num_events, data)
+        return Sent(segment, name, command.last_event_number, command.num_events, data)
     if isinstance(command, ConditionalAppend):
         data = frame_header(len(command.event.data)) + command.event.data
     else:
         data = bytes(command.data)
-    return Sent(segment, writer, command.event_number, 1, data, command.expected_offset)
+    return Sent(segment, name, command.event_number, 1, data, command.expected_offset)
 
 
 def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:

@@ -16,7 +16,8 @@ from segstore.wire.reader_groups import (
     decode_updates,
 )
 
-_OF_GROUPS: Final = "/_RG"
+OF_GROUPS: Final = "/_RG"
+"""Part of the names of segments that may have such a state."""
 _STEPS: Final[dict[type[Any], str]] = {
     AcquireSegment: "acquired",
     ReleaseSegment: "released",
@@ -27,12 +28,12 @@ _STEPS: Final[dict[type[Any], str]] = {
 
 
 def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
-    """Yields the changes of assignments in an acknowledged conditional append; nothing for other segments and appends.
+    """Yields the changes of assignments in an acknowledged append; nothing for other states and unconditional appends.
 
-    place: of the acknowledgement.
+    place: of the acknowledgement. segment: its name contains `OF_GROUPS`.
     """
     command = append.command
-    if _OF_GROUPS not in segment or not hasattr(command, "expected_offset"):
+    if not hasattr(command, "expected_offset"):
         return
     data = bytes(command.event.data if hasattr(command, "event") else command.data[8:])
     try:

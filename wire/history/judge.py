@@ -90,7 +90,8 @@ class Judge:
     """Judges one history. Memory grows with what its folds hold: see each fold."""
 
     def __init__(self) -> None:
-        self._first: dict[Key, ConnectionFold | CallsFold] = {}
+        self._first: dict[tuple[str, int], ConnectionFold | CallsFold] = {}
+        """The folds of records, by file and connection: controller calls have a connection of their own."""
         self._folds: dict[Key, Fold] = {}
         self._broken: list[Broken] = []
         self._unknown: Counter[tuple[str, str]] = Counter()
@@ -99,18 +100,22 @@ class Judge:
     def see(self, place: Place, record: Record) -> None:
         """Takes the next record of a trace."""
         self._records += 1
-        key = first_key(place, record)
-        fold = self._first.get(key)
+        whose = place.file, place.connection
+        fold = self._first.get(whose)
         if fold is None:
-            fold = self._first[key] = first_fold(key)
-        self._take(fold.see(place, record))
+            fold = self._first[whose] = first_fold(first_key(place, record))
+        findings = fold.see(place, record)
+        if findings:
+            self._take(findings)
 
     def fact(self, fact: Fact) -> None:
         """Takes the next fact, for histories that are no traces."""
         fold = self._folds.get(fact.key)
         if fold is None:
             fold = self._folds[fact.key] = FOLDS[fact.key.kind](fact.key)
-        self._take(fold.see(fact))
+        findings = fold.see(fact)
+        if findings:
+            self._take(findings)
 
     def end(self) -> Verdicts:
         """Returns the verdicts, after the last record."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from segstore.wire.errors import WireError
-from segstore.wire.history.facts import Broken, Key, Place, Waiting
+from segstore.wire.history.facts import Broken, Finding, Key, Place, Waiting
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import Command
 from segstore.wire.trace import Record
@@ -23,18 +23,18 @@ class ProtocolCheck:
         """Takes the close of the connection."""
         self._is_closed = True
 
-    def loose_bytes(self, place: Place, record: Record) -> Iterator[Broken]:
+    def loose_bytes(self, place: Place, record: Record) -> list[Broken]:
         """Takes bytes that form no frame."""
-        yield Broken("frames-only", self._key, (place,), f"{len(record.data)} bytes form no frame")
+        return [Broken("frames-only", self._key, (place,), f"{len(record.data)} bytes form no frame")]
 
-    def undecodable(self, place: Place, record: Record, error: WireError) -> Iterator[Broken]:
+    def undecodable(self, place: Place, record: Record, error: WireError) -> list[Broken]:
         """Takes a frame that does not decode."""
-        yield Broken("decodes", self._key, (place,), str(error))
+        return [Broken("decodes", self._key, (place,), str(error))]
 
-    def request(self, place: Place, command: Command, waiting: Requests[Waiting]) -> Iterator[Broken]:
+    def request(self, place: Place, command: Command, waiting: Requests[Waiting]) -> list[Finding]:
         """Takes a frame from the client. waiting: the requests before it that wait."""
-        return iter(())
+        return []
 
-    def reply(self, place: Place, command: Command, answered: Sequence[Waiting]) -> Iterator[Broken]:
+    def reply(self, place: Place, command: Command, answered: Sequence[Waiting]) -> list[Finding]:
         """Takes a frame from the store. answered: the requests that it answers, oldest first."""
-        return iter(())
+        return []
