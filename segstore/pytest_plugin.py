@@ -77,6 +77,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="include delegation tokens in these traces, instead of asterisks",
     )
+    parser.getgroup("segstore").addoption(
+        "--segstore-check",
+        action="store_true",
+        help="judge what each test's mock stores and their clients did: a broken rule fails the test",
+    )
     parser.addini("segstore_traces", "folders in which segstore_trace looks, after that of the test", "paths", [])
     parser.addini(
         "segstore_unmatched_faults",
@@ -163,12 +168,13 @@ class _Recordings:
         self._item = item
         folder = item.config.getoption("segstore_record")
         self._folder = None if folder is None else Path(folder)
+        self._is_judged = item.config.getoption("segstore_check")
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._made: list[Path] = []
 
     def new(self) -> dict[str, Any]:
-        """The options that record the next server; empty without --segstore-record."""
-        if self._folder is None:
+        """The options that record the next server; empty without --segstore-record and --segstore-check."""
+        if self._folder is None and not self._is_judged:
             return {}
         self._scratch = self._scratch or tempfile.TemporaryDirectory(prefix="segstore-")
         self._made.append(Path(self._scratch.name, f"{len(self._made)}.wtrace"))
@@ -176,9 +182,27 @@ class _Recordings:
         return {"record": self._made[-1], "record_tokens": tokens, "record_values": {"test": self._item.nodeid}}
 
     def keep(self) -> None:
-        """Writes the recordings with traffic as fixtures. All servers must be stopped."""
-        if self._folder is None or self._scratch is None:
+        """Writes the recordings with traffic as fixtures, and judges them. All servers must be stopped."""
+        if self._scratch is None:
             return
+        try:
+            if self._folder is not None:
+                self._write(self._folder)
+            if self._is_judged:
+                self._judge()
+        finally:
+            self._scratch.cleanup()
+
+    def _judge(self) -> None:
+        """Fails the test if a rule is broken; its stores are judged one by one, because each has a clock and names."""
+        from segstore.check import check
+
+        for path in filter(Path.exists, self._made):
+            report = check([path])
+            if report.broken:
+                pytest.fail(report.text(), pytrace=False)
+
+    def _write(self, folder: Path) -> None:
         from segstore.traces import TraceFile, write_trace
 
         name = self._item.config.stash[_names][self._item.nodeid]
@@ -187,7 +211,7 @@ class _Recordings:
             if not path.exists():
                 continue  # the server was not started
             stem = name if number == 1 else f"{name}-{number}"
-            good, bad = (self._folder / f"{stem}{suffix}" for suffix in (".jsonl", ".failed.jsonl"))
+            good, bad = (folder / f"{stem}{suffix}" for suffix in (".jsonl", ".failed.jsonl"))
             with TraceFile(path) as trace:
                 records = list(trace.records())
                 if not records:
@@ -196,7 +220,6 @@ class _Recordings:
             if not failed:
                 bad.unlink(missing_ok=True)
             self._item.user_properties.append((_RECORDED, str(bad if failed else good)))
-        self._scratch.cleanup()
 
 
 # --- servers --------------------------------------------------------------------------------------------------------

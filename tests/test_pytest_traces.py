@@ -329,3 +329,25 @@ def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest
                 segstore_explore(careless_too)
     """)
     passed(suite.runpytest_inprocess(*STRICT), 3)
+
+
+def test_a_test_fails_if_its_client_breaks_a_rule(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import socket
+        from talk import *
+
+        def test_in_order(segstore_server):
+            talk(segstore_server, *BEGIN, append(1, b"a"))
+
+        def test_with_half_a_frame(segstore_server):
+            with socket.create_connection((segstore_server.host, segstore_server.port)) as client:
+                client.sendall(bytes(5))
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(100):
+                    pass
+        """
+    )
+    result = suite.runpytest_inprocess(*STRICT, "--segstore-check")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*frames-only: whole frames are sent"])
