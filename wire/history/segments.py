@@ -1,22 +1,345 @@
-"""Judges a segment with its transactions' and transient segments: writers, readers, merges, seals, truncations."""
+"""Judges a segment with its transactions' and transient segments: writers, readers, merges, seals, truncations.
+
+Acknowledgements are judged when they come, and what is stored at the end: see `stored`.
+
+Invariants: a place is before another only if the same file says so, or the time: clocks of several files may differ by
+less than the time between them. Of equal events of a segment only the number is judged. Payloads are not held, except
+for the chunks of large events until they are merged.
+
+Not judged here: whether a reader skips or goes back. A connection may serve several readers, and readers may seek.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from typing import Final
 
-from segstore.wire.history.facts import Broken, Fact, Key, Open
+from segstore.wire.history.contents import PlaceList, hashes_of
+from segstore.wire.history.facts import (
+    Acked,
+    Broken,
+    Changed,
+    Fact,
+    Key,
+    Lost,
+    Open,
+    Place,
+    Read,
+    Refused,
+    Sent,
+    SetUp,
+    Transaction,
+)
+from segstore.wire.history.segment_state import SegmentState, is_before
+from segstore.wire.history.stored import judge_stored
+from segstore.wire.history.written import NONE, Link, Written
+
+Findings = Iterable[Broken | Open]
+_NOTHING: Final[tuple[Broken, ...]] = ()
 
 
 class SegmentFold:
-    """Judges a segment with its transactions' and transient segments: writers, readers, merges, seals, truncations."""
+    """Judges a segment with its transactions' and transient segments.
+
+    Facts of transactions have the key of each of their segments; the transaction's name is its id.
+    """
 
     def __init__(self, key: Key) -> None:
         self.key = key
+        self._start()
 
-    def see(self, fact: Fact) -> Iterator[Broken | Open]:
+    def _start(self) -> None:
+        self._places = PlaceList()
+        self._segments: dict[str, SegmentState] = {}
+
+    def see(self, fact: Fact) -> Findings:
         """Takes the next fact."""
-        return iter(())
+        value = fact.value
+        kind = type(value)
+        if kind is Sent:
+            return self._sent(fact.place, value)
+        if kind is Acked:
+            return self._acked(fact.place, value)
+        if kind is Read:
+            return self._read(fact.place, value)
+        if kind is Transaction:
+            name = f"{self.key.name}#transaction.{value.name.replace('-', '').lower()}"
+            self._segment(name).steps.append((value.what, value.asked, fact.place, value.writer))
+            return _NOTHING
+        if kind is SetUp:
+            return self._set_up(fact.place, value)
+        if kind is Changed:
+            return self._changed(fact.place, value)
+        if kind is Refused:
+            self._segment(value.segment).writer(value.writer).refused.add(value.number)
+        elif kind is Lost:
+            self._lost(value)
+        return _NOTHING
 
-    def end(self) -> Iterator[Broken | Open]:
+    def end(self) -> Findings:
         """Yields what only the whole history shows."""
-        return iter(())
+        return judge_stored(self.key, self._places, self._segments)
+
+    def _segment(self, name: str) -> SegmentState:
+        state = self._segments.get(name)
+        if state is None:
+            state = self._segments[name] = SegmentState(name)
+        return state
+
+    def _broken(
+        self, rule: str, text: str, *places: Place | None, expected: object = None, actual: object = None
+    ) -> Broken:
+        return Broken(rule, self.key, tuple(place for place in places if place is not None), text, expected, actual)
+
+    # --- writers ------------------------------------------------------------------------------------------------------
+
+    def _sent(self, place: Place, sent: Sent) -> Findings:
+        segment = self._segment(sent.segment)
+        writer = segment.writer(sent.writer)
+        link = writer.link(place)
+        last, count = sent.last, sent.count
+        link.sent = max(link.sent, last)
+        if sent.data is None:
+            writer.unknown = True
+            return _NOTHING
+        hashes = hashes_of(sent.data)
+        if hashes is None:
+            hashes = [hash(sent.data)]
+            segment.is_raw = True
+        broken = []
+        first_number = last - count + 1
+        if link.set_ups == 1 and first_number <= link.stored:
+            text = f"the set-up answered {link.stored}, and the writer sends event {first_number} again"
+            broken.append(
+                self._broken("block-repeated", text, link.set_up, place, expected=link.stored + 1, actual=first_number)
+            )
+        if writer.numbers and last - count < writer.numbers[-1]:
+            old, different = writer.repeat(last, count, hashes)
+            if different >= 0:
+                first = self._places[writer.sent[writer.append_with(different)]]
+                text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
+                broken.append(self._broken("number-reused", text, first, place))
+            if old == count:
+                return broken
+            if len(hashes) != count:
+                writer.unknown = True
+                return broken
+            hashes, count = hashes[old:], count - old
+            size = 0
+        else:
+            size = len(sent.data)
+            segment.take_chunk(sent.data)
+        if sent.expected is not None and sent.expected >= 0:
+            writer.expected[len(writer.lasts)] = sent.expected
+        writer.add(last, count, hashes, size, segment.length, self._places.add(place))
+        return broken
+
+    def _set_up(self, place: Place, set_up: SetUp) -> Findings:
+        segment = self._segment(set_up.segment)
+        writer = segment.writer(set_up.writer)
+        link = writer.link(place)
+        link.set_ups += 1
+        link.set_up, link.stored = place, max(link.stored, set_up.stored)
+        link.acked, link.length = NONE, -1
+        broken: Findings = _NOTHING
+        if writer.latest is not None and writer.stored > set_up.stored and is_before(writer.latest[2], set_up.asked):
+            text = (
+                f"event {writer.stored} of writer {writer.name} was stored, and a later set-up answers {set_up.stored}"
+            )
+            broken = [
+                self._broken(
+                    "ack-backwards", text, writer.latest[2], place, expected=writer.stored, actual=set_up.stored
+                )
+            ]
+        writer.stored = max(writer.stored, set_up.stored)
+        return broken
+
+    def _acked(self, place: Place, acked: Acked) -> Findings:
+        segment = self._segment(acked.segment)
+        writer = segment.writer(acked.writer)
+        link = writer.link(place)
+        number, length, asked = acked.number, acked.length, acked.asked
+        broken: list[Broken] = []
+        if number < link.acked:
+            text = f"event {number} of writer {writer.name} is acknowledged after event {link.acked}"
+            broken.append(self._broken("ack-backwards", text, asked, place, expected=link.acked, actual=number))
+        if number > link.sent and number > link.stored:
+            text = f"event {number} of writer {writer.name} is acknowledged, and the last one sent is {link.sent}"
+            broken.append(self._broken("ack-beyond", text, asked, place, expected=link.sent, actual=number))
+        if asked is not None:
+            broken += self._fenced(writer, link, place, asked)
+            if segment.sealed is not None and is_before(segment.sealed, asked):
+                text = f"an append that was sent after the seal of {segment.name} is acknowledged at length {length}"
+                broken.append(self._broken("append-after-seal", text, segment.sealed, asked, place, actual=length))
+            writer.latest = link, asked, place
+        if length >= 0:
+            broken += self._length(segment, writer, link, place, acked)
+        if number > writer.stored or not writer.acked or number > writer.acked[-1]:
+            writer.acked.append(number)
+            writer.lengths.append(length)
+            writer.acks.append(self._places.add(place))
+            writer.stores.append(segment.store(acked.store))
+        link.acked, writer.stored = max(link.acked, number), max(writer.stored, number)
+        return broken
+
+    def _fenced(self, writer: Written, link: Link, place: Place, asked: Place) -> Findings:
+        """A connection knows the last number that it stored itself. The store compares it with the last number that the
+        writer stored on any connection, so of two connections that both append, one must fail."""
+        if writer.latest is None or link.set_up is None:
+            return _NOTHING
+        other, sent, acknowledged = writer.latest
+        if other is link or not is_before(link.set_up, sent) or not is_before(acknowledged, asked):
+            return _NOTHING
+        text = f"writer {writer.name} has stored an append on another connection since its set-up on this one"
+        return [self._broken("fenced-writer", text, link.set_up, acknowledged, asked, place)]
+
+    def _length(self, segment: SegmentState, writer: Written, link: Link, place: Place, acked: Acked) -> Findings:
+        """Judges the length that an acknowledgement names: that of the segment after the last append it covers."""
+        length, index = acked.length, writer.append_of(acked.number)
+        broken: list[Broken] = []
+        low = link.length
+        if index >= 0 and acked.asked is not None:
+            low = max(low, writer.lows[index])
+            expected = writer.expected.get(index)
+            if expected is not None and length - writer.sizes[index] != expected:
+                start = length - writer.sizes[index]
+                text = f"a conditional append names offset {expected}, and is stored at {start}"
+                broken.append(
+                    self._broken("false-conditional-append", text, acked.asked, place, expected=expected, actual=start)
+                )
+        if length < low:
+            if acked.store and segment.length_store and acked.store != segment.length_store:
+                text = f"{acked.store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
+                broken.append(
+                    self._broken("two-owners", text, segment.length_place, place, expected=low, actual=length)
+                )
+            else:
+                broken.append(self._shrinks(segment, low, length, place))
+        if 0 <= segment.final < length:
+            text = f"{segment.name} was sealed at length {segment.final}, and an append is acknowledged at {length}"
+            broken.append(
+                self._broken(
+                    "append-after-seal", text, segment.final_place, place, expected=segment.final, actual=length
+                )
+            )
+        link.length = max(link.length, length)
+        segment.grow(length, place, acked.store)
+        return broken
+
+    def _shrinks(self, segment: SegmentState, low: int, length: int, place: Place) -> Broken:
+        text = f"{segment.name} was {low} bytes long, and is {length} bytes long later"
+        return self._broken("length-shrinks", text, segment.length_place, place, expected=low, actual=length)
+
+    # --- reads and changes --------------------------------------------------------------------------------------------
+
+    def _read(self, place: Place, read: Read) -> Findings:
+        segment = self._segment(read.segment)
+        end = read.offset + len(read.data)
+        broken: list[Broken] = []
+        for truncation, truncated in segment.truncations:
+            if read.data and read.offset < truncation and is_before(truncated, read.asked):
+                text = (
+                    f"{segment.name} was truncated at {truncation}, and a later read of offset {read.offset} has data"
+                )
+                broken.append(
+                    self._broken("truncated-read", text, truncated, place, expected=truncation, actual=read.offset)
+                )
+                break
+        if read.data and 0 <= segment.final < end:
+            text = f"{segment.name} was sealed at length {segment.final}, and is read up to {end}"
+            broken.append(
+                self._broken("append-after-seal", text, segment.final_place, place, expected=segment.final, actual=end)
+            )
+        if read.data:
+            differing = segment.contents.read(read.offset, read.data, self._places.add(place))
+            if differing is not None:
+                offset = differing[0]
+                first = segment.contents.first_read(offset)
+                text = f"the event at offset {offset} of {segment.name} was another in an earlier read"
+                earlier = None if first is None else self._places[first]
+                broken.append(self._broken("inconsistent-offsets", text, earlier, place))
+            segment.grow(end, place, "")
+        if read.is_end:
+            broken += self._final(segment, end, place)
+        return broken
+
+    def _final(self, segment: SegmentState, length: int, place: Place) -> Findings:
+        """Takes the length of a sealed segment."""
+        if segment.final < 0:
+            segment.final, segment.final_place = length, place
+            if segment.length > length:
+                return [self._shrinks(segment, segment.length, length, place)]
+        elif length != segment.final:
+            text = f"{segment.name} was sealed at length {segment.final}, and is sealed at {length} later"
+            return [
+                self._broken(
+                    "append-after-seal", text, segment.final_place, place, expected=segment.final, actual=length
+                )
+            ]
+        if segment.sealed is None:
+            segment.sealed = place
+        return _NOTHING
+
+    def _changed(self, place: Place, changed: Changed) -> Findings:
+        segment = self._segment(changed.segment)
+        match changed.what:
+            case "created":
+                return self._created(segment)
+            case "sealed":
+                segment.sealed = segment.sealed or place
+            case "deleted":
+                segment.deleted = place
+            case "truncated":
+                segment.truncations.append((changed.offset, place))
+                segment.truncated_to = max(segment.truncated_to, changed.offset)
+            case "merged":
+                return self._merged(segment, place, changed)
+            case "described":
+                return self._described(segment, place, changed)
+        return _NOTHING
+
+    def _created(self, segment: SegmentState) -> Findings:
+        """A segment that is created again under its name begins from scratch."""
+        broken: list[Broken | Open] = []
+        if segment.name == self.key.name and segment.deleted is not None:
+            broken += self.end()
+            self._start()
+            segment = self._segment(segment.name)
+        segment.is_created = True
+        return broken
+
+    def _merged(self, segment: SegmentState, place: Place, changed: Changed) -> Findings:
+        broken: list[Broken] = []
+        source = self._segment(changed.source)
+        length = changed.offset
+        if segment.sealed is not None and is_before(segment.sealed, changed.asked):
+            text = f"a merge that was sent after the seal of {segment.name} is confirmed at length {length}"
+            broken.append(self._broken("append-after-seal", text, segment.sealed, changed.asked, place, actual=length))
+        if length >= 0:
+            low = segment.length_at(changed.asked)
+            if length < low:
+                broken.append(self._shrinks(segment, low, length, place))
+            segment.grow(length, place, "")
+        segment.merge(source, length, changed.asked, place)
+        return broken
+
+    def _described(self, segment: SegmentState, place: Place, changed: Changed) -> Findings:
+        broken: list[Broken] = []
+        low = segment.length_at(changed.asked)
+        if changed.offset < low:
+            broken.append(self._shrinks(segment, low, changed.offset, place))
+        if changed.start > segment.start:
+            segment.start, segment.start_place = changed.start, place
+            segment.truncations.append((changed.start, place))
+        segment.described.append(changed.offset)
+        if changed.is_sealed:
+            broken += self._final(segment, changed.offset, place)
+        segment.grow(changed.offset, place, "")
+        return broken
+
+    def _lost(self, lost: Lost) -> None:
+        segment = self._segment(lost.segment)
+        if lost.what == "truncated":
+            segment.truncated_to = max(segment.truncated_to, lost.offset)
+        elif lost.what == "merged":
+            self._segment(lost.source).lost_merges += 1

@@ -1,0 +1,169 @@
+"""What is known of one segment: its writers, contents, length, seal, truncations and merges."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from struct import Struct
+from typing import Final
+
+from segstore.wire.blocks import EVENT_HEADER_BYTES
+from segstore.wire.history.contents import Contents, hashes_of
+from segstore.wire.history.facts import Place
+from segstore.wire.history.written import Written
+from segstore.wire.names import is_transient
+
+_header: Final = Struct(">ii")
+
+
+def is_before(earlier: Place, later: Place) -> bool:
+    """Whether a place is certainly before another."""
+    return earlier[4] < later[4] or (earlier[4] == later[4] and earlier[0] == later[0] and earlier[1:3] < later[1:3])
+
+
+class SegmentState:
+    """What is known of one segment.
+
+    Attributes:
+        length: the highest length that a store has named, or up to which was read; its place, and the store.
+        is_raw: whether bytes were sent that are not whole events; of a transient segment this is no matter.
+        sealed: the place where the seal was known. final: the length of the sealed segment, -1 if unknown.
+        truncations: confirmed offsets and their places. truncated_to: the highest offset that was requested.
+        start: the highest start that was described.
+        merged_at: the lengths of the target after the segment was merged, and the places of request and reply.
+        lost_merges: number of its merges without a reply.
+        steps: of a transaction: what, the places of request and reply, the writer.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_transient = is_transient(name)
+        self.writers: dict[str, Written] = {}
+        self.contents = Contents()
+        self.length = -1
+        self.length_place: Place | None = None
+        self.length_store = ""
+        self.is_raw = False
+        self.is_created = False
+        self.sealed: Place | None = None
+        self.final = -1
+        self.final_place: Place | None = None
+        self.deleted: Place | None = None
+        self.truncations: list[tuple[int, Place]] = []
+        self.truncated_to = -1
+        self.start = 0
+        self.start_place: Place | None = None
+        self.described = array("q")
+        self.merged_at: list[tuple[int, Place, Place]] = []
+        self.lost_merges = 0
+        self.steps: list[tuple[str, Place, Place, str]] = []
+        self.large: list[int] | None = None
+        """Hashes of the events that the chunks of a transient segment form."""
+        self.large_size = 0
+        self._chunks: list[bytes] = []
+        self._chunk_bytes = 0
+        self._stores: dict[str, int] = {}
+        self._known_at, self._known = array("q"), array("q")
+        self._open_merge: tuple[int, list[SegmentState]] = (-1, [])
+
+    def writer(self, name: str) -> Written:
+        writer = self.writers.get(name)
+        if writer is None:
+            writer = self.writers[name] = Written(name)
+        return writer
+
+    def store(self, name: str) -> int:
+        """Returns the number of a store; 0 if it is not known."""
+        return self._stores.setdefault(name, len(self._stores) + 1) if name else 0
+
+    def grow(self, length: int, place: Place, store: str) -> None:
+        """Takes a length that the segment had at a place."""
+        if length > self.length:
+            self.length, self.length_place, self.length_store = length, place, store
+            self._known_at.append(place[4])
+            self._known.append(length)
+
+    def length_at(self, place: Place) -> int:
+        """Returns the highest length that was known before a place; -1 if none was."""
+        index = bisect_left(self._known_at, place[4]) - 1
+        return self._known[index] if index >= 0 else -1
+
+    @property
+    def store_count(self) -> int:
+        """Number of stores that acknowledged appends."""
+        return len(self._stores)
+
+    @property
+    def size(self) -> int:
+        """Its size when it was merged: of all that was sent; -1 if it is not known whether all of it was stored."""
+        if self.is_transient:
+            return self.large_size
+        writers = self.writers.values()
+        if any(writer.unknown or writer.lasts[-1:] > array("q", [writer.stored]) for writer in writers):
+            return -1
+        return sum(
+            size
+            for writer in writers
+            for last, size in zip(writer.lasts, writer.sizes, strict=True)
+            if last not in writer.refused
+        )
+
+    @property
+    def is_committed(self) -> bool:
+        return bool(self.merged_at) or any(step[0] == "committed" for step in self.steps)
+
+    @property
+    def is_aborted(self) -> bool:
+        if self.is_transient or self.merged_at or self.lost_merges:
+            return False
+        whats = {step[0] for step in self.steps}
+        return "aborted" in whats or (self.deleted is not None and not whats & {"committing", "committed"})
+
+    @property
+    def commit_asked(self) -> Place | None:
+        """The place of the first request to commit or merge it."""
+        asked = [step[1] for step in self.steps if step[0] in ("committing", "committed")]
+        asked += [merge[1] for merge in self.merged_at]
+        return min(asked, key=lambda place: place.time_ns, default=None)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The places that show its outcome."""
+        steps = [step[2] for step in self.steps if step[0] in ("committed", "aborted")]
+        deleted = [] if self.deleted is None else [self.deleted]
+        return (*steps, *(merge[2] for merge in self.merged_at), *deleted)[-1:]
+
+    # --- large events -------------------------------------------------------------------------------------------------
+
+    def take_chunk(self, data: bytes) -> None:
+        """Takes a chunk of a large event, if this is a transient segment."""
+        if not self.is_transient:
+            return
+        self._chunks.append(data)
+        self._chunk_bytes += len(data)
+        kind, length = _header.unpack_from(self._chunks[0]) if len(self._chunks[0]) >= EVENT_HEADER_BYTES else (1, 0)
+        if kind == 0 and self._chunk_bytes == length + EVENT_HEADER_BYTES:
+            self._form([self])
+
+    def _form(self, sources: list[SegmentState]) -> None:
+        """Makes events of the chunks of sources that were merged one after the other."""
+        data = b"".join(chunk for source in sources for chunk in source._chunks)
+        hashes = hashes_of(data)
+        if hashes is not None:
+            self.large, self.large_size = hashes, len(data)
+            for source in sources:
+                source._chunks = []
+
+    def merge(self, source: SegmentState, length: int, asked: Place, place: Place) -> None:
+        """Takes the merge of a source into this segment, which is so long afterwards; -1 if unknown."""
+        source.merged_at.append((length, asked, place))
+        if not source.is_transient or source.large is not None:
+            return
+        end, sources = self._open_merge
+        if end != length - source._chunk_bytes:
+            sources = []
+        sources = [*sources, source]
+        self._open_merge = length, sources
+        source._form(sources)
+        if source.large is not None:
+            self._open_merge = -1, []

@@ -1,0 +1,151 @@
+"""The events that one writer sent to a segment, and the numbers and lengths with which stores acknowledged them.
+
+Invariants: an event has one entry, however often it is sent; events of one append have consecutive entries. Entries are
+in the order of their numbers. Memory per append: 40 bytes and 40 for its place; per event 16; per acknowledgement 64.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from segstore.wire.history.facts import Place
+
+NONE: Final = -(1 << 63)
+"""The last event number of a writer that has stored nothing."""
+
+
+class Link:
+    """A writer on one connection. set_up: the place of its first set-up there, None if it was not recorded.
+
+    stored: the number that this set-up answered. sent, acked: the last numbers. length: of the last acknowledgement.
+    """
+
+    __slots__ = ("acked", "length", "sent", "set_up", "set_ups", "stored")
+
+    def __init__(self) -> None:
+        self.set_up: Place | None = None
+        self.set_ups = 0
+        self.stored = self.sent = self.acked = NONE
+        self.length = -1
+
+
+class Written:
+    """What one writer sent to one segment.
+
+    Attributes:
+        numbers, hashes: of each event. Bytes that are not as many events as their append counts have its last number.
+        firsts, lasts, sizes, lows, sent: of each append its first entry, its last number, its bytes, the length that
+            the segment was known to have when it was first sent, and the place of that request.
+        acked, lengths, acks: of each acknowledgement that covers new events: its number, length and place.
+        stored: the highest number that was acknowledged, or stored at a set-up.
+        refused: numbers of refused appends. resent: numbers that were sent more than once.
+        expected: the offsets of conditional appends, by their index; None if an append was sent with several.
+        links: by file and connection. unknown: whether it sent events that are not known.
+    """
+
+    __slots__ = (
+        "acked",
+        "acks",
+        "expected",
+        "firsts",
+        "hashes",
+        "lasts",
+        "latest",
+        "lengths",
+        "links",
+        "lows",
+        "name",
+        "numbers",
+        "refused",
+        "resent",
+        "sent",
+        "sizes",
+        "stored",
+        "stores",
+        "unknown",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.numbers, self.hashes = array("q"), array("q")
+        self.firsts, self.lasts, self.sizes, self.lows, self.sent = (array("q") for _ in range(5))
+        self.acked, self.lengths, self.acks, self.stores = (array("q") for _ in range(4))
+        self.stored = NONE
+        self.refused: set[int] = set()
+        self.resent: set[int] = set()
+        self.expected: dict[int, int | None] = {}
+        self.links: dict[tuple[str, int], Link] = {}
+        self.latest: tuple[Link, Place, Place] | None = None
+        """The link of the latest acknowledgement, the place of its append, and its own."""
+        self.unknown = False
+
+    def link(self, place: Place) -> Link:
+        key = place[0], place[3]
+        link = self.links.get(key)
+        if link is None:
+            link = self.links[key] = Link()
+        return link
+
+    def add(self, last: int, count: int, hashes: list[int], size: int, low: int, place: int) -> None:
+        """Adds an append, whose numbers are above all earlier ones."""
+        self.firsts.append(len(self.hashes))
+        if len(hashes) == 1:
+            self.numbers.append(last)
+        elif len(hashes) == count:
+            self.numbers.extend(range(last - count + 1, last + 1))
+        else:
+            self.numbers.extend([last] * len(hashes))
+        self.hashes.extend(hashes)
+        self.lasts.append(last)
+        self.sizes.append(size)
+        self.lows.append(low)
+        self.sent.append(place)
+
+    def repeat(self, last: int, count: int, hashes: list[int]) -> tuple[int, int]:
+        """Takes events whose numbers are not above all earlier ones, except for the last events perhaps.
+
+        Returns how many of them are old, and the index of an old event that was another; -1 if there is none. The
+        number of a refused append may be used for another event.
+        """
+        newest, different = self.numbers[-1], -1
+        old = range(last - count + 1, min(last, newest) + 1)
+        for position, number in enumerate(old):
+            index = bisect_left(self.numbers, number)
+            if index >= len(self.numbers) or self.numbers[index] != number:
+                self.unknown = True
+                continue
+            self.resent.add(number)
+            is_single = index + 1 >= len(self.numbers) or self.numbers[index + 1] != number
+            if len(hashes) == count and is_single and self.hashes[index] != hashes[position]:
+                if self.lasts[self.append_with(index)] in self.refused:
+                    self.hashes[index] = hashes[position]
+                else:
+                    different = index if different < 0 else different
+        self.refused.discard(last)
+        self.expected.update((index, None) for index in [self.append_of(last)] if index in self.expected)
+        return len(old), different
+
+    def append_of(self, number: int) -> int:
+        """Returns the index of the append that has this last number; -1 if there is none."""
+        lasts = self.lasts
+        if lasts and lasts[-1] == number:
+            return len(lasts) - 1
+        index = bisect_left(lasts, number)
+        return index if index < len(lasts) and lasts[index] == number else -1
+
+    def append_with(self, event: int) -> int:
+        """Returns the index of the append with an event, by the event's index."""
+        return bisect_right(self.firsts, event) - 1
+
+    def ack_of(self, number: int) -> int:
+        """Returns the index of the first acknowledgement that covers a number; -1 if there is none."""
+        index = bisect_left(self.acked, number)
+        return index if index < len(self.acked) else -1
+
+    @property
+    def first_start(self) -> list[int]:
+        """The offset of the append that the first acknowledgement names; empty if it is not known."""
+        append = self.append_of(self.acked[0]) if self.acked else -1
+        return [self.lengths[0] - self.sizes[append]] if append >= 0 and self.lengths[0] >= 0 else []
