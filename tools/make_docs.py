@@ -281,10 +281,10 @@ def rules() -> str:
     lines = [
         "# Rules of histories",
         "",
-        "Generated from the rules' declarations by `make docs`. `segstore check`, the explorer and Spark judge by them;",
-        "[Judge what happened](../how-to/judge-a-history.md) shows how. A rule is broken only if the records show it;",
-        "what they do not decide is counted as unknown. Names in brackets are those of Jepsen's Kafka workload and of",
-        "Elle. Sources are files of the reference.",
+        "Generated from the rules' declarations by `make docs`. `segstore check`, the explorer and Spark judge by",
+        "them; [Judge what happened](../how-to/judge-a-history.md) shows how. A rule is broken only if the records",
+        "show it; what they do not decide is counted as unknown. Names in brackets are those of Jepsen's Kafka",
+        "workload and of Elle. Sources are files of the reference.",
     ]
     for family in dict.fromkeys(rule.family for rule in RULES.values()):
         lines += [
@@ -306,9 +306,9 @@ def histories() -> str:
     lines = [
         "# Histories as JSON lines",
         "",
-        "Generated from the operations' declarations by `make docs`. Tests in any language can write what they did, and",
-        "`segstore check` judges it by the [rules](rules.md). The form is that of Jepsen's histories: an operation is a",
-        "line when it begins and a line when it ends.",
+        "Generated from the operations' declarations by `make docs`. Tests in any language can write what they did,",
+        "and `segstore check` judges it by the [rules](rules.md). The form is that of Jepsen's histories: an operation",
+        "is a line when it begins and a line when it ends.",
         "",
         "```json",
         '{"type": "invoke", "process": 0, "time": 17, "f": "send", "value": {"segment": "s/0", "event": "a"}}',
@@ -317,7 +317,7 @@ def histories() -> str:
         "",
         "| Field | |",
         "|---|---|",
-        "| `type` | `invoke`; then `ok`, `fail` (certainly without effect) or `info` (with an effect now, later, or never) |",
+        "| `type` | `invoke`; then `ok`, `fail` (certainly without effect) or `info` (undecided: now, later, never) |",
         "| `process` | A number or a name. A process has one operation at a time |",
         "| `f` | The operation |",
         "| `value` | Its fields. The value at the end is added to the value at the beginning |",
@@ -335,8 +335,8 @@ def histories() -> str:
         lines.append(f"| `{name}` | {', '.join(fields)} | {operation.text} |")
     lines += [
         "",
-        "Segments, tables, keys and groups are names; events and values are any JSON. An offset is any number that grows",
-        "with the place in the segment.",
+        "Segments, tables, keys and groups are names; events and values are any JSON. An offset is any number that",
+        "grows with the place in the segment.",
     ]
     return "\n".join(lines) + "\n"
 
