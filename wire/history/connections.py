@@ -101,12 +101,12 @@ class ConnectionFold:
             self._unrecorded = 0
 
     def _request(self, place: Place, command: Command) -> Iterator[Finding]:
-        yield from self._check.request(place, command, self._requests)
+        yield from self._check.request(place, command)
         if type(command) is AppendBlock:
             self._block = command
             return
-        block, self._block = self._block, None
         if isinstance(command, _APPENDS):
+            block, self._block = self._block, None
             segment = self._segments.get(command.writer_id)
             if segment is None:
                 self._unrecorded += 1

@@ -1,14 +1,85 @@
-"""The rules of the protocol, checked frame by frame on one connection."""
+"""The rules of the protocol, checked frame by frame on one connection.
+
+A reply answers the oldest request with its request id, or of its kind if it carries none; each append may get a reply
+of its own. An acknowledgement covers the appends of its writer up to its number, since the writer's last set-up; a
+failure refuses all unacknowledged appends with its request id.
+
+Invariants: nothing is raised, whatever the frames are. At most `MOST_WAITING` requests are held; when there are more,
+they are dropped, and whether a later reply has a request stays open.
+
+Source: `AppendRule` for append blocks, `segstore.wire.protocol` for pairs of requests and replies.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Final, NamedTuple
 
+from segstore.wire.codec import HEADER_BYTES
+from segstore.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AuthTokenCheckFailed,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    Hello,
+    KeepAlive,
+    Padding,
+    SetupAppend,
+)
 from segstore.wire.errors import WireError
-from segstore.wire.history.facts import Broken, Key, Place, Waiting
-from segstore.wire.protocol import Requests
-from segstore.wire.schema import Command
-from segstore.wire.trace import Record
+from segstore.wire.history.facts import Broken, Key, Open, Place, Waiting
+from segstore.wire.protocol import ANSWERS, answer_key
+from segstore.wire.request_id import flow_of
+from segstore.wire.schema import COMMANDS, Command, Unknown
+from segstore.wire.trace import Direction, Record
+
+APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd})
+"""The commands that complete an append and get a reply."""
+APPENDING: Final = APPENDS | {Padding, SetupAppend, AppendBlock}
+"""The commands that must not occur between an append block and its end."""
+MOST_WAITING: Final = 100_000
+_BOTH_WAYS: Final = frozenset({Hello, KeepAlive})
+_TO_STORE: Final = (
+    frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS) | {AppendBlock}
+) - _BOTH_WAYS
+_TO_CLIENT: Final = frozenset(kind for kind in COMMANDS.values() if kind.is_reply) - _BOTH_WAYS
+_PADDING: Final = (-1).to_bytes(4, "big", signed=True)
+_PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
+
+
+class _Unanswered(NamedTuple):
+    """An append that is neither acknowledged nor refused; `serial` makes heaps comparable."""
+
+    number: int
+    serial: int
+    request_id: int
+    tenure: _Tenure | None
+
+
+@dataclass(slots=True)
+class _Writer:
+    """A writer since it was set up. set_up: whether that was seen. appends: a heap."""
+
+    set_up: bool
+    highest: int | None = None
+    acked: int | None = None
+    appends: list[_Unanswered] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Tenure:
+    """A flow since a writer was set up on it. waits: the number of unanswered appends."""
+
+    writer: Any
+    place: Place
+    waits: int = 0
 
 
 class ProtocolCheck:
@@ -18,6 +89,19 @@ class ProtocolCheck:
         self._key = key
         self._is_whole = is_whole
         self._is_closed = False
+        self._silent = set(Direction)
+        """The directions without a frame so far."""
+        self._last: tuple[Command, Place] | None = None
+        """The last command of `APPENDING`."""
+        self._waiting: dict[int | str, deque[tuple[str, Place]]] = {}
+        """Key of replies → type names and places of the requests that wait for one."""
+        self._count = 0
+        self._dropped = False
+        self._writers: dict[Any, _Writer] = {}
+        self._flows: dict[int, _Tenure] = {}
+        self._lapsed: list[_Unanswered] = []
+        """Appends that were unanswered when their writer was set up again."""
+        self._serial = count()
 
     def closed(self) -> None:
         """Takes the close of the connection."""
@@ -25,16 +109,203 @@ class ProtocolCheck:
 
     def loose_bytes(self, place: Place, record: Record) -> Iterator[Broken]:
         """Takes bytes that form no frame."""
-        yield Broken("frames-only", self._key, (place,), f"{len(record.data)} bytes form no frame")
+        yield from self._after_close(place, "bytes")
+        yield self._broken("frames-only", place, f"{len(record.data)} bytes form no frame")
 
     def undecodable(self, place: Place, record: Record, error: WireError) -> Iterator[Broken]:
         """Takes a frame that does not decode."""
-        yield Broken("decodes", self._key, (place,), str(error))
+        if len(record.data) < HEADER_BYTES:
+            self._silent.discard(record.direction)
+            yield from self._after_close(place, "a frame")
+        else:
+            code = int.from_bytes(record.data[:4], "big", signed=True)
+            yield from self._frame(place, record.direction, COMMANDS.get(code, Unknown), code)
+        yield self._broken("decodes", place, str(error))
 
-    def request(self, place: Place, command: Command, waiting: Requests[Waiting]) -> Iterator[Broken]:
-        """Takes a frame from the client. waiting: the requests before it that wait."""
-        return iter(())
+    def request(self, place: Place, command: Command) -> Iterator[Broken]:
+        """Takes a frame from the client."""
+        kind = type(command)
+        yield from self._frame(place, Direction.REQUEST, kind, command.code)
+        block = None
+        if kind in APPENDING:
+            last, self._last = self._last, (command, place)
+            block = last if last is not None and type(last[0]) is AppendBlock else None
+            if block is not None and kind is not AppendBlockEnd:
+                text = f"{command.type_name} follows the append block of writer {block[0].writer_id}, which is open"
+                yield self._broken("block-open", place, text, also=block[1])
+        if kind is SetupAppend:
+            yield from self._set_up(place, command)
+        elif self._is_whole and (kind is AppendBlock or kind in APPENDS):
+            writer = self._writers.get(command.writer_id)
+            if writer is None or not writer.set_up:
+                yield self._broken("writer-unknown", place, f"writer {command.writer_id} appends without a set-up")
+        if kind in APPENDS:
+            yield from self._append(place, command, block)
+        if command.type_name in ANSWERS:
+            yield from self._wait(place, command)
 
-    def reply(self, place: Place, command: Command, answered: Sequence[Waiting]) -> Iterator[Broken]:
+    def reply(self, place: Place, command: Command, answered: Sequence[Waiting]) -> Iterator[Broken | Open]:
         """Takes a frame from the store. answered: the requests that it answers, oldest first."""
-        return iter(())
+        kind = type(command)
+        yield from self._frame(place, Direction.REPLY, kind, command.code)
+        if not command.is_reply:
+            return
+        key = answer_key(command)
+        if kind is AuthTokenCheckFailed and key not in self._waiting and answered:
+            key = answer_key(answered[0].command)  # it has the offset of a read in place of the request id
+        request = self._answered(key)
+        if request is None:
+            text = f"no request waits for {command.type_name} with request id {key}"
+            if self._dropped:
+                yield Open("reply-without-request", self._key, "too many requests wait on the connection")
+            elif self._is_whole:
+                yield self._broken("reply-without-request", place, text)
+            else:
+                yield Open("reply-without-request", self._key, "the recording began after the opening")
+        elif not command.is_failure and command.type_name not in ANSWERS[request[0]]:
+            yield self._broken("reply-kind", place, f"{command.type_name} answers {request[0]}", also=request[1])
+        if command.is_failure or kind is ConditionalCheckFailed:
+            self._refuse(key)
+        if kind is DataAppended:
+            self._acknowledge(command)
+
+    def _broken(
+        self,
+        rule: str,
+        place: Place,
+        text: str,
+        expected: int | None = None,
+        actual: int | None = None,
+        *,
+        also: Place | None = None,
+    ) -> Broken:
+        return Broken(rule, self._key, (place,) if also is None else (also, place), text, expected, actual)
+
+    def _after_close(self, place: Place, what: str) -> Iterator[Broken]:
+        if self._is_closed:
+            yield self._broken("after-close", place, f"{what} on a closed connection")
+
+    def _frame(self, place: Place, direction: Direction, kind: type[Command], code: int) -> Iterator[Broken]:
+        """Checks what concerns frames of any kind."""
+        if self._is_closed:
+            yield from self._after_close(place, kind.type_name)
+        if direction in self._silent:
+            self._silent.remove(direction)
+            if self._is_whole and kind is not Hello:
+                yield self._broken("hello-first", place, f"the first {direction.name.lower()} is {kind.type_name}")
+        if kind is Unknown:
+            yield self._broken("known-command", place, f"the type code {code} is unknown", None, code)
+        elif kind in (_TO_STORE if direction is Direction.REPLY else _TO_CLIENT):
+            yield self._broken("direction", place, f"{kind.type_name} goes the wrong way")
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _wait(self, place: Place, command: Command) -> Iterator[Broken]:
+        key, kind = answer_key(command), type(command)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = deque()
+        elif kind not in APPENDS and kind not in _BOTH_WAYS:
+            text = f"{command.type_name} has the request id {key} of {waiting[0][0]}, which waits"
+            yield self._broken("request-id-reuse", place, text, also=waiting[0][1])
+        waiting.append((command.type_name, place))
+        self._count += 1
+        if self._count > MOST_WAITING:
+            self._waiting.clear()
+            self._count, self._dropped = 0, True
+
+    def _set_up(self, place: Place, command: Any) -> Iterator[Broken]:
+        before = self._writers.get(command.writer_id)
+        if before is not None:
+            self._lapsed += before.appends
+        self._writers[command.writer_id] = _Writer(set_up=True)
+        flow = flow_of(command.request_id)
+        if flow > 0:
+            holder = self._flows.get(flow)
+            self._flows[flow] = _Tenure(command.writer_id, place)
+            if holder is not None and holder.writer != command.writer_id and holder.waits:
+                text = f"flow {flow} has {holder.waits} unanswered appends of writer {holder.writer}"
+                yield self._broken("flow-reuse", place, text, None, flow, also=holder.place)
+
+    def _append(self, place: Place, command: Any, block: tuple[Command, Place] | None) -> Iterator[Broken]:
+        writer = self._writer(command.writer_id)
+        if type(command) is AppendBlockEnd:
+            number = command.last_event_number
+            if block is not None:
+                yield from self._block(place, command, *block, set_up=writer.set_up)
+            if command.num_events <= 0:
+                yield self._broken("no-events", place, "the append has no events", 1, command.num_events)
+        else:
+            number = command.event_number
+        floor = max(writer.highest or 0, 0)
+        if writer.set_up and number < floor:
+            text = f"event {number} of writer {command.writer_id} follows event {floor}"
+            yield self._broken("number-backwards", place, text, floor, number)
+        if writer.highest is None or number > writer.highest:
+            writer.highest = number
+        if writer.acked is None or number > writer.acked:
+            tenure = self._flows.get(flow_of(command.request_id))
+            if tenure is not None:
+                tenure.waits += 1
+            heappush(writer.appends, _Unanswered(number, next(self._serial), command.request_id, tenure))
+
+    def _writer(self, writer_id: Any) -> _Writer:
+        writer = self._writers.get(writer_id)
+        if writer is None:
+            writer = self._writers[writer_id] = _Writer(set_up=False)
+        return writer
+
+    def _block(self, place: Place, end: Any, block: Any, opened: Place, *, set_up: bool) -> Iterator[Broken]:
+        if block.writer_id != end.writer_id:
+            text = f"the block is of writer {block.writer_id}, its end of writer {end.writer_id}"
+            yield self._broken("writer-mismatch", place, text, also=opened)
+            return
+        size, whole = len(block.data), end.size_of_whole_events
+        if not 0 <= whole <= size:
+            text = f"the block has {size} bytes, its end counts {whole} bytes of whole events"
+            yield self._broken("whole-size", place, text, size, whole, also=opened)
+        elif whole < size and set_up:
+            head = bytes(block.data[whole : whole + HEADER_BYTES])
+            if (
+                len(head) < HEADER_BYTES
+                or head[:4] not in (_PADDING, _PARTIAL)
+                or int.from_bytes(head[4:], "big") > size - whole - HEADER_BYTES
+            ):
+                text = f"the {size - whole} bytes after the whole events are neither padding nor a partial event"
+                yield self._broken("block-tail", place, text, also=opened)
+            elif head[:4] == _PADDING and len(end.data):
+                text = f"the end of a padded block has {len(end.data)} bytes of data"
+                yield self._broken("padded-data", place, text, 0, len(end.data), also=opened)
+
+    # --- replies ------------------------------------------------------------------------------------------------------
+
+    def _answered(self, key: int | str) -> tuple[str, Place] | None:
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return None
+        self._count -= 1
+        request = waiting.popleft()
+        if not waiting:
+            del self._waiting[key]
+        return request
+
+    def _acknowledge(self, command: DataAppended) -> None:
+        writer = self._writer(command.writer_id)
+        if writer.acked is None or command.event_number > writer.acked:
+            writer.acked = command.event_number
+            while writer.appends and writer.appends[0].number <= writer.acked:
+                _settle(heappop(writer.appends))
+
+    def _refuse(self, request_id: int | str) -> None:
+        for appends in (self._lapsed, *(writer.appends for writer in self._writers.values())):
+            refused = [append for append in appends if append.request_id == request_id]
+            if refused:
+                appends[:] = [append for append in appends if append.request_id != request_id]
+                heapify(appends)
+            for append in refused:
+                _settle(append)
+
+
+def _settle(append: _Unanswered) -> None:
+    if append.tenure is not None:
+        append.tenure.waits -= 1
