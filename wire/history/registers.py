@@ -11,7 +11,8 @@ that time may belong to either. Memory grows with the operations: each about 500
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -23,6 +24,7 @@ from segstore.wire.history.linearizable import ABSENT, OTHER, UNKNOWN, Step, is_
 
 FOREIGN: Final = "no recorded request wrote a content that was found"
 CUT_OFF: Final = "the search for an order of the operations was cut off"
+MOST_TRIALS: Final = 500
 _SHOWN: Final = 6
 
 
@@ -237,48 +239,65 @@ def _others_write(operations: list[_Done], unknown: list[_Done], initial: Any, *
     return bool(foreign)
 
 
-def _fewest(operations: list[_Done], is_broken: Any, *, versions: bool) -> list[_Done]:
-    """Returns the fewest operations that are still broken, as far as leaving out one after the other finds them.
-
-    A removal stays, since nothing else explains what follows it. An update stays while there are refusals, or updates
-    with the same value: without it, others would explain less.
-    """
+def _fewest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool], *, versions: bool) -> list[_Done]:
+    """Returns the fewest operations that are still broken, as far as at most `MOST_TRIALS` trials find them."""
     ordered = sorted(operations, key=lambda done: (done.end, done.start))
     low, high = 1, sum(done.end < inf for done in ordered)
-    unknown = ordered[high:]
+    certain, unknown = high, ordered[high:]
 
     def until(count: int) -> list[_Done]:
-        rest = [
+        """Returns the history up to the end of an operation; the updates that run then may have their effect."""
+        running = [
             _Done(done.value._replace(outcome="unknown", version=None), done.place)
-            for done in ordered[count:high]
+            for done in ordered[count:certain]
             if done.value.what != "read" and done.value.outcome == "ok" and done.start <= ordered[count - 1].end
         ]
-        return [*ordered[:count], *rest, *unknown]
+        return [*ordered[:count], *running, *unknown]
 
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if is_broken(until(middle)) else (middle + 1, high)
-    fewest = until(low)
-    for round_of in ("read or refused", "put"):
+    fewest, trials = until(low), MOST_TRIALS
+    for what in ("reads and refusals", "updates"):
         size = len(fewest)
         while size:
             at = 0
-            while at < len(fewest):
-                part = fewest[at : at + size]
-                rest = [done for done in part if not _may_go(done, fewest, round_of, versions=versions)]
-                if len(rest) < len(part) and is_broken(less := [*fewest[:at], *rest, *fewest[at + size :]]):
-                    fewest = less
-                    at += len(rest)
+            while at < len(fewest) and trials:
+                before, part, after = fewest[:at], fewest[at : at + size], fewest[at + size :]
+                if what == "updates":
+                    stays = _needed(part, [*before, *after], versions=versions)
+                else:
+                    stays = [done for done in part if done.value.what != "read" and done.value.outcome != "refused"]
+                trials -= len(stays) < len(part)
+                if len(stays) < len(part) and is_broken([*before, *stays, *after]):
+                    fewest, at = [*before, *stays, *after], at + len(stays)
                 else:
                     at += size
             size //= 2
     return fewest
 
 
-def _may_go(done: _Done, others: list[_Done], round_of: str, *, versions: bool) -> bool:
-    if done.value.what == "read" or done.value.outcome == "refused":
-        return True
-    if round_of != "put" or done.value.what == "remove" or any(each.value.outcome == "refused" for each in others):
-        return False
-    content = _content(done.value, versions=versions)
-    return versions or sum(_content(each.value, versions=False) == content for each in others) == 1
+def _needed(part: list[_Done], others: list[_Done], *, versions: bool) -> list[_Done]:
+    """Returns the operations without which the others would explain less.
+
+    The content that an update writes is foreign without it, and so explained; but a refusal needs updates, a missing
+    key removals. An update may go if each of these ends before it, or starts after a later update. A value that two
+    updates write stays.
+    """
+    steps = [_step(done, versions=versions) for done in others]
+    updates = [step for step in steps if step.writes is not None and step.end is not None]
+    needs = []  # time of a later update, end, and whether it needs a removal
+    for step in (*(_step(done, versions=versions) for done in part), *steps):
+        if step.rejects is not None or step.needs is ABSENT:
+            later = max((update.start for update in updates if (update.end or 0) < step.start), default=-inf)
+            needs.append((later, inf if step.end is None else step.end, step.rejects is None))
+    contents = Counter(_content(done.value, versions=versions) for done in (*part, *others))
+
+    def is_needed(done: _Done) -> bool:
+        content = _content(done.value, versions=versions)
+        return (not versions and contents[content] > 1) or not all(
+            done.start > end or done.end < later or (needs_removal and content is not ABSENT)
+            for later, end, needs_removal in needs
+        )
+
+    return [done for done in part if is_needed(done)]

@@ -58,6 +58,13 @@ BROKEN: list[tuple[str, str, list[Row], int]] = [
     ("not-linearizable", "gone", [(1, 2, "put", 20), (3, 4, "remove"), (5, 6, "read", 20)], 3),
     ("not-linearizable", "back", [(1, 9, "put", 20), (2, 3, "read", 20), (4, 5, "read", GONE)], 2),
     ("not-linearizable", "false refusal", [(1, 2, "put", 20), (3, 4, "put!", 20)], 2),
+    ("not-linearizable", "later", [(1, 2, "put", 20), (3, 4, "remove"), (5, 6, "put", 40), (7, 8, "put!", 40)], 2),
+    (
+        "not-linearizable",
+        "stale later",
+        [(1, 2, "put", 20), (3, 4, "remove"), (5, 6, "put", 40), (7, 8, "read", 20)],
+        2,
+    ),
     ("not-linearizable", "falsely missing", [(1, 2, "put", 20), (3, 4, "put!", 10, GONE)], 2),
     ("not-linearizable", "created", [(0, 1, "put", 90), (2, 3, "created"), (4, 5, "put!", GONE)], 1),
     ("not-linearizable", "value", [(1, 2, "set", 1), (3, 4, "set", 2), (5, 6, "value", 1)], 3),
