@@ -71,6 +71,7 @@ def _value(data: Buffer) -> bytes:
 def _updates(command: Any, versions: Iterable[int | None]) -> list[_Update]:
     """Returns the updates of a request, one per key: of several for one key, the last wins."""
     updates: dict[str, _Update] = {}
+    keyed: list[tuple[Any, bytes | None]]
     if isinstance(command, UpdateTableEntries):
         keyed = [(entry.key, _value(entry.value.data)) for entry in command.table_entries.entries]
     else:

@@ -44,10 +44,10 @@ class _Done(NamedTuple):
 
     def __str__(self) -> str:
         operation, parts = self.value, [self.value.what]
-        if operation.what in ("put", "set") or operation.version is None:
+        if operation.what in ("put", "set") or (operation.what == "read" and operation.version is None):
             parts.append("nothing" if operation.value is None else repr(operation.value))
         if operation.expected is not None:
-            parts.append(f"if at {operation.expected!r}")
+            parts.append(f"if at {'nothing' if operation.expected in (NOT_EXISTS, '') else operation.expected}")
         if operation.version is not None:
             parts.append(f"→ {'nothing' if operation.version == NOT_EXISTS else operation.version}")
         return " ".join([*parts, *([] if operation.outcome == "ok" else [f"({operation.outcome})"])])
