@@ -44,10 +44,7 @@ from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data
 
 _APPENDS: Final = (AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd)
-_ANSWERED: Final = {
-    kind: [makers[kind] for makers in (OF_SEGMENTS, OF_REGISTERS) if kind in makers]
-    for kind in (*OF_SEGMENTS, *OF_REGISTERS)
-}
+_ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
 _UNANSWERED: Final = {**UNANSWERED_SEGMENTS, **UNANSWERED_REGISTERS}
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 _HEADER_BYTES: Final = 8
@@ -135,9 +132,8 @@ class ConnectionFold:
                 yield Fact(segment_key(command.segment), place, set_up)
             elif isinstance(request.command, _APPENDS):
                 yield from self._refused(place, request.command, command)
-            else:
-                for make in _ANSWERED.get(type(request.command), ()):
-                    yield from make(place, request, command)
+            elif (make := _ANSWERED.get(type(request.command))) is not None:
+                yield from make(place, request, command)
 
     def _refused(self, place: Place, append: Any, reply: Command) -> Iterator[Fact]:
         segment = self._segments.get(append.writer_id)

@@ -35,7 +35,7 @@ from segstore.wire.commands import (
     SetupAppend,
 )
 from segstore.wire.errors import WireError
-from segstore.wire.history.facts import Broken, Key, Open, Place, Waiting
+from segstore.wire.history.facts import Broken, Finding, Key, Open, Place, Waiting
 from segstore.wire.protocol import ANSWERS, answer_key
 from segstore.wire.request_id import flow_of
 from segstore.wire.schema import COMMANDS, Command, Unknown
@@ -98,19 +98,19 @@ class ProtocolCheck:
         self._flows: dict[int, _Tenure] = {}
         self._lapsed: list[_Unanswered] = []
         """Appends that were unanswered when their writer was set up again."""
-        self._found: list[Broken | Open] = []
+        self._found: list[Finding] = []
 
     def closed(self) -> None:
         """Takes the close of the connection."""
         self._is_closed = True
 
-    def loose_bytes(self, place: Place, record: Record) -> Sequence[Broken | Open]:
+    def loose_bytes(self, place: Place, record: Record) -> list[Finding]:
         """Takes bytes that form no frame."""
         self._after_close(place, "bytes")
         self._broken("frames-only", place, f"{len(record.data)} bytes form no frame")
         return self._take()
 
-    def undecodable(self, place: Place, record: Record, error: WireError) -> Sequence[Broken | Open]:
+    def undecodable(self, place: Place, record: Record, error: WireError) -> list[Finding]:
         """Takes a frame that does not decode."""
         if len(record.data) < HEADER_BYTES:
             self._silent.discard(record.direction)
@@ -121,7 +121,7 @@ class ProtocolCheck:
         self._broken("decodes", place, str(error))
         return self._take()
 
-    def request(self, place: Place, command: Any) -> Sequence[Broken | Open]:
+    def request(self, place: Place, command: Any) -> list[Finding]:
         """Takes a frame from the client."""
         kind = type(command)
         if self._silent or self._is_closed or kind not in _TO_STORE:
@@ -142,9 +142,9 @@ class ProtocolCheck:
                     self._append(place, command, writer, block)
         if command.type_name in ANSWERS:
             self._wait(place, command)
-        return self._take() if self._found else ()
+        return self._take()
 
-    def reply(self, place: Place, command: Any, answered: Sequence[Waiting]) -> Sequence[Broken | Open]:
+    def reply(self, place: Place, command: Any, answered: Sequence[Waiting]) -> list[Finding]:
         """Takes a frame from the store. answered: the requests that it answers, oldest first."""
         kind = type(command)
         if self._silent or self._is_closed or kind not in _TO_CLIENT:
@@ -162,9 +162,9 @@ class ProtocolCheck:
                 self._acknowledge(command)
             elif command.is_failure or kind is ConditionalCheckFailed:
                 self._refuse(key)
-        return self._take() if self._found else ()
+        return self._take()
 
-    def _take(self) -> Sequence[Broken | Open]:
+    def _take(self) -> list[Finding]:
         found, self._found = self._found, []
         return found
 

@@ -44,7 +44,7 @@ from segstore.wire.commands import (
     UpdateTableEntries,
 )
 from segstore.wire.history.facts import Fact, Operation, Place, Waiting, register_key
-from segstore.wire.history.segment_facts import Maker, Unanswered
+from segstore.wire.history.segment_facts import OF_SEGMENTS, Maker, Unanswered
 from segstore.wire.schema import Buffer, Command
 
 _NOT_APPLIED: Final = (AuthTokenCheckFailed, NoSuchSegment, OperationUnsupported, SegmentIsSealed, SegmentIsTruncated)
@@ -177,6 +177,11 @@ def _whole(kind: type[Command], what: str) -> Maker:
     return make
 
 
+def _segment_deleted(place: Place, request: Waiting, reply: Command) -> Iterator[Fact]:
+    yield from OF_SEGMENTS[DeleteSegment](place, request, reply)
+    yield from _whole(SegmentDeleted, "deleted")(place, request, reply)
+
+
 OF_REGISTERS: Final[dict[type[Command], Maker]] = {
     UpdateTableEntries: _updated,
     RemoveTableKeys: _updated,
@@ -187,7 +192,7 @@ OF_REGISTERS: Final[dict[type[Command], Maker]] = {
     UpdateSegmentAttribute: _attribute_updated,
     CreateTableSegment: _whole(SegmentCreated, "created"),
     DeleteTableSegment: _whole(SegmentDeleted, "deleted"),
-    DeleteSegment: _whole(SegmentDeleted, "deleted"),
+    DeleteSegment: _segment_deleted,
 }
 UNANSWERED_REGISTERS: Final[dict[type[Command], Unanswered]] = {
     UpdateTableEntries: _unanswered_update,
