@@ -23,6 +23,8 @@ UNKNOWN: Final = ("unknown",)
 OTHER: Final = ("other",)
 """The content after an update whose version was not seen."""
 MOST_STATES: Final = 100_000
+MOST_AHEAD: Final = 2000
+"""Bounds of a search: visited states, and steps that take effect before one that started earlier."""
 
 _State = tuple[Any, Any]
 """A register's token, and its highest version so far."""
@@ -31,12 +33,12 @@ _State = tuple[Any, Any]
 class Step(NamedTuple):
     """An operation. needs, rejects: the token that is, or is not, the content when it takes effect; None for any.
 
-    start, end: its times; end: None if its outcome is unknown, so that it may take effect later or never. writes: the
+    start, end: its times; end: inf if its outcome is unknown, so that it may take effect later or never. writes: the
     new token, None if it changes nothing.
     """
 
-    start: int
-    end: int | None
+    start: float
+    end: float
     needs: Any = None
     rejects: Any = None
     writes: Any = None
@@ -47,8 +49,8 @@ class _Search:
         self._versions, self._others = versions, others
         needed = {step.needs for step in steps} - {None}
         rejects = any(step.rejects is not None for step in steps)
-        self.steps = sorted((step for step in steps if step.end is not None), key=lambda step: (step.start, step.end))
-        self.optional = [step for step in steps if step.end is None and (rejects or step.writes in needed)]
+        self.steps = sorted((step for step in steps if step.end < inf), key=lambda step: (step.start, step.end))
+        self.optional = [step for step in steps if step.end == inf and (rejects or step.writes in needed)]
         written = {step.writes for step in steps} - {None, ABSENT, OTHER}
         self._foreign = needed - written - {ABSENT}
         certain = {step.needs for step in self.steps} - {None, ABSENT}
@@ -81,7 +83,7 @@ class _Search:
         return not self._versions or bool(self._before.get(token, -1) <= highest < token)
 
     def run(self, initial: Any) -> bool | None:
-        """Returns whether there is an order; None if more than `MOST_STATES` states would be visited."""
+        """Returns whether there is an order; None beyond the bounds of a search."""
         seen: set[Any] = set()
         # Steps before `at` and steps `ahead` are done, and the optional steps `used`.
         stack: list[tuple[int, frozenset[int], frozenset[int], _State]] = [
@@ -92,6 +94,8 @@ class _Search:
             at, ahead, choices, bound = self._advance(at, ahead, state)
             if at == len(self.steps):
                 return True
+            if len(ahead) > MOST_AHEAD:
+                return None
             if (key := (at, ahead, used, state)) in seen:
                 continue
             options = [
@@ -104,7 +108,7 @@ class _Search:
                 if len(seen) > MOST_STATES:
                     return None
             stack += [(at, ahead, used | {number}, after) for number, after in options]
-            choices.sort(key=lambda choice: self.steps[choice[0]].end or 0, reverse=True)
+            choices.sort(key=lambda choice: self.steps[choice[0]].end, reverse=True)
             stack += [(at, ahead | {index}, used, after) for index, after in choices]
         return False
 
@@ -117,13 +121,15 @@ class _Search:
                 ahead -= {at}
                 at += 1
             bound, choices = inf, []
+            if len(ahead) > MOST_AHEAD:
+                return at, ahead, choices, bound
             for index in range(at, len(self.steps)):
                 step = self.steps[index]
                 if step.start > bound:
                     break
                 if index in ahead:
                     continue
-                bound = min(bound, step.end or 0)
+                bound = min(bound, step.end)
                 after = self.after(step, state)
                 if after == state and step.writes is None:
                     ahead |= {index}

@@ -122,7 +122,10 @@ class ProtocolCheck:
         return self._take()
 
     def request(self, place: Place, command: Any) -> list[Finding]:
-        """Takes a frame from the client."""
+        """Takes a frame from the client. A block must end before other commands of `APPENDING`, which concern writers.
+
+        There are three kinds of them: set-ups, blocks and complete appends. Most requests wait for a reply.
+        """
         kind = type(command)
         if self._silent or self._is_closed or kind not in _TO_STORE:
             self._frame(place, Direction.REQUEST, kind, command.code)

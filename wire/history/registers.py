@@ -209,7 +209,7 @@ def _content(operation: Operation, *, versions: bool) -> Any:
 
 def _step(done: _Done, *, versions: bool) -> Step:
     """Makes a step of an operation. There are four cases: a read, a refusal, and updates that are done or may be."""
-    operation, end = done.value, None if done.end == inf else int(done.end)
+    operation, end = done.value, done.end
     condition = _condition(operation, versions=versions)
     if operation.what == "read":
         return Step(done.start, end, needs=_content(operation, versions=versions))
@@ -240,34 +240,18 @@ def _others_write(operations: list[_Done], unknown: list[_Done], initial: Any, *
 
 
 def _fewest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool], *, versions: bool) -> list[_Done]:
-    """Returns the fewest operations that are still broken, as far as at most `MOST_TRIALS` trials find them."""
-    ordered = sorted(operations, key=lambda done: (done.end, done.start))
-    low, high = 1, sum(done.end < inf for done in ordered)
-    certain, unknown = high, ordered[high:]
+    """Returns the fewest operations that are still broken, as far as at most `MOST_TRIALS` trials find them.
 
-    def until(count: int) -> list[_Done]:
-        """Returns the history up to the end of an operation; the updates that run then may have their effect."""
-        running = [
-            _Done(done.value._replace(outcome="unknown", version=None), done.place)
-            for done in ordered[count:certain]
-            if done.value.what != "read" and done.value.outcome == "ok" and done.start <= ordered[count - 1].end
-        ]
-        return [*ordered[:count], *running, *unknown]
-
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_broken(until(middle)) else (middle + 1, high)
-    fewest, trials = until(low), MOST_TRIALS
-    for what in ("reads and refusals", "updates"):
+    First reads and refusals go, which only ask for explanations, then updates.
+    """
+    fewest, trials = _shortest(operations, is_broken), MOST_TRIALS
+    for needed in (_updates, lambda part, others: _needed(part, others, versions=versions)):
         size = len(fewest)
         while size:
             at = 0
             while at < len(fewest) and trials:
                 before, part, after = fewest[:at], fewest[at : at + size], fewest[at + size :]
-                if what == "updates":
-                    stays = _needed(part, [*before, *after], versions=versions)
-                else:
-                    stays = [done for done in part if done.value.what != "read" and done.value.outcome != "refused"]
+                stays = needed(part, [*before, *after])
                 trials -= len(stays) < len(part)
                 if len(stays) < len(part) and is_broken([*before, *stays, *after]):
                     fewest, at = [*before, *stays, *after], at + len(stays)
@@ -275,6 +259,30 @@ def _fewest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool], *
                     at += size
             size //= 2
     return fewest
+
+
+def _shortest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool]) -> list[_Done]:
+    """Returns the shortest beginning of a history that is broken; the updates that run then may have their effect."""
+    ordered = sorted(operations, key=lambda done: (done.end, done.start))
+    low, high = 1, sum(done.end < inf for done in ordered)
+    certain = high
+
+    def until(count: int) -> list[_Done]:
+        running = [
+            _Done(done.value._replace(outcome="unknown", version=None), done.place)
+            for done in _updates(ordered[count:certain])
+            if done.start <= ordered[count - 1].end
+        ]
+        return [*ordered[:count], *running, *ordered[certain:]]
+
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_broken(until(middle)) else (middle + 1, high)
+    return until(low)
+
+
+def _updates(part: list[_Done], _: object = None) -> list[_Done]:
+    return [done for done in part if done.value.what != "read" and done.value.outcome != "refused"]
 
 
 def _needed(part: list[_Done], others: list[_Done], *, versions: bool) -> list[_Done]:
@@ -285,12 +293,12 @@ def _needed(part: list[_Done], others: list[_Done], *, versions: bool) -> list[_
     updates write stays.
     """
     steps = [_step(done, versions=versions) for done in others]
-    updates = [step for step in steps if step.writes is not None and step.end is not None]
+    updates = [step for step in steps if step.writes is not None and step.end < inf]
     needs = []  # time of a later update, end, and whether it needs a removal
     for step in (*(_step(done, versions=versions) for done in part), *steps):
         if step.rejects is not None or step.needs is ABSENT:
-            later = max((update.start for update in updates if (update.end or 0) < step.start), default=-inf)
-            needs.append((later, inf if step.end is None else step.end, step.rejects is None))
+            later = max((update.start for update in updates if update.end < step.start), default=-inf)
+            needs.append((later, step.end, step.rejects is None))
     contents = Counter(_content(done.value, versions=versions) for done in (*part, *others))
 
     def is_needed(done: _Done) -> bool:

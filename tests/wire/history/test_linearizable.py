@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import combinations, permutations
+from math import inf
 from typing import Any
 
 from segstore.wire.history.linearizable import ABSENT, OTHER, UNKNOWN, Step, is_linearizable
@@ -32,11 +33,11 @@ def explains(order: Sequence[Step], content: Any, foreign: set[Any], *, versions
 
 
 def by_trying_all(steps: list[Step], initial: Any, **kinds: bool) -> bool:
-    certain = [step for step in steps if step.end is not None]
-    optional = [step for step in steps if step.end is None]
+    certain = [step for step in steps if step.end < inf]
+    optional = [step for step in steps if step.end == inf]
     foreign = {step.needs for step in steps} - {step.writes for step in steps} - {None, ABSENT}
     return any(
-        all(later.end is None or later.end >= earlier.start for at, earlier in enumerate(order) for later in order[at:])
+        all(later.end >= earlier.start for at, earlier in enumerate(order) for later in order[at:])
         and explains(order, initial, foreign, **kinds)
         for count in range(len(optional) + 1)
         for chosen in combinations(optional, count)
@@ -48,7 +49,7 @@ def history(chance: random.Random, *, versions: bool) -> list[Step]:
     steps = []
     for number in range(chance.randrange(1, 6)):
         start = chance.randrange(12)
-        end: int | None = start + chance.randrange(6)
+        end: float = start + chance.randrange(6)
         token = chance.choice((1, 2, 3, ABSENT))
         kind = chance.randrange(6)
         if kind < 2:
@@ -56,9 +57,9 @@ def history(chance: random.Random, *, versions: bool) -> list[Step]:
         elif kind == 2:
             steps.append(Step(start, end, rejects=token))
         else:
-            end = None if chance.random() < 0.3 else end
+            end = inf if chance.random() < 0.3 else end
             written = chance.choice((number + 1 if versions else token, ABSENT))
-            written = OTHER if versions and end is None and written is not ABSENT else written
+            written = OTHER if versions and end == inf and written is not ABSENT else written
             steps.append(Step(start, end, needs=chance.choice((None, None, token)), writes=written))
     return steps
 
@@ -78,5 +79,10 @@ def test_the_search_agrees_with_trying_all_orders() -> None:
 def test_long_histories_of_versions_need_no_search() -> None:
     steps = [Step(10 * at, 10 * at + 25, needs=None, writes=at) for at in range(5000)]
     steps += [Step(10 * at + 26, 10 * at + 60, rejects=at) for at in range(5000)]
-    steps += [Step(7 * at, None, writes=OTHER) for at in range(20)]
+    steps += [Step(7 * at, inf, writes=OTHER) for at in range(20)]
     assert is_linearizable(steps, UNKNOWN, versions=True)
+
+
+def test_a_step_that_waits_for_too_many_others_cuts_the_search_off() -> None:
+    steps = [Step(0, 10**6, needs=5000), *(Step(10 * at, 10 * at + 1, writes=at) for at in range(1, 5001))]
+    assert is_linearizable(steps, UNKNOWN, versions=True) is None

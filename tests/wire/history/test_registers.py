@@ -175,10 +175,10 @@ def stored(chance: random.Random) -> tuple[list[Row], bool]:
 def test_a_table_that_works_breaks_no_rule() -> None:
     chance = random.Random(3)
     decided = 0
-    for _ in range(1500):
+    for _ in range(600):
         rows, others = stored(chance)
         verdicts = judged(rows)
         if not others or verdicts.unknown:
             assert verdicts.broken == [], rows
             decided += not others
-    assert decided > 500
+    assert decided > 200
