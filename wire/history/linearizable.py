@@ -120,7 +120,7 @@ class _Search:
             while at in ahead:
                 ahead -= {at}
                 at += 1
-            bound, choices = inf, []
+            bound, choices = inf, list[tuple[int, _State]]()
             if len(ahead) > MOST_AHEAD:
                 return at, ahead, choices, bound
             for index in range(at, len(self.steps)):

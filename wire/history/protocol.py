@@ -122,9 +122,10 @@ class ProtocolCheck:
         return self._take()
 
     def request(self, place: Place, command: Any) -> list[Finding]:
-        """Takes a frame from the client. A block must end before other commands of `APPENDING`, which concern writers.
+        """Takes a frame from the client.
 
-        There are three kinds of them: set-ups, blocks and complete appends. Most requests wait for a reply.
+        Of the commands of `APPENDING`, a set-up starts a writer, a block and an append need a writer, and an append may
+        end a block.
         """
         kind = type(command)
         if self._silent or self._is_closed or kind not in _TO_STORE:
