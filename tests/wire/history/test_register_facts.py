@@ -18,9 +18,29 @@ from segstore.server.cluster import MockCluster
 from segstore.server.store import BadAttribute, Container
 from segstore.server.store.errors import KeyBadVersion
 from segstore.server.store.tables import TableSegment
-from segstore.wire.history import judge, placed
+from segstore.wire import Command
+from segstore.wire.commands import (
+    NO_VERSION,
+    NOT_EXISTS,
+    NoSuchSegment,
+    ReadTable,
+    RemoveTableKeys,
+    TableEntries,
+    TableEntriesUpdated,
+    TableEntry,
+    TableKey,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableKeysRemoved,
+    TableValue,
+    UpdateTableEntries,
+    WrongHost,
+)
+from segstore.wire.history import Fact, Key, judge, placed
+from segstore.wire.history.connections import ConnectionFold
 from segstore.wire.trace import Record
 from tests.client.test_client import client
+from tests.pipeline.planted import Scene
 
 if TYPE_CHECKING:
     from segstore.client import KeyValueTable, RevisionedStream
@@ -97,6 +117,39 @@ async def test_a_table_with_random_faults_breaks_no_rule(seed: int) -> None:
     verdicts = judge(placed(records))
     assert (verdicts.broken, verdicts.unknown) == ([], {})
     assert sum(record.data[:4] == (74).to_bytes(4, "big") for record in records) > 50
+
+
+def put(*keys: bytes, version: int = 7) -> UpdateTableEntries:
+    entries = TableEntries(tuple(TableEntry(TableKey(key, version), TableValue(b"v")) for key in keys))
+    return UpdateTableEntries(5, "t", "", entries, -1)
+
+
+OUTCOMES: list[tuple[Command, Command | None, list[tuple[str, str, Any, Any]]]] = [
+    (put(b"k"), TableEntriesUpdated(5, (40,)), [("6b", "ok", 7, 40)]),
+    (put(b"k", b"l"), TableEntriesUpdated(5, (40, 60)), [("6b", "ok", 7, 40), ("6c", "ok", 7, 60)]),
+    (put(b"k", b"k"), TableEntriesUpdated(5, (40, 60)), [("6b", "ok", 7, 60)]),
+    (put(b"k"), TableKeyBadVersion(5, "t", ""), [("6b", "refused", 7, None)]),
+    (put(b"k"), TableKeyDoesNotExist(5, "t", ""), [("6b", "refused", 7, NOT_EXISTS)]),
+    (put(b"k", b"l"), TableKeyBadVersion(5, "t", ""), []),
+    (put(b"k"), NoSuchSegment(5, "t", "", 0), []),
+    (put(b"k"), WrongHost(5, "t", "", ""), [("6b", "unknown", 7, None)]),
+    (put(b"k"), None, [("6b", "unknown", 7, None)]),
+    (put(b"", version=NO_VERSION), TableEntriesUpdated(5, (40,)), []),
+    (RemoveTableKeys(5, "t", "", (TableKey(b"k"),), -1), TableKeysRemoved(5, "t"), [("6b", "ok", None, None)]),
+    (ReadTable(5, "t", "", (TableKey(b"k"),)), NoSuchSegment(5, "t", "", 0), []),
+]
+
+
+def test_replies_decide_the_outcomes_of_keys() -> None:
+    for request, reply, expected in OUTCOMES:
+        scene = Scene(1)
+        scene.ask(request)
+        if reply is not None:
+            scene.reply(reply)
+        fold = ConnectionFold(Key("connection", "a:1"))
+        findings = [finding for place, record in placed(scene.records) for finding in fold.see(place, record)]
+        values = [finding.value for finding in (*findings, *fold.end()) if isinstance(finding, Fact)]
+        assert [(each.register, each.outcome, each.expected, each.version) for each in values] == expected, reply
 
 
 def accepts_a_wrong_version(patch: Patch) -> None:
