@@ -58,6 +58,48 @@ _NUMBERS: Final[Mapping[type, str]] = {
 """For each kind of append, the field with the number of its last event."""
 
 
+ANSWERS: Final[dict[str, frozenset[str]]] = {
+    request: frozenset(replies.split())
+    for request, replies in {
+        "HELLO": "HELLO",
+        "KEEP_ALIVE": "KEEP_ALIVE",
+        "SETUP_APPEND": "APPEND_SETUP",
+        "APPEND_BLOCK_END": "DATA_APPENDED",
+        "CONDITIONAL_APPEND": "DATA_APPENDED CONDITIONAL_CHECK_FAILED",
+        "CONDITIONAL_BLOCK_END": "DATA_APPENDED CONDITIONAL_CHECK_FAILED",
+        "READ_SEGMENT": "SEGMENT_READ",
+        "GET_STREAM_SEGMENT_INFO": "STREAM_SEGMENT_INFO",
+        "CREATE_SEGMENT": "SEGMENT_CREATED",
+        "CREATE_TRANSIENT_SEGMENT": "SEGMENT_CREATED",
+        "SEAL_SEGMENT": "SEGMENT_SEALED",
+        "DELETE_SEGMENT": "SEGMENT_DELETED",
+        "TRUNCATE_SEGMENT": "SEGMENT_TRUNCATED",
+        "UPDATE_SEGMENT_POLICY": "SEGMENT_POLICY_UPDATED",
+        "GET_SEGMENT_ATTRIBUTE": "SEGMENT_ATTRIBUTE",
+        "UPDATE_SEGMENT_ATTRIBUTE": "SEGMENT_ATTRIBUTE_UPDATED",
+        "LOCATE_OFFSET": "OFFSET_LOCATED SEGMENT_TRUNCATED",
+        "MERGE_SEGMENTS": "SEGMENTS_MERGED SEGMENT_ATTRIBUTE_UPDATED",
+        "MERGE_SEGMENTS_BATCH": "SEGMENTS_BATCH_MERGED",
+        "GET_TABLE_SEGMENT_INFO": "TABLE_SEGMENT_INFO",
+        "CREATE_TABLE_SEGMENT": "SEGMENT_CREATED",
+        "DELETE_TABLE_SEGMENT": "SEGMENT_DELETED",
+        "MERGE_TABLE_SEGMENTS": "SEGMENTS_MERGED",
+        "SEAL_TABLE_SEGMENT": "SEGMENT_SEALED",
+        "UPDATE_TABLE_ENTRIES": "TABLE_ENTRIES_UPDATED",
+        "REMOVE_TABLE_KEYS": "TABLE_KEYS_REMOVED",
+        "READ_TABLE": "TABLE_READ",
+        "READ_TABLE_KEYS": "TABLE_KEYS_READ",
+        "READ_TABLE_ENTRIES": "TABLE_ENTRIES_READ",
+        "READ_TABLE_ENTRIES_DELTA": "TABLE_ENTRIES_DELTA_READ",
+        "FLUSH_TO_STORAGE": "FLUSHED_TO_STORAGE",
+        "LIST_STORAGE_CHUNKS": "STORAGE_CHUNKS_LISTED",
+    }.items()
+}
+"""Request → the replies that answer it, except failures, which answer any request.
+
+Source: `WireCommands` and its request handler (Pravega).
+"""
+
 _WITHOUT_ID: Final = frozenset({Hello, KeepAlive})
 _ACKNOWLEDGE: Final = (DataAppended, ConditionalCheckFailed)
 

@@ -1,9 +1,8 @@
-"""Definitions for trace analysis: protocol rules, which reply answers which request, result columns.
+"""Definitions for trace analysis: protocol rules, kinds of commands, result columns.
 
 `segstore.pipeline.report.connection` applies them to the records of a connection. No Spark.
 
-Sources: `AppendRule` for rules about append blocks; Pravega's `WireCommands` and its request handler for the replies to
-each request. A failure answers any request.
+Source: `AppendRule` for rules about append blocks.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Final
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.blocks import AppendRule
+from segstore.wire.protocol import ANSWERS
 from segstore.wire.schema import COMMANDS
 
 
@@ -61,45 +61,6 @@ class Status(StrEnum):
     LOST = "lost"
     """An append on a closed connection that nothing shows to be stored."""
 
-
-ANSWERS: Final[dict[str, frozenset[str]]] = {
-    request: frozenset(replies.split())
-    for request, replies in {
-        "HELLO": "HELLO",
-        "KEEP_ALIVE": "KEEP_ALIVE",
-        "SETUP_APPEND": "APPEND_SETUP",
-        "APPEND_BLOCK_END": "DATA_APPENDED",
-        "CONDITIONAL_APPEND": "DATA_APPENDED CONDITIONAL_CHECK_FAILED",
-        "CONDITIONAL_BLOCK_END": "DATA_APPENDED CONDITIONAL_CHECK_FAILED",
-        "READ_SEGMENT": "SEGMENT_READ",
-        "GET_STREAM_SEGMENT_INFO": "STREAM_SEGMENT_INFO",
-        "CREATE_SEGMENT": "SEGMENT_CREATED",
-        "CREATE_TRANSIENT_SEGMENT": "SEGMENT_CREATED",
-        "SEAL_SEGMENT": "SEGMENT_SEALED",
-        "DELETE_SEGMENT": "SEGMENT_DELETED",
-        "TRUNCATE_SEGMENT": "SEGMENT_TRUNCATED",
-        "UPDATE_SEGMENT_POLICY": "SEGMENT_POLICY_UPDATED",
-        "GET_SEGMENT_ATTRIBUTE": "SEGMENT_ATTRIBUTE",
-        "UPDATE_SEGMENT_ATTRIBUTE": "SEGMENT_ATTRIBUTE_UPDATED",
-        "LOCATE_OFFSET": "OFFSET_LOCATED",
-        "MERGE_SEGMENTS": "SEGMENTS_MERGED",
-        "MERGE_SEGMENTS_BATCH": "SEGMENTS_BATCH_MERGED",
-        "GET_TABLE_SEGMENT_INFO": "TABLE_SEGMENT_INFO",
-        "CREATE_TABLE_SEGMENT": "SEGMENT_CREATED",
-        "DELETE_TABLE_SEGMENT": "SEGMENT_DELETED",
-        "MERGE_TABLE_SEGMENTS": "SEGMENTS_MERGED",
-        "SEAL_TABLE_SEGMENT": "SEGMENT_SEALED",
-        "UPDATE_TABLE_ENTRIES": "TABLE_ENTRIES_UPDATED",
-        "REMOVE_TABLE_KEYS": "TABLE_KEYS_REMOVED",
-        "READ_TABLE": "TABLE_READ",
-        "READ_TABLE_KEYS": "TABLE_KEYS_READ",
-        "READ_TABLE_ENTRIES": "TABLE_ENTRIES_READ",
-        "READ_TABLE_ENTRIES_DELTA": "TABLE_ENTRIES_DELTA_READ",
-        "FLUSH_TO_STORAGE": "FLUSHED_TO_STORAGE",
-        "LIST_STORAGE_CHUNKS": "STORAGE_CHUNKS_LISTED",
-    }.items()
-}
-"""Request → the replies that answer it, except failures."""
 
 APPENDS: Final = ("APPEND_BLOCK_END", "CONDITIONAL_APPEND", "CONDITIONAL_BLOCK_END")
 """The commands that complete an append and get a reply."""

@@ -16,18 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from segstore.pipeline.report.analysis_rules import (
-    ANSWERS,
-    APPENDING,
-    APPENDS,
-    KEYS,
-    REPLIES,
-    VIOLATION_COLUMNS,
-    WRITING,
-    Rule,
-)
+from segstore.pipeline.report.analysis_rules import APPENDING, APPENDS, KEYS, REPLIES, VIOLATION_COLUMNS, WRITING, Rule
 from segstore.pipeline.report.exchange import Request, Row
 from segstore.pipeline.report.pending import UnfinishedRequests
+from segstore.wire.protocol import ANSWERS
 
 ROWS_AT_ONCE: Final = 10_000
 _DATA_AT: Final = 24

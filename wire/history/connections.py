@@ -106,12 +106,12 @@ class ConnectionFold:
             self._unrecorded = 0
 
     def _request(self, place: Place, command: Command) -> Sequence[Finding]:
-        findings: list[Finding] = self._check.request(place, command, self._requests)
+        findings: list[Finding] = self._check.request(place, command)
         if type(command) is AppendBlock:
             self._block = command
             return findings
-        block, self._block = self._block, None
         if type(command) in _APPENDS:
+            block, self._block = self._block, None
             writer = self._writers.get(command.writer_id)  # type: ignore[attr-defined]  # appends have one
             if writer is None:
                 self._unrecorded += 1

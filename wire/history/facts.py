@@ -159,12 +159,15 @@ class Lost(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation on one register: a table's key, an attribute.
+    """An operation on a register, or a change of the table or segment that has it.
 
-    what: "put", "remove", "read" or "set". value: written, or read (None: there is none). expected: the version or
-    value that it names as a condition, None for no condition. version: that the store assigned or returned. outcome:
-    "ok", "refused" (the condition failed), "unknown" (it may or may not have been carried out). invoked: the place of
-    the request, the fact's place is the reply's.
+    what: "put", "remove" or "read" of a table's key; "set" or "read" of an attribute, or of a register that has no
+    versions; "created" or "deleted" of a table or segment, after which all its registers start again. value: written,
+    or read (None: there is none, or it was not read). expected: the version that a put or remove names, or the value
+    that a set names; None for no condition, `NOT_EXISTS` if there must be no key, "" if there must be no value.
+    version: that the store assigned or returned; `NOT_EXISTS` if it said that there is no key. outcome: "ok", "refused"
+    (the condition failed), "unknown" (it may or may not have been carried out). invoked: the place of the request, the
+    fact's place is the reply's. register: its name in its table or segment.
     """
 
     what: str
@@ -173,6 +176,12 @@ class Operation(NamedTuple):
     version: Any
     outcome: str
     invoked: Place
+    register: str = ""
+
+
+def register_key(segment: str) -> Key:
+    """Returns the key of the facts of all registers of a table or segment."""
+    return Key("register", segment)
 
 
 # --- streams, transactions, groups ------------------------------------------------------------------------------------

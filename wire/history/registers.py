@@ -1,22 +1,311 @@
-"""Judges a register: a key of a table, or an attribute."""
+"""Judges registers: the keys of a table, the attributes of a segment.
+
+Operations are judged at the end, register by register: first the order of versions, then the values that reads return,
+then whether the operations have an order that explains them (`segstore.wire.history.linearizable`). One verdict a
+register names the fewest operations that still have none.
+
+Invariants: what a client that was not recorded may have written explains a read, and is counted as open; so does the
+content when the recording began. A table that is deleted or created again starts new histories; an update that runs at
+that time may belong to either. Memory grows with the operations: each about 500 bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from typing import Any, Final, NamedTuple
 
-from segstore.wire.history.facts import Broken, Fact, Key, Open
+from segstore.wire.commands import NOT_EXISTS
+from segstore.wire.history.facts import Broken, Fact, Key, Open, Operation, Place
+from segstore.wire.history.linearizable import ABSENT, OTHER, UNKNOWN, Step, is_linearizable
+
+FOREIGN: Final = "no recorded request wrote a content that was found"
+CUT_OFF: Final = "the search for an order of the operations was cut off"
+MOST_TRIALS: Final = 500
+_SHOWN: Final = 6
+
+
+class _Done(NamedTuple):
+    """An operation and its reply's place."""
+
+    value: Operation
+    place: Place
+
+    @property
+    def start(self) -> int:
+        return self.value.invoked.time_ns
+
+    @property
+    def end(self) -> float:
+        return inf if self.value.outcome == "unknown" else self.place.time_ns
+
+    def __str__(self) -> str:
+        operation, parts = self.value, [self.value.what]
+        if operation.what in ("put", "set") or (operation.what == "read" and operation.version is None):
+            parts.append("nothing" if operation.value is None else repr(operation.value))
+        if operation.expected is not None:
+            parts.append(f"if at {'nothing' if operation.expected in (NOT_EXISTS, '') else operation.expected}")
+        if operation.version is not None:
+            parts.append(f"→ {'nothing' if operation.version == NOT_EXISTS else operation.version}")
+        return " ".join([*parts, *([] if operation.outcome == "ok" else [f"({operation.outcome})"])])
+
+
+@dataclass(slots=True)
+class _History:
+    """The operations between two creations or deletions. initial: the first content."""
+
+    since: float
+    initial: Any
+    until: float = inf
+    registers: dict[str, list[_Done]] = field(default_factory=dict)
 
 
 class RegisterFold:
-    """Judges a register: a key of a table, or an attribute."""
+    """Judges the registers of a table, of a segment, or one register of a history."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
+        self._histories = [_History(-inf, UNKNOWN)]
+        self._unknown: dict[str, list[_Done]] = {}
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
-        """Takes the next fact."""
+        """Takes the next operation."""
+        operation, last = fact.value, self._histories[-1]
+        if operation.what in ("created", "deleted"):
+            last.until = fact.place.time_ns
+            self._histories.append(_History(last.until, ABSENT if operation.what == "created" else UNKNOWN))
+        elif operation.outcome == "unknown" or operation.invoked.time_ns <= last.since:
+            if operation.what != "read" and operation.outcome != "refused":
+                unknown = operation._replace(outcome="unknown", version=None)
+                self._unknown.setdefault(operation.register, []).append(_Done(unknown, fact.place))
+        else:
+            last.registers.setdefault(operation.register, []).append(_Done(operation, fact.place))
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields what only the whole history shows."""
-        return iter(())
+        """Judges all registers."""
+        for history in self._histories:
+            for register, operations in history.registers.items():
+                unknown = [done for done in self._unknown.get(register, ()) if done.start <= history.until]
+                yield from self._judge(f"{self.key.name} {register}".strip(), operations, unknown, history.initial)
+
+    def _judge(
+        self, register: str, operations: list[_Done], unknown: list[_Done], initial: Any
+    ) -> Iterator[Broken | Open]:
+        versions = all(
+            done.value.version is not None
+            for done in operations
+            if done.value.outcome == "ok" and (done.value.what == "put" or done.value.what == "read")
+        ) and all(done.value.what != "set" for done in operations)
+        others = _others_write(operations, unknown, initial, versions=versions)
+        if others:
+            yield Open("not-linearizable", self.key, FOREIGN)
+        verdict = None
+        if versions:
+            verdict = self._version_backwards(register, operations) or self._other_value(register, operations)
+        if verdict is not None:
+            yield verdict
+        else:
+            kinds = {"versions": versions, "others": others}
+            yield from self._order(register, [*operations, *unknown], initial, kinds)
+
+    def _broken(self, rule: str, text: str, operations: Sequence[_Done], expected: Any, actual: Any) -> Broken:
+        places = sorted(
+            {place for done in operations for place in (done.value.invoked, done.place)},
+            key=lambda place: (place.time_ns, place),
+        )
+        return Broken(rule, self.key, tuple(places), text, expected, actual)
+
+    def _version_backwards(self, register: str, operations: list[_Done]) -> Broken | None:
+        """Checks that of two updates, one after the other, the later has the higher version."""
+        updates = [done for done in operations if done.value.what == "put" and done.value.outcome == "ok"]
+        by_end = iter(sorted(updates, key=lambda done: done.end))
+        ended, highest = next(by_end, None), None
+        by_version: dict[int, _Done] = {}
+        for update in sorted(updates, key=lambda done: done.start):
+            while ended is not None and ended.end < update.start:
+                if highest is None or ended.value.version > highest.value.version:
+                    highest = ended
+                ended = next(by_end, None)
+            earlier = by_version.setdefault(update.value.version, update)
+            if earlier is update and highest is not None and update.value.version < highest.value.version:
+                earlier = highest
+            if earlier is not update:
+                version, before = update.value.version, earlier.value.version
+                text = f"an update of {register} has version {version}, after an update with version {before}"
+                return self._broken("version-backwards", text, (earlier, update), before, version)
+        return None
+
+    def _other_value(self, register: str, operations: list[_Done]) -> Broken | None:
+        """Checks that a version has one value."""
+        values: dict[int, _Done] = {}
+        for done in sorted(operations, key=lambda done: done.value.what == "read"):
+            version, value = done.value.version, done.value.value
+            if version is None or version == NOT_EXISTS or value is None or done.value.outcome != "ok":
+                continue
+            first = values.setdefault(version, done)
+            if first.value.value != value:
+                text = f"version {version} of {register} was read with another value"
+                return self._broken("not-linearizable", text, (first, done), first.value.value, value)
+        return None
+
+    def _order(
+        self, register: str, operations: list[_Done], initial: Any, kinds: dict[str, bool]
+    ) -> Iterator[Broken | Open]:
+        versions = kinds["versions"]
+
+        def explained(some: Sequence[_Done], unconditional: _Done | None = None) -> bool | None:
+            steps = [_step(done, versions=versions) for done in some if done is not unconditional]
+            if unconditional is not None:
+                value = unconditional.value._replace(expected=None)
+                steps.append(_step(unconditional._replace(value=value), versions=versions))
+            return is_linearizable(steps, initial, **kinds)
+
+        verdict = explained(operations)
+        if verdict is None:
+            yield Open("not-linearizable", self.key, CUT_OFF)
+        if verdict is not False:
+            return
+        fewest = _fewest(operations, lambda some: explained(some) is False, versions=versions)
+        shown = "; ".join(map(str, fewest[-_SHOWN:]))
+        for done in reversed(fewest):
+            if done.value.expected is not None and done.value.outcome == "ok" and explained(fewest, done):
+                text = f"an update of {register} succeeded though its content was not what the update names: {shown}"
+                yield self._broken("false-compare-and-set", text, fewest, done.value.expected, None)
+                return
+        text = f"no order of these operations on {register} explains their results: {shown}"
+        yield self._broken("not-linearizable", text, fewest, None, None)
+
+
+def _token(value: Any) -> Any:
+    """Returns a value as the content of a register without versions."""
+    if value is None:
+        return ABSENT
+    return repr(value) if isinstance(value, list | dict) else value
+
+
+def _condition(operation: Operation, *, versions: bool) -> Any:
+    """Returns the content that an update names; None if it names none, or a version where only values are known."""
+    if operation.expected is None:
+        return None
+    if operation.what == "set":
+        return ABSENT if operation.expected == "" else _token(operation.expected)
+    if operation.expected == NOT_EXISTS:
+        return ABSENT
+    return operation.expected if versions else None
+
+
+def _content(operation: Operation, *, versions: bool) -> Any:
+    """Returns the content that a read returned, or that an update wrote."""
+    if operation.what == "remove" or operation.version == NOT_EXISTS:
+        return ABSENT
+    if versions:
+        return OTHER if operation.version is None else operation.version
+    return _token(operation.value)
+
+
+def _step(done: _Done, *, versions: bool) -> Step:
+    """Makes a step of an operation. There are four cases: a read, a refusal, and updates that are done or may be."""
+    operation, end = done.value, done.end
+    condition = _condition(operation, versions=versions)
+    if operation.what == "read":
+        return Step(done.start, end, needs=_content(operation, versions=versions))
+    if operation.outcome == "refused":
+        missing = ABSENT if operation.version == NOT_EXISTS else None
+        return Step(done.start, end, needs=missing, rejects=condition)
+    return Step(done.start, end, needs=condition, writes=_content(operation, versions=versions))
+
+
+def _others_write(operations: list[_Done], unknown: list[_Done], initial: Any, *, versions: bool) -> bool:
+    """Returns whether contents were found that no recorded request wrote, except one that may be the first content."""
+    written = {
+        _content(done.value, versions=versions) for done in chain(operations, unknown) if done.value.what != "read"
+    } - {OTHER, ABSENT}
+    sent = {_token(done.value.value) for done in unknown}
+    found = {}
+    for done in operations:
+        if done.value.what == "read":
+            found[_content(done.value, versions=versions)] = _token(done.value.value)
+        elif done.value.outcome == "ok":
+            found.setdefault(_condition(done.value, versions=versions), None)
+    foreign = {content for content, value in found.items() if value not in sent} - written - {None, ABSENT}
+    if initial is UNKNOWN and versions and foreign:
+        foreign -= {min(foreign | written)}
+    elif initial is UNKNOWN and len(foreign) == 1:
+        foreign.clear()
+    return bool(foreign)
+
+
+def _fewest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool], *, versions: bool) -> list[_Done]:
+    """Returns the fewest operations that are still broken, as far as at most `MOST_TRIALS` trials find them.
+
+    First reads and refusals go, which only ask for explanations, then updates.
+    """
+    fewest, trials = _shortest(operations, is_broken), MOST_TRIALS
+    for needed in (_updates, lambda part, others: _needed(part, others, versions=versions)):
+        size = len(fewest)
+        while size:
+            at = 0
+            while at < len(fewest) and trials:
+                before, part, after = fewest[:at], fewest[at : at + size], fewest[at + size :]
+                stays = needed(part, [*before, *after])
+                trials -= len(stays) < len(part)
+                if len(stays) < len(part) and is_broken([*before, *stays, *after]):
+                    fewest, at = [*before, *stays, *after], at + len(stays)
+                else:
+                    at += size
+            size //= 2
+    return fewest
+
+
+def _shortest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool]) -> list[_Done]:
+    """Returns the shortest beginning of a history that is broken; the updates that run then may have their effect."""
+    ordered = sorted(operations, key=lambda done: (done.end, done.start))
+    low, high = 1, sum(done.end < inf for done in ordered)
+    certain = high
+
+    def until(count: int) -> list[_Done]:
+        running = [
+            _Done(done.value._replace(outcome="unknown", version=None), done.place)
+            for done in _updates(ordered[count:certain])
+            if done.start <= ordered[count - 1].end
+        ]
+        return [*ordered[:count], *running, *ordered[certain:]]
+
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_broken(until(middle)) else (middle + 1, high)
+    return until(low)
+
+
+def _updates(part: list[_Done], _: object = None) -> list[_Done]:
+    return [done for done in part if done.value.what != "read" and done.value.outcome != "refused"]
+
+
+def _needed(part: list[_Done], others: list[_Done], *, versions: bool) -> list[_Done]:
+    """Returns the operations without which the others would explain less.
+
+    The content that an update writes is foreign without it, and so explained; but a refusal needs updates, a missing
+    key removals. An update may go if each of these ends before it, or starts after a later update. A value that two
+    updates write stays.
+    """
+    steps = [_step(done, versions=versions) for done in others]
+    updates = [step for step in steps if step.writes is not None and step.end < inf]
+    needs = []  # time of a later update, end, and whether it needs a removal
+    for step in (*(_step(done, versions=versions) for done in part), *steps):
+        if step.rejects is not None or step.needs is ABSENT:
+            later = max((update.start for update in updates if update.end < step.start), default=-inf)
+            needs.append((later, step.end, step.rejects is None))
+    contents = Counter(_content(done.value, versions=versions) for done in (*part, *others))
+
+    def is_needed(done: _Done) -> bool:
+        content = _content(done.value, versions=versions)
+        return (not versions and contents[content] > 1) or not all(
+            done.start > end or done.end < later or (needs_removal and content is not ABSENT)
+            for later, end, needs_removal in needs
+        )
+
+    return [done for done in part if is_needed(done)]

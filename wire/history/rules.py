@@ -250,7 +250,7 @@ RULES: Final[dict[str, HistoryRule]] = {
                 "the versions of a key only grow",
                 "ContainerTableExtensionImpl.java: a version is the entry's offset",
                 "an update gets version 40, and a later update version 20",
-                "nonmonotonic-poll",
+                "cyclic-versions",
             ),
             (
                 "false-compare-and-set",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from segstore.pipeline.report.analysis_rules import ANSWERS, EXCHANGE_COLUMNS, REPLIES, Rule, Status
+from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, REPLIES, Rule, Status
 from segstore.pipeline.report.reference import Reference, reference
+from segstore.wire.protocol import ANSWERS
 from segstore.wire.schema import COMMANDS
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
