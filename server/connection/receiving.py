@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.areas import HUGE_BYTES, Areas
 from segstore.wire import WireError
-from segstore.wire.blocks import Append
-from segstore.wire.owned import owned
+from segstore.wire.blocks import Append, owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
