@@ -384,8 +384,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             names.insert(names.index("nothing_is_left") + 1, "loop_is_left_clean")
 
 
+def pytest_collection() -> None:
+    gc.disable()  # until all is collected, which leaves little garbage
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()  # a test that collects garbage looks at its own objects, not at every module's
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
