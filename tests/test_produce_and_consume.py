@@ -1,4 +1,4 @@
-"""`segstore produce`, `consume` and `admin` as processes, against `segstore serve` as a process."""
+"""`segstore produce`, `consume` and `admin`, also as processes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from segstore.cli import main
 from segstore.cli.pravega.formats import EventPlace, as_json, formatter, unescaped
 from segstore.client import StreamCut
 from segstore.client.sync import connect
+from segstore.testing import ServerThread
 from tests.looped import looped
-from tests.processes import PATIENCE_S, started
+from tests.processes import PATIENCE_S
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "produce-and-consume.md").read_text(encoding="utf-8")
 SEGSTORE = (sys.executable, "-m", "segstore")
@@ -48,8 +49,8 @@ HUGE = "9" * 30
 
 @pytest.fixture(scope="module")
 def uri() -> Iterator[str]:
-    with started([*SEGSTORE, "serve", "--port", "0", "--controller-port", "0", "--announce", "json"]) as (_, line):
-        yield f"tcp://{json.loads(line)['controller']}"
+    with ServerThread() as host:
+        yield f"tcp://{host.serve(watched=False).controller_uri}"
 
 
 @pytest.fixture(scope="module")
