@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-# pytester forgets what a run in this process has imported first, and gRPC can be loaded only once.
+# pytester forgets what a run in this process has imported first, and gRPC and compiled modules can be loaded only once.
+import segstore.client
 import segstore.traces  # noqa: F401
 
 TALK = """
