@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.soak.python_forks import Forks
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session: two cores, two partitions a shuffle, everything it writes in a folder of this run."""
+    """The session: two cores, two partitions a shuffle, everything it writes in a folder of this run.
+
+    What costs more than the small queries of tests is left out: compiled classes for each, imports in each Python that
+    Spark starts, programs that set the permissions of the files of a checkpoint.
+    """
     from segstore.pipeline.session import session
 
     folder: Path = tmp_path_factory.mktemp("spark")
@@ -26,16 +32,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.adaptive.enabled": "false",  # to plan anew as rows come costs more than they do
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
     }
-    running = session("local[2]", app="tests", conf=conf, quick=True)
-    running.sparkContext.setLogLevel("ERROR")
-    gateway = running.sparkContext._gateway
-    yield running
-    running.stop()
-    assert gateway is not None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=240)
+    with Forks(folder) as forks:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", forks.python)
+            running = session("local[2]", app="tests", conf=conf, quick=True)
+        running.sparkContext.setLogLevel("ERROR")
+        gateway = running.sparkContext._gateway
+        yield running
+        running.stop()
+        assert gateway is not None
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=240)
 
 
 @pytest.fixture(autouse=True)
