@@ -1,7 +1,8 @@
-"""One Spark session for all tests of this folder, and what is left behind of its own account."""
+"""One Spark session for the tests of this folder that use it, and what is left behind of its own account."""
 
 from __future__ import annotations
 
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,10 +53,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         gateway.proc.wait(timeout=240)
 
 
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has nothing installed."""
+    home = tmp_path_factory.mktemp("bare") / "environment"
+    venv.create(home, symlinks=True)
+    return home / "bin" / "python"
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left(spark: SparkSession) -> Iterator[None]:
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail the test that leaves a query running. Sockets and threads to Java are the session's, made when needed."""
+    spark = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
     yield
+    if spark is None:
+        return
     left = [query.name or query.id for query in spark.streams.active]
     for query in spark.streams.active:
         query.stop()
