@@ -3,8 +3,9 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
 # What is imported is compiled when it is; most modules never are.
-INSTALL := $(PY) -m pip --disable-pip-version-check --quiet install --no-compile
+INSTALL := $(PIP) install --no-compile
 # One more than there are cores: tests wait for timers and processes about as long as they compute.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 FUZZ_SECONDS ?= 60
@@ -28,6 +29,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # What an installation is made of, the sources of the optional extensions included.
 TYPED := $(wildcard client/*/*.pxd)
 INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch]) $(TYPED) $(TYPED:.pxd=.py)
+# What extras add, without building segstore again. PySpark has no wheel: its jars are not compressed a second time.
+INSTALL_EXTRAS := $(INSTALL) --config-settings=--build-option=--compression=stored
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
@@ -38,7 +41,8 @@ TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
 # Tests of what is compiled, in Python; and of libraries in their lowest versions: construct, FastAPI, gRPC and pydantic.
-IN_PYTHON := tests/wire/codec tests/wire/blocks tests/test_conformance.py tests/server/connection tests/client/segment
+# Tests of the codec itself compare the codecs by name.
+IN_PYTHON := tests/wire/blocks tests/test_conformance.py tests/server/connection tests/client/segment
 LOWEST := tests/wire/schema tests/server/rest tests/client/controller
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
@@ -74,10 +78,10 @@ test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other langua
 	@if command -v $(PYTHON_LOWEST) >/dev/null 2>&1; then $(MAKE) --no-print-directory test-lowest; \
 		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 
-test-lowest: ## run tests of schema, REST API and client with the lowest versions that pyproject.toml allows
-	$(PYTHON_LOWEST) -m venv $(VENV)-lowest
+test-lowest: | $(PY) ## run tests of schema, REST API and client with the lowest versions that pyproject.toml allows
+	$(PYTHON_LOWEST) -m venv --without-pip $(VENV)-lowest
 	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -c $(VENV)-lowest/lowest.txt -e '.[test]'
+	PURE_PYTHON=1 $(PIP) --python $(VENV)-lowest/bin/python install --no-compile -c $(VENV)-lowest/lowest.txt -e '.[test]'
 	$(VENV)-lowest/bin/pytest -q -n $(WORKERS) -m "not long" $(LOWEST) $(ARGS)
 
 test-spark: $(DEV) ## run the tests of the pipeline with each PySpark of SPARKS, in an environment of its own; needs PyPI
@@ -190,10 +194,10 @@ $(TEST): $(INSTALLED) | $(PY)
 
 $(DEV): $(INSTALLED) $(TEST)
 	@echo "installing what all tests, lint and benchmarks need into $(VENV)"
-	@$(INSTALL) -e '.[dev,docs]'
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
-		then $(INSTALL) -e '.[spark]'; \
-		else echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
+		then $(INSTALL_EXTRAS) 'segstore[dev,docs,spark]'; \
+		else $(INSTALL_EXTRAS) 'segstore[dev,docs]' && \
+		echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
 	@touch $(CORE) $(TEST) $@
 
 $(TYPESCRIPT)/.installed: tests/typescript/package-lock.json | $(PY)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, Self, TypedDict, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Self, TypedDict, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -113,6 +113,21 @@ def names_there(name: str, known: Collection[str], what: str) -> str:
         near = difflib.get_close_matches(name, list(islice(short, _COMPARED_NAMES)), _NAMES_SHOWN) or near
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
     return f"there are {', '.join(map(repr, near))}{more}" if known else f"there are no {what}"
+
+
+class UnknownName(KeyError):
+    """Nothing of a kind has that name. Attributes: name, known (the names that there are)."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+    def __str__(self) -> str:
+        there = names_there(self.name, self.known, f"{self.kind}s")
+        return f"no {self.kind} has the name {self.name[:200]!r}; {there}"
 
 
 def keys_at(model: Any, location: Sequence[int | str]) -> list[str]:

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from segstore.server.config import names_there
+from segstore.server.config import UnknownName
 from segstore.wire.trace import HEADER_BYTES, Columns, read_header
 
 if TYPE_CHECKING:
@@ -32,16 +32,10 @@ class RecordingRefused(Exception):
     """A recording cannot be started or stopped; the text is one sentence."""
 
 
-class NoSuchRecording(KeyError):
-    """No recording has that name. Attributes: name, known (the names of the recordings)."""
+class NoSuchRecording(UnknownName):
+    """No recording has that name."""
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(name, known)
-        self.name = name
-        self.known = known
-
-    def __str__(self) -> str:
-        return f"there is no recording {self.name[:200]!r}; {names_there(self.name, self.known, 'recordings')}"
+    kind = "recording"
 
 
 class KeptRecording:

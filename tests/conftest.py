@@ -34,7 +34,7 @@ from segstore.pipeline.session import JAVA, java_version
 from segstore.wire.codec import codec_backend
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Container, Iterator
+    from collections.abc import AsyncIterator, Callable, Container, Generator, Iterator
 
     from _pytest.terminal import TerminalReporter
 
@@ -382,6 +382,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if inspect.iscoroutinefunction(test.inner_test if test else item.obj):
             names = item.fixturenames
             names.insert(names.index("nothing_is_left") + 1, "loop_is_left_clean")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()  # collecting tests leaves little garbage
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-# pytester forgets what a run in this process has imported first, and gRPC can be loaded only once.
+# pytester forgets what a run in this process has imported first, and gRPC and compiled modules can be loaded only once.
+import segstore.client
 import segstore.traces  # noqa: F401
 
 TALK = """
@@ -54,8 +55,9 @@ TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
 SLOW_S = 200
 """For a run in another process, which on a loaded machine takes a minute to begin."""
 slow = pytest.mark.timeout(SLOW_S + 40)
-ALONE = ("-p", "no:rerunfailures")
-"""Without a plugin of our own run, which leaves a thread with a socket in its process."""
+_UNUSED = "rerunfailures", "schemathesis", "hypothesispytest", "anyio"
+ALONE = tuple(word for name in _UNUSED for word in ("-p", f"no:{name}"))
+"""Without plugins that the suites do not use: the first leaves a thread with a socket, the others import a lot."""
 STRICT = ("-q", "--strict-markers", "--strict-config", "-Werror", "-p", "no:cacheprovider", *ALONE)
 
 

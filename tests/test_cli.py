@@ -385,7 +385,7 @@ def test_a_closed_standard_input_is_named(command: tuple[str, ...]) -> None:
 @looped(
     ("command", "redirection", "why"),
     [
-        ("serve --help", ">/dev/full", "No space left on device"),
+        ("--help", ">/dev/full", "No space left on device"),
         ("serve --port 0 --controller-port 0", ">/dev/full", "No space left on device"),
         ("tap --store 127.0.0.1:1 --log-level error", ">/dev/full", "No space left on device"),
         ("--version", ">&-", "Bad file descriptor"),

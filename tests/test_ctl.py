@@ -196,7 +196,7 @@ def test_traffic_is_recorded_and_downloaded_in_each_form(run: Run, server: Runni
     missing = run("record", "download", "mine", str(tmp_path / "new.wtrace"))
     assert (missing.exit_code, missing.output) == (
         1,
-        "segstore: there is no recording 'mine'; there are no recordings\n",
+        "segstore: no recording has the name 'mine'; there are no recordings\n",
     )
     assert not (tmp_path / "new.wtrace").exists()
 

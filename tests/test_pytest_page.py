@@ -9,7 +9,7 @@ import pytest
 
 from segstore import pytest_plugin as plugin
 from segstore.testing import RunningServer
-from tests.pytest_suites import SLOW_S, STRICT, TRACES, passed, slow
+from tests.pytest_suites import ALONE, SLOW_S, STRICT, TRACES, passed, slow
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -39,7 +39,7 @@ def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None
 def test_the_examples_with_the_official_client_run_as_the_page_says(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
     options = "-o", f"segstore_traces={TRACES}"
-    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 1)
+    passed(pytester.runpytest_subprocess("-q", *ALONE, "-p", "no:asyncio", *options, timeout=SLOW_S), 1)
 
 
 def test_the_reference_names_every_fixture_setting_and_option() -> None:

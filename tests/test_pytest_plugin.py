@@ -441,7 +441,7 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
         ]
     )
     result.stdout.no_fnmatch_line("*client/controller/*")
-    again = suite.runpytest_subprocess("-q", "--full-trace", timeout=SLOW_S)
+    again = suite.runpytest_inprocess("-q", "--full-trace", "-k", "no_stream")
     again.stdout.fnmatch_lines(["*client/controller/channels.py:*: NoSuchStream"])
 
 

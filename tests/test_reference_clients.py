@@ -26,12 +26,13 @@ from segstore.cli import main
 from segstore.client import Client, TableConfig, TableEntry, TableKey, TransactionStatus, connect
 from segstore.client.errors import ConditionFailed, NoSuchStream, SegmentTruncated
 from segstore.server.replay import TraceServer
+from segstore.testing import ServerThread
 from segstore.traces import write_trace
 from segstore.wire.controller_api import METHODS
 from segstore.wire.hashing import position_of
 from segstore.wire.trace import Call, Metadata, Record
 from tests.client.support import settings
-from tests.processes import PATIENCE_S, started
+from tests.processes import PATIENCE_S
 from tests.server.replay.test_calls import one_by_one
 from tests.test_trace_fixtures import REFERENCE, read
 
@@ -157,14 +158,11 @@ async def test_a_group_of_two_readers_shares_a_stream_as_recorded() -> None:
 
 @contextmanager
 def served(trace: Path) -> Iterator[str]:
-    """`segstore replay` of a trace, which must have no problem at its end; the URI of its controller."""
-    ports = ("--port", "0", "--controller-port", "0")
-    with started([*SEGSTORE, "replay", str(trace), "--mode", "match", *ports]) as (replay, line):
-        yield "tcp://" + line.rpartition("controller")[2].strip(" :\n").split(",")[0]
-        replay.terminate()
-        assert replay.wait(PATIENCE_S) == 0
-        assert replay.stdout is not None
-        assert replay.stdout.read() == ""
+    """A replay of a trace, which must have no problem at its end; the URI of its controller."""
+    with ServerThread() as host:
+        replay = host.replay(trace, mode="match")
+        yield f"tcp://{replay.controller_uri}"
+        assert replay.problems == []
 
 
 def segstore(uri: str, *arguments: str) -> tuple[int, str, str]:

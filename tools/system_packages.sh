@@ -23,8 +23,11 @@ failed="${VENV:-.venv}/.no-$name"
 
 echo "$name is missing, for $why: installing it with apt-get; NO_SYSTEM_PACKAGES=1 skips this" >&2
 mkdir -p "${failed%/*}"
-if { timeout 60 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 180 apt-get install -y -qq \
-    --no-install-recommends "$name"; } >"$failed" 2>&1 </dev/null && here; then
+install() {
+    DEBIAN_FRONTEND=noninteractive timeout 180 apt-get install -y -qq --no-install-recommends "$name"
+}
+# Lists that an earlier call has updated serve all of them.
+if { install || { timeout 60 apt-get update -qq; install; }; } >"$failed" 2>&1 </dev/null && here; then
     rm -f "$failed"
 else
     tail -n 20 "$failed" >&2

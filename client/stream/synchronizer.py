@@ -6,7 +6,7 @@ the change is computed again. Compaction writes the whole state as a record, mov
 everything before the previous mark.
 
 Invariants: the state belongs to `revision`; no update is applied twice; a change that raises changes nothing. Refused:
-records that `segstore.wire.state_records` refuses, and states and updates for which the rules raise ValueError. Follows
+records that `segstore.wire.revisioned` refuses, and states and updates for which the rules raise ValueError. Follows
 `StateSynchronizerImpl` (Pravega's client).
 """
 
@@ -20,7 +20,7 @@ from segstore.client.attempts import Attempts
 from segstore.client.errors import ConditionFailed, ProtocolViolation, SegmentTruncated
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.stream.revisioned import Revision, RevisionedStream
-from segstore.wire.state_records import decode_record, encode_initial, encode_updates
+from segstore.wire.revisioned import decode_record, encode_initial, encode_updates
 
 S = TypeVar("S")
 

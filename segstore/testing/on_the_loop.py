@@ -31,6 +31,7 @@ from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
 from segstore.testing.hosts import ThreadHost
 from segstore.traces import STANDARD_OUTPUT, Recording, TraceFile, check_suffix
 from segstore.wire import WIRE_VERSION
+from segstore.wire.blocks import split_events
 from segstore.wire.names import container_of, is_index
 from segstore.wire.printable import printable
 from segstore.wire.trace import Record, TraceError
@@ -43,7 +44,6 @@ __tracebackhide__ = True  # pytest shows the caller's line and the failure, not 
 
 T = TypeVar("T")
 
-_EVENT_HEADER_BYTES: Final = 8
 _MOST_LINES: Final = 20
 """Maximum number of lines in a part of a report."""
 _LONGEST: Final = 300
@@ -229,14 +229,11 @@ class Served(Watched):
         return self._events(name)
 
     def _events(self, segment: str) -> list[bytes]:
-        data, events, at = self.read(segment), [], 0
-        while at < len(data):
-            kind = int.from_bytes(data[at : at + 4], "big", signed=True)
-            end = at + _EVENT_HEADER_BYTES + int.from_bytes(data[at + 4 : at + 8], "big", signed=True)
-            if kind or not at + _EVENT_HEADER_BYTES <= end <= len(data):
-                raise ValueError(f"{segment} holds no event at byte {at} of the {len(data)} that it has")
-            events.append(data[at + _EVENT_HEADER_BYTES : end])
-            at = end
+        data = self.read(segment)
+        events: list[bytes] = []
+        end = split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
+        if end < len(data):
+            raise ValueError(f"{segment} holds no event at byte {end} of the {len(data)} that it has")
         return events
 
     def cut(self) -> int:

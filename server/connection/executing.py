@@ -203,7 +203,7 @@ class Execution:
             if received.backlog:
                 items = received.take_backlog()
             elif received.at < received.end:
-                items = received.decode()
+                items = received.decode(left)
             else:
                 return
             whole = received.at == received.end

@@ -1,7 +1,7 @@
 """Receives and decodes the bytes of one peer, and holds the items not executed yet, sans I/O.
 
-Bytes come in, commands and whole appends go out, up to 256 frames at a time. Bytes that are not decoded yet and items
-that are not executed yet can outlive their read: `hold` and `put_back` keep them.
+Bytes come in, commands and whole appends go out, a step at a time. Bytes that are not decoded yet and items that are
+not executed yet can outlive their read: `hold` and `put_back` keep them.
 
 Invariant: items come out in the order of their bytes, up to a malformed frame and not beyond it.
 """
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.areas import HUGE_BYTES, Areas
 from segstore.wire import WireError
-from segstore.wire.blocks import Append
-from segstore.wire.owned import owned
+from segstore.wire.blocks import Append, owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +28,6 @@ _RECEIVE_BYTES: Final = 1024 * 1024
 LONG_BYTES: Final = 256 * 1024
 """Reads of this size may stay where they were received."""
 _ALIGNED_BYTES: Final = 64
-_STEP: Final = 256
-"""Number of frames decoded at a time."""
 _ITEM_BYTES: Final = 256
 """Approximate size of an item that is put back, without its payload."""
 
@@ -138,15 +135,15 @@ class Received:
         items, self.backlog, self._backlog_bytes = self.backlog, [], 0
         return items
 
-    def decode(self) -> list[Item]:
-        """Decodes the next step: items to be executed before the next call, or put back."""
+    def decode(self, most: int) -> list[Item]:
+        """Decodes at most `most` frames: items to be executed before the next call, or put back."""
         decoder, blocks, block_open = self.decoder, self.blocks, False
         items: Any
         try:
             if blocks is None:
-                items = decoder.feed(self._data, self.end, self.at, _STEP)
+                items = decoder.feed(self._data, self.end, self.at, most)
             else:
-                items = decoder.feed(self._data, self.end, self.at, _STEP, blocks.writers, blocks.block_open)
+                items = decoder.feed(self._data, self.end, self.at, most, blocks.writers, blocks.block_open)
             self.step, self.at = decoder.taken, decoder.position
         except WireError as error:
             items, self.problem, self.at = list(error.decoded), error, self.end

@@ -203,10 +203,10 @@ def faults_of(controlled: Controlled) -> Faults:
 
 
 def faults_with(controlled: Controlled, name: str) -> Faults:
-    """Returns the fault rules, which include the named rule. Raises ApiProblem."""
+    """Returns the fault rules, which include the named rule. Raises ApiProblem, NoSuchRule."""
     there = faults_of(controlled)
     if name not in there.rules:
-        raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
+        raise NoSuchRule(name, tuple(there.rules))
     return there
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from segstore.server.config import keys_at, unknown_name
+from segstore.server.config import UnknownName, keys_at, unknown_name
 from segstore.server.controller import (
     ControllerError,
     InvalidArgument,
@@ -32,8 +32,8 @@ from segstore.server.controller import (
     TooMany,
 )
 from segstore.server.durable import JournalFailed
-from segstore.server.node import NoSuchSnapshot, SnapshotRefused
-from segstore.server.recordings import NoSuchRecording, RecordingRefused
+from segstore.server.node import SnapshotRefused
+from segstore.server.recordings import RecordingRefused
 from segstore.server.store import StoreError
 from segstore.wire.validation import DuplicateKey, foremost, message_of, unique
 
@@ -124,8 +124,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (NotFound, 404),
-    (NoSuchSnapshot, 404),
-    (NoSuchRecording, 404),
+    (UnknownName, 404),
     (InvalidArgument, 422),
     (InvalidName, 422),
     (InvalidStreamCut, 422),
@@ -139,7 +138,7 @@ _ABOUT_WHAT_IS_GIVEN: Final = (InvalidArgument, InvalidStreamCut, ScaleRefused, 
 async def _refused_by_server(request: Request, error: Exception) -> Response:
     """Answers a valid request that the controller, a store, its snapshots or its recordings refuse."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    where = "path"
+    where = "path.name" if isinstance(error, UnknownName) else "path"
     if isinstance(error, _ABOUT_WHAT_IS_GIVEN):
         where = "body" if request.scope["route"].body_field is not None else "query" if request.url.query else "path"
     return answer(status, str(error), where)
@@ -260,7 +259,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiProblem, _refused)
-    for kind in (ControllerError, StoreError, NoSuchSnapshot, SnapshotRefused, NoSuchRecording, RecordingRefused):
+    for kind in (ControllerError, StoreError, UnknownName, SnapshotRefused, RecordingRefused):
         app.add_exception_handler(kind, _refused_by_server)
     app.add_exception_handler(JournalFailed, _unavailable)
     app.add_exception_handler(RequestValidationError, _invalid)

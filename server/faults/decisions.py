@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from segstore.server.config import names_there
+from segstore.server.config import UnknownName
 from segstore.server.faults.rules import Action, Delay, Hold, Rule
 from segstore.wire import AppendBlockEnd
 from segstore.wire.printable import printable
@@ -96,16 +96,10 @@ NO_PLAN: Final = Plan()
 """For nearly all requests."""
 
 
-class NoSuchRule(KeyError):
-    """No rule has that name. Attributes: name, known (the names of existing rules)."""
+class NoSuchRule(UnknownName):
+    """No rule has that name."""
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(name, known)
-        self.name = name
-        self.known = known
-
-    def __str__(self) -> str:
-        return f"no rule has the name {self.name!r}; {names_there(self.name, self.known, 'rules')}"
+    kind = "rule"
 
 
 class _Rule:

@@ -51,9 +51,8 @@ from segstore.wire import (
     WireError,
     decode,
 )
-from segstore.wire.blocks import Append
+from segstore.wire.blocks import Append, owned
 from segstore.wire.inspect import NO_PAYLOAD
-from segstore.wire.owned import owned
 
 if TYPE_CHECKING:
     from segstore.server.faults.faults import Faults

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from segstore.server.config import names_there
+from segstore.server.config import UnknownName
 from segstore.server.durable import Image, copy_of, restore
 from segstore.server.store import SEGMENT_BYTES, Container, MemoryAccount, name_bytes
 
@@ -43,14 +43,10 @@ class SnapshotRefused(RuntimeError):
     """A snapshot cannot be taken or restored; the text is one sentence."""
 
 
-class NoSuchSnapshot(LookupError):
-    """Attributes: name, names (of the existing snapshots)."""
+class NoSuchSnapshot(UnknownName):
+    """No snapshot has that name."""
 
-    def __init__(self, name: str, names: tuple[str, ...]) -> None:
-        there = names_there(name, names, "snapshots")
-        super().__init__(f"there is no snapshot {name!r}; {there}")
-        self.name = name
-        self.names = names
+    kind = "snapshot"
 
 
 class SnapshotInfo(NamedTuple):

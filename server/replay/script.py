@@ -11,8 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from segstore.wire import Command, WireError
-from segstore.wire.blocks import Append, AppendBlockDecoder
-from segstore.wire.owned import owned
+from segstore.wire.blocks import Append, AppendBlockDecoder, owned
 from segstore.wire.protocol import Requests
 from segstore.wire.trace import Direction, Exchange, Record, RecordKind, unpack_data
 

@@ -52,8 +52,7 @@ from segstore.wire import (
     WireError,
     encode,
 )
-from segstore.wire.blocks import Append, AppendBlockDecoder
-from segstore.wire.owned import owned
+from segstore.wire.blocks import Append, AppendBlockDecoder, owned
 from segstore.wire.protocol import HELLO, ClientProtocol, frames_of
 from segstore.wire.trace import CONTROLLER, Record, segments_of
 

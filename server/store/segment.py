@@ -168,7 +168,7 @@ class Segment(SegmentData):
     def append(self, writer: bytes, rows: Sequence[Row], now_ms: int, decided: bool = False) -> None:
         """Makes all changes of a writer's appends. If an append fails, the earlier appends stay written.
 
-        writer: the bytes of its id; empty for entries of a table or an index. decided: as in `write`. Live appends,
+        writer: the bytes of its id; empty for entries of a table. decided: as in `write`. Live appends,
         table writes and recovery all end here.
         """
         number, events, data, _ = rows[-1]

@@ -158,9 +158,8 @@ class ContainerState:
             self._journal(operation)
 
     def _apply_index_entry(self, index: Segment, entry: bytes, event_count: int, now_ms: int) -> None:
-        index.append(b"", [(0, 0, entry, 0)], now_ms, True)
-        index.mapped = True
-        index.event_count = event_count
+        index.write(entry, decided=True)
+        index.last_modified_ms, index.event_count, index.mapped = now_ms, event_count, True
         if index.waiters is not None:
             self.waiters.wake(index, WakeReason.DATA, below=index.length)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from segstore.server.config import names_there
+from segstore.server.config import UnknownName
 from segstore.server.toxics.models import Toxic, ToxicOptions, toxic_problem
 from segstore.server.toxics.pipe import stage_of
 from segstore.server.toxics.relay import Relay
@@ -32,16 +32,10 @@ if TYPE_CHECKING:
 _TOXIC: TypeAdapter[Toxic] = TypeAdapter(Toxic)
 
 
-class NoSuchToxic(KeyError):
-    """No toxic has that name. Attributes: name, known (the names of existing toxics)."""
+class NoSuchToxic(UnknownName):
+    """No toxic has that name."""
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(name, known)
-        self.name = name
-        self.known = known
-
-    def __str__(self) -> str:
-        return f"no toxic has the name {self.name!r}; {names_there(self.name, self.known, 'toxics')}"
+    kind = "toxic"
 
 
 class ToxicTally(msgspec.Struct, frozen=True):

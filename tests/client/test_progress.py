@@ -51,7 +51,7 @@ from segstore.wire import (
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_id
 from segstore.wire.reader_groups import GroupConfig, GroupState, InitialState, encode_key
-from segstore.wire.state_records import encode_initial
+from segstore.wire.revisioned import encode_initial
 from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
 from tests.looped import looped
 

@@ -18,7 +18,7 @@ from tests.conformance import vectors
 from tests.conformance.dialogues import Dialogue, hold
 from tests.conformance.recorded import Line, Unreadable
 from tests.conformance.report import Report, Verdict
-from tests.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server
+from tests.conformance.servers import ADMIN, SETUPS, Stores, fresh_server
 
 AT_ONCE: Final = 16
 IN_ORDER: Final = frozenset({"clean"})
@@ -76,13 +76,8 @@ async def run_conversations(path: Path, records: Sequence[Line], report: Report,
         by_setup.setdefault(dialogue.setup, []).append((dialogue, record))
     for setup, chosen in by_setup.items():
         dialogues = [dialogue for dialogue, _ in chosen]
-        verdicts = [Verdict(dialogue.name, ("not run: the server failed",)) for dialogue in dialogues]
-        try:
-            async with _server(setup, choice) as stores:
-                verdicts = await _hold_all(dialogues, stores, 1 if setup in IN_ORDER else AT_ONCE)
-        except ServerFailed as error:
-            # A failing server is a disagreement, whatever the results of its dialogues.
-            report.failure = f"server {setup}: {error}"
+        async with _server(setup, choice) as stores:
+            verdicts = await _hold_all(dialogues, stores, 1 if setup in IN_ORDER else AT_ONCE)
         for verdict, (_, record) in zip(verdicts, chosen, strict=True):
             codec = vectors.check(record)
             report.add(msgspec.structs.replace(verdict, differences=verdict.differences + codec.differences))

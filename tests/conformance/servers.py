@@ -1,50 +1,31 @@
-"""Starts a fresh `segstore serve` process for a dialogue, configured as its recording requires.
-
-Invariant: a started server is always stopped and its exit awaited.
-"""
+"""Starts a fresh segment store for dialogues, configured as their recordings require."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from segstore.server import MockSegmentStore
 from segstore.wire.endpoint import Endpoint
 
 ADMIN: Final = "-admin"
 """Suffix of a set-up's name whose dialogues use the admin port."""
 
-_AUTH_KEY: Final = "0123456789abcdef" * 4
-
-SETUPS: Final[dict[str, tuple[str, ...]]] = {
-    "plain": (),
-    "scratch": (),
-    "clean": (),
-    "auth": ("--auth-key", _AUTH_KEY, "--open-controller"),
-    "partial": ("--containers", "2", "--own", "0"),
-    "stacktraces": ("--stack-traces",),
+SETUPS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "scratch": {},
+    "clean": {},
+    "auth": {"auth_key": "0123456789abcdef" * 4},
+    "partial": {"containers": 2, "own": [0]},
+    "stacktraces": {"stack_traces": True},
 }
-"""Set-up name → options of `segstore serve`. plain, scratch and clean are separate servers with equal options."""
+"""Set-up name → settings of the store. plain, scratch and clean are separate servers with equal settings."""
 
-# The reference never times out a tail read, so dialogues that wait run against a store that does not either.
-_ALWAYS: Final = (
-    *("--port", "0", "--admin-port", "0", "--controller-port", "0", "--announce", "json"),
-    *("--long-poll-s", "3600"),
-)
-
-_START_S: Final = 30.0
-_STOP_S: Final = 10.0
-_SHOWN_LOG: Final = 2000
-
-
-class ServerFailed(Exception):
-    """The server did not start, or did not exit cleanly; the message contains its output."""
+_LONG_POLL_S: Final = 3600
+"""The reference never times out a tail read, so dialogues that wait run against a store that does not either."""
 
 
 class Stores(msgspec.Struct, frozen=True):
@@ -61,45 +42,7 @@ class Stores(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def fresh_server(setup: str) -> AsyncIterator[Stores]:
-    """Runs a server with the named set-up, given without `-admin`. Raises ServerFailed."""
-    with tempfile.TemporaryFile() as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "segstore", "serve", *_ALWAYS, *SETUPS[setup]),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-        )
-        try:
-            yield await _announced(process, log)
-            if process.returncode is not None:
-                raise ServerFailed(f"the server ended with status {process.returncode} {_tail(log)}".rstrip())
-            process.terminate()
-            try:
-                status = await asyncio.wait_for(process.wait(), _STOP_S)
-            except TimeoutError as cause:
-                raise ServerFailed(f"the server did not end within {_STOP_S:.0f} s of SIGTERM {_tail(log)}") from cause
-            if status:
-                raise ServerFailed(f"the server ended with status {status} {_tail(log)}".rstrip())
-        finally:
-            if process.returncode is None:
-                process.kill()
-            # Read to the end of the output, so that the pipe is closed with the process.
-            await process.communicate()
-
-
-async def _announced(process: asyncio.subprocess.Process, log: IO[bytes]) -> Stores:
-    assert process.stdout is not None
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), _START_S)
-        where: dict[str, Any] = json.loads(line)
-        return Stores.parse(where["segment_store"], where["admin"])
-    except TimeoutError as cause:
-        raise ServerFailed(f"the server announced nothing within {_START_S:.0f} s {_tail(log)}".rstrip()) from cause
-    except (ValueError, KeyError, TypeError, AttributeError) as cause:
-        raise ServerFailed(f"the server announced {line!r} {_tail(log)}".rstrip()) from cause
-
-
-def _tail(log: IO[bytes]) -> str:
-    log.seek(0)
-    text = log.read().decode("utf-8", "replace").strip()
-    return f"and printed: {text[-_SHOWN_LOG:]}" if text else ""
+    """Runs a store with the named set-up, given without `-admin`."""
+    settings = SETUPS[setup]
+    async with MockSegmentStore(admin_port=0, long_poll_s=_LONG_POLL_S, watched=False, **settings) as store:
+        yield Stores(Endpoint(store.host, store.port), Endpoint(store.host, store.admin_port))

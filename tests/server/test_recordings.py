@@ -102,7 +102,7 @@ def test_names_are_made_up_and_unknown_and_taken_ones_are_refused(kept: Traffic)
     with pytest.raises(RecordingRefused, match="there is a recording 'recording 3'"):
         recordings.start("recording 3", 1000)
     for call in (recordings.get, recordings.stop, recordings.delete):
-        with pytest.raises(NoSuchRecording, match="there is no recording 'none'"):
+        with pytest.raises(NoSuchRecording, match="no recording has the name 'none'"):
             call("none")
 
 

@@ -9,11 +9,12 @@ imported everything once, which forks; processes are processes still, and can be
         sys.executable = forks.python      # in the driver, before `session()`
 
 Invariant: a program that was started lives as long as what was forked for it, and ends with its status. Refused: all
-but `-m MODULE`, which is all that Spark asks for.
+but `-m MODULE` and `-c PROGRAM`, which is all that Spark and `check_workers` ask for.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import select
@@ -33,13 +34,17 @@ _IMPORTED: Final = (
     "pyspark.daemon",
     "pyspark.worker",
     "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.worker.commit_data_source_write",
     "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.data_source_pushdown_filters",
     "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
     "segstore.pipeline.stream.commit",
+    "segstore.pipeline.report.analysis_steps",
     "segstore.pipeline.stream.source",
+    "segstore.pipeline.trace.source",
     "tests.soak.stream_struck",
 )
 _PROGRAM: Final = """#!{python} -SE
@@ -92,6 +97,7 @@ class Forks:
 def _serve(listener: socket.socket) -> None:
     for name in _IMPORTED:
         import_module(name)
+    gc.freeze()  # Spark's workers collect garbage after each task
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what was forked but its program
     while True:
         ready, _, _ = select.select([listener, 0], [], [])
@@ -126,12 +132,15 @@ def _run(caller: socket.socket) -> int:
     os.environ.clear()
     os.environ.update(each.split("=", 1) for each in environment)
     sys.path[:0] = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    if arguments[:1] != ["-m"]:
-        print(f"only -m MODULE can be forked, not {arguments}", file=sys.stderr)
+    if arguments[:1] not in (["-m"], ["-c"]):
+        print(f"only -m MODULE and -c PROGRAM can be forked, not {arguments}", file=sys.stderr)
         return 2
     sys.argv = arguments[1:]
     try:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        if arguments[0] == "-c":
+            exec(sys.argv[0], {})
+        else:
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0

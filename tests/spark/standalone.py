@@ -4,8 +4,7 @@
         spark = session(cluster.master)
 
 Every port is a free one; what the processes write lies in a folder of the caller's. The driver has to be told to use
-the cluster's addresses: `cluster.conf`. With `installed=False` the workers have Spark and a Python, and nothing else:
-neither this interpreter's packages nor the checkout.
+the cluster's addresses: `cluster.conf`.
 
 Invariant: after the block no process of it is left. What a process said is in `folder`, and in the error if it does not
 start.
@@ -42,32 +41,25 @@ class Standalone:
         folder: what the processes write.
     """
 
-    def __init__(
-        self, folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g", installed: bool = True
-    ) -> None:
+    def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
         self.conf: dict[str, str] = {
             "spark.driver.host": _HOST,
             "spark.driver.bindAddress": _HOST,
             "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
         }
-        if installed:
-            self.conf["spark.executorEnv.PYTHONPATH"] = str(ROOT)
         self.master = ""
         self.folder = folder
         self._workers = workers
         self._cores = cores
         self._memory = memory
-        self._installed = installed
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def _start(self, name: str, *arguments: str) -> Path:
         home = Path(pyspark.__file__).parent
         said = self.folder / f"{name}.log"
         environment = os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": _HOST, "SPARK_DAEMON_JAVA_OPTS": _QUICK}
-        if self._installed:
-            environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-        else:
-            environment.pop("PYTHONPATH", None)
+        environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
         with said.open("wb") as out:
             self._processes.append(
                 subprocess.Popen(

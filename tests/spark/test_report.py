@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -57,8 +58,14 @@ class Made:
         self.traces = traces
         self.said = said
         self.facts: dict[str, Any] = json.loads((folder / "report.json").read_text())
-        self.plain: Reference = reference(traces)
-        self.exchanges = [dict(zip(EXCHANGE_COLUMNS, row, strict=True)) for row in self.plain.exchanges]
+
+    @cached_property
+    def plain(self) -> Reference:
+        return reference(self.traces)
+
+    @cached_property
+    def exchanges(self) -> list[dict[str, Any]]:
+        return [dict(zip(EXCHANGE_COLUMNS, row, strict=True)) for row in self.plain.exchanges]
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.facts[name]["rows"]
@@ -76,27 +83,11 @@ class CommandLine:
         def shared(*_: object) -> Iterator[SparkSession]:
             yield self._spark
 
-        with pytest.MonkeyPatch.context() as patch, quick(self._spark):
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(report_cli, "spark_session", shared)
             patch.setattr(sys.modules["segstore.cli.traces.send"], "spark_session", shared)
             patch.setattr("segstore.pipeline.report.report.LOCAL_TABLES_BYTES", local_tables_bytes)
             return CliRunner().invoke(main, [*map(str, arguments)])
-
-
-@contextmanager
-def quick(spark: SparkSession) -> Iterator[None]:
-    """Without compiling a class for each of a hundred small queries: that takes longer than they do."""
-    instead = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    before = {name: str(spark.conf.get(name)) for name in instead}
-    for name, value in instead.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +103,6 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def by_spark(spark: SparkSession, traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
-    out = tmp_path_factory.mktemp("spark") / "out" / "report"
-    said = CommandLine(spark)("trace", "report", *traces, "-o", out, "--engine", "spark", local_tables_bytes=-1)
-    return Made(out, traces, said)
-
-
-@pytest.fixture(scope="module")
 def by_both(spark: SparkSession, traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Read and followed by Spark, as is the default with it; the tables are DuckDB's."""
     out = tmp_path_factory.mktemp("both") / "out" / "report"
@@ -126,15 +110,10 @@ def by_both(spark: SparkSession, traces: list[str], tmp_path_factory: pytest.Tem
 
 
 @pytest.fixture(scope="module")
-def by_local(traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """By DuckDB alone. The reports of Spark are compared with those of DuckDB."""
     out = tmp_path_factory.mktemp("local") / "out" / "report"
     return Made(out, traces, CliRunner().invoke(main, ["trace", "report", *traces, "-o", str(out)]))
-
-
-@pytest.fixture(params=["spark", "both", "local"])
-def made(request: pytest.FixtureRequest) -> Made:
-    made: Made = request.getfixturevalue(f"by_{request.param}")
-    return made
 
 
 @pytest.mark.parametrize(("name", "columns"), [("exchanges", EXCHANGE_COLUMNS), ("violations", VIOLATION_COLUMNS)])
@@ -145,11 +124,14 @@ def test_every_row_equals_the_reference(made: Made, name: str, columns: tuple[st
     assert sorted(map(repr, rows)) == sorted(map(repr, getattr(made.plain, name)))
 
 
-def test_both_engines_and_both_together_give_the_same(by_spark: Made, by_both: Made, by_local: Made) -> None:
-    assert_same(by_spark.folder, by_local.folder)
-    assert_same(by_both.folder, by_local.folder)
-    spark, both, local = (each.facts["engine"] for each in (by_spark, by_both, by_local))
-    assert (spark.split()[0], local.split()[0], both) == ("Spark", "DuckDB", f"{spark} and {local}")
+def test_both_engines_together_give_the_same_as_one(made: Made, by_both: Made) -> None:
+    assert_same(by_both.folder, made.folder)
+    both, local = by_both.facts["engine"], made.facts["engine"]
+    assert (both.split()[0], local.split()[0]) == ("Spark", "DuckDB")
+    assert both.endswith(f" and {local}")
+    assert (by_both.said.exit_code, by_both.said.stdout) == (1, f"{by_both.folder / 'report.html'}\n")
+    printed = [each.said.stderr.replace(str(each.folder), "").splitlines()[:-1] for each in (by_both, made)]
+    assert printed[0] == printed[1]
 
 
 def table(folder: Path, name: str) -> pa.Table:
@@ -173,13 +155,13 @@ def assert_same(one: Path, other: Path) -> None:
         assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist())), name
 
 
-def test_the_tables_are_queried_as_the_page_says(by_local: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_are_queried_as_the_page_says(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parent.parent.parent / "docs/how-to/report-on-a-trace.md").read_text("utf-8")
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(by_local.folder.parent)
+    monkeypatch.chdir(made.folder.parent)
     rows: list[Any] = []
     exec(program, {"print": rows.append})
-    assert sum(row[2] for row in rows[0].fetchall()) == len(by_local.exchanges)
+    assert sum(row[2] for row in rows[0].fetchall()) == len(made.exchanges)
 
 
 def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(made: Made) -> None:
@@ -340,7 +322,7 @@ def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made) -> 
     assert any(".zstd" in each.name for each in (made.folder / "exchanges").iterdir())
 
 
-def test_both_engines_give_the_same_of_damaged_compressed_and_captured_traces(
+def test_each_engine_alone_gives_the_same_of_planted_damaged_compressed_and_captured_traces(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from bench.pipeline import write_traffic
@@ -361,11 +343,14 @@ def test_both_engines_give_the_same_of_damaged_compressed_and_captured_traces(
     back = [each._replace(ts_ns=chance.choice((-1, 1)) * chance.getrandbits(62)) for each in soup(2, 600, 5)]
     write_capture(traces / "clock_set_back.wtrace", back)
     (traces / "empty.wtrace").touch()
+    write_capture(traces / "calls.wtrace", controller_calls())
+    write_capture(traces / "planted.wtrace", planted(3, times=1, connections=4)[0], a_block=60)
     command = CommandLine(spark)
     for name, engine, most in (("spark", "spark", -1), ("local", "local", 0)):
         said = command("trace", "report", traces, "-o", tmp_path / name, "--engine", engine, local_tables_bytes=most)
         assert said.exit_code == 1, said.output
     assert_same(tmp_path / "spark", tmp_path / "local")
+    assert json.loads((tmp_path / "spark" / "report.json").read_text())["engine"].startswith("Spark ")
     facts = json.loads((tmp_path / "local" / "report.json").read_text())
     assert facts["skipped_stretches"] > 4
     means = [row["mean_ns"] for row in table(tmp_path / "local", "latency_by_command").to_pylist()]

@@ -1,15 +1,18 @@
-"""Formats are found wherever they are registered: in a thread of the user's, and in a second session."""
+"""Formats are found wherever they are registered: in a thread of the user's, and in a second session. They are not
+registered where workers lack the package."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from segstore.pipeline.session import register
+from segstore.pipeline.session import SparkMissing, register
 from segstore.testing import ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event
 from tests.spark import SPARK
@@ -43,3 +46,15 @@ def test_a_thread_that_registers_writes_and_reads(
         assert thread.submit(work).result() == 20
     found = sorted(int(event.data) for event in asyncio.run(every_event(sink["controller"], "out")))
     assert found == [*range(20)]
+
+
+def test_a_session_whose_workers_lack_the_package_is_told_before_its_first_job(
+    spark: SparkSession, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)  # Python imports from the working folder, which may be the checkout
+    for program, reason in ((str(bare), "No module named 'segstore'"), ("./none", "there is no such program")):
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", program)
+        with pytest.raises(SparkMissing, match=rf"{reason}\. Set PYSPARK_PYTHON .* to {sys.executable}$") as caught:
+            register(spark)
+        assert caught.value.part == "segstore"

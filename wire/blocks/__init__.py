@@ -35,6 +35,7 @@ from segstore.wire.blocks.decoder import (
 )
 from segstore.wire.blocks.encoder import BLOCK_BYTES, MAX_PENDING_BYTES, AppendBlockEncoder, frames_of_append
 from segstore.wire.blocks.events import EVENT_HEADER_BYTES, frame_header, framed, split_events
+from segstore.wire.blocks.owned import owned
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker
 
@@ -59,5 +60,6 @@ __all__ = [
     "framed",
     "frames_of_append",
     "one_by_one",
+    "owned",
     "split_events",
 ]

@@ -38,8 +38,8 @@ from segstore.wire.reader_groups.updates import (
     decode_update,
     encode_config,
 )
-from segstore.wire.reader_groups.versioned import Input, Output, Range, decode_object, encode_object
-from segstore.wire.state_records import decode_record
+from segstore.wire.revisioned import decode_record
+from segstore.wire.versioned import Input, Output, Range, decode_object, encode_object
 
 SILENT: Final = "_SILENT_"
 """Checkpoints with this in their names are taken without notice to the application, and do not move positions."""

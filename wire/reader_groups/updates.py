@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from segstore.wire.reader_groups.versioned import Input, Output, Range, decode_object, decode_typed, encode_object
+from segstore.wire.versioned import Input, Output, Range, decode_object, decode_typed, encode_object
 
 NO_ID: Final = UUID(int=0)
 RETENTIONS: Final = ("none", "manual", "automatic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from fastapi import APIRouter
@@ -21,11 +22,7 @@ router = APIRouter(prefix="/v1", tags=["tables"])
 @router.get("/tables/{scope}", summary="Key-value tables of a scope")
 async def list_tables(controlled: Here, scope: Scope, after: After = "", limit: Limit = 100) -> m.TablePage:
     controller = controller_of(controlled)
-
-    def names(token: str) -> tuple[list[str], str]:
-        return controller.tables.names(scope, token)
-
-    page, following = named(names, after, limit)
+    page, following = named(partial(controller.tables.names, scope), after, limit)
     there = controller.state.scope(scope).tables
     return m.TablePage(tables=[_summary(there[name]) for name in page if name in there], next=following)
 

@@ -21,8 +21,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from struct import Struct
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from segstore.server.controller.errors import ControllerError, NotFound, StreamIsSealed, TooMany
 from segstore.server.controller.policies import Cut
@@ -39,6 +38,7 @@ from segstore.server.controller.state import (
 )
 from segstore.server.controller.state import operations as op
 from segstore.wire import Event, encode
+from segstore.wire.revisioned import Mark, MarkedSegment, encode_mark
 
 if TYPE_CHECKING:
     from segstore.server.controller.streams.streams import Streams
@@ -46,14 +46,6 @@ if TYPE_CHECKING:
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 
 _log = logging.getLogger(__name__)
-
-_TIMES: Final = Struct(">qq")
-_SEGMENT: Final = Struct(">qdd")
-_OFFSET: Final = Struct(">q")
-_REVISION: Final = Struct(">BBBBi")
-"""Header of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
-
-_SHORT, _MIDDLE = 1 << 7, 1 << 14
 
 
 class Writers:
@@ -131,7 +123,7 @@ class Watermarks:
         segments = await self._streams.current(scope, name)
         if not segments:
             raise StreamIsSealed(f"{scope}/{name}")
-        event = encode(Event(encode_watermark(stream, watermark)))
+        event = encode(Event(encode_mark(mark_of(stream, watermark))))
         await self._core.segments.append_event(segments[0].name(scope, name), watermark.number, event)
         if self._core.state.find_stream(scope, stream.name) is stream:  # not deleted or recreated meanwhile
             self._core.record(op.WatermarkWritten(scope, stream.name, watermark))
@@ -214,23 +206,8 @@ class UpperBound:
                 del self._offsets[other.id]
 
 
-def encode_watermark(stream: Stream, watermark: Watermark) -> bytes:
-    """Returns a watermark as the content of an event of its stream."""
-    parts = [_TIMES.pack(watermark.lower, watermark.upper), _count(len(watermark.cut))]
-    for identifier, offset in watermark.cut.items():
-        segment = stream.segment(identifier)
-        parts += (_value(_SEGMENT.pack(identifier, segment.start, segment.end)), _OFFSET.pack(offset))
-    return _value(b"".join(parts))
-
-
-def _value(content: bytes) -> bytes:
-    return _REVISION.pack(0, 0, 1, 0, len(content)) + content
-
-
-def _count(number: int) -> bytes:
-    """Encodes a number in 1, 2 or 4 bytes; the first bits give the length."""
-    if number < _SHORT:
-        return number.to_bytes(1, "big")
-    if number < _MIDDLE:
-        return (number | 0x8000).to_bytes(2, "big")
-    return (number | 0xC000_0000).to_bytes(4, "big")
+def mark_of(stream: Stream, watermark: Watermark) -> Mark:
+    """Returns a watermark with the key ranges of its segments, for readers."""
+    cut = ((stream.segment(identifier), offset) for identifier, offset in watermark.cut.items())
+    segments = tuple(MarkedSegment(segment.id, segment.start, segment.end, offset) for segment, offset in cut)
+    return Mark(watermark.lower, watermark.upper, segments)

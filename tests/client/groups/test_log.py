@@ -10,7 +10,7 @@ from segstore.client import Client
 from segstore.client.errors import NoSuchReaderGroup, ProtocolViolation
 from segstore.client.groups import log as module
 from segstore.wire.reader_groups import GroupConfig, InitialState
-from segstore.wire.state_records import encode_initial
+from segstore.wire.revisioned import encode_initial
 from tests.client.groups.support import fill, group, shared
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection import Connection, ConnectionHub, executing, receiving
+from segstore.server.connection import Connection, ConnectionHub, executing
 from segstore.server.durable import Gate
 from segstore.server.faults import Faults, Observer
 from segstore.wire import Buffer, Command, FrameDecoder, GetStreamSegmentInfo, KeepAlive, encode
@@ -331,7 +331,6 @@ class Room:
     def step(self, size: int) -> None:
         """From now on a step has this number of requests."""
         self._monkeypatch.setattr(executing, "_STEP", size)
-        self._monkeypatch.setattr(receiving, "_STEP", size)
 
 
 def idle(room: Room, **facts: Any) -> Line:

@@ -15,6 +15,7 @@ from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, one_
 WRITER = UUID(int=1)
 SET_UP = encode(SetupAppend(1, WRITER, "scope/stream/0.#epoch.0", ""))
 MALFORMED = b"\0\0\0\0\0\0\0\0"
+STEP = 256
 
 
 def append(number: int, data: bytes) -> bytes:
@@ -45,10 +46,10 @@ class Peer:
 
     def all_behind_the_set_up(self) -> list[Item]:
         """What it has read, in as many steps as that takes."""
-        first, *items = self.received.decode()
+        first, *items = self.received.decode(STEP)
         assert isinstance(first, SetupAppend)
         while self.received.at < self.received.end:
-            items += self.received.decode()
+            items += self.received.decode(STEP)
         return items
 
 
@@ -64,7 +65,7 @@ def test_what_is_put_back_comes_first_and_owns_its_payload() -> None:
     assert isinstance(first, Append)
     assert isinstance(second, Append)
     assert (first.data, second.data, third) == (b"a" * 5_000, b"b", KeepAlive())
-    assert peer.received.decode() == [Hello(17, 5)]
+    assert peer.received.decode(STEP) == [Hello(17, 5)]
     assert not peer.received.is_pending()
 
 
@@ -85,7 +86,7 @@ def test_bytes_that_wait_are_copied() -> None:
     peer.received.hold()
     peer.buffers.view[:8] = b"\xff" * 8
     assert peer.received.held_bytes == 8
-    assert peer.received.decode() == [KeepAlive()]
+    assert peer.received.decode(STEP) == [KeepAlive()]
     assert peer.received.finish()
     assert peer.received.held_bytes == 0
 
@@ -93,9 +94,9 @@ def test_bytes_that_wait_are_copied() -> None:
 def test_what_comes_before_a_malformed_frame_is_decoded_and_nothing_behind_it() -> None:
     peer = Peer()
     peer.read(encode(KeepAlive()) * 300 + MALFORMED)
-    assert len(peer.received.decode()) == 256
+    assert len(peer.received.decode(STEP)) == STEP
     assert peer.received.problem is None
-    peer.received.put_back(peer.received.decode())
+    peer.received.put_back(peer.received.decode(STEP))
     assert peer.received.problem is not None
     peer.read(encode(KeepAlive()))
     assert len(peer.received.take_backlog()) == 44
@@ -107,7 +108,7 @@ def test_what_comes_before_a_malformed_frame_is_decoded_and_nothing_behind_it() 
 def test_an_append_without_a_set_up_is_a_violation() -> None:
     peer = Peer()
     peer.read(encode(KeepAlive()) + append(1, b"x"))
-    assert peer.received.decode() == [KeepAlive()]
+    assert peer.received.decode(STEP) == [KeepAlive()]
     assert (peer.counters.malformed_frames, peer.counters.protocol_violations) == (0, 1)
 
 
@@ -115,14 +116,14 @@ def test_incomplete_frames_and_blocks_are_waited_for_from_their_first_bytes() ->
     peer = Peer()
     frame = encode(KeepAlive())
     peer.read(SET_UP + frame[:3])
-    peer.received.decode()
+    peer.received.decode(STEP)
     assert peer.received.has_part
     assert (peer.waits.first_frame_since, peer.waits.frame_since) == (None, 1.0)
     peer.received.release()
     peer.read(frame[3:] + encode(AppendBlock(WRITER, b"x")))
     steps = 1
     while peer.received.at < peer.received.end:  # two with C, which may make runs
-        peer.received.decode()
+        peer.received.decode(STEP)
         steps += 1
     assert (peer.waits.frame_since, peer.waits.block_since) == (None, float(steps))
     assert peer.received.held_bytes == 1

@@ -31,7 +31,6 @@ MANY = 20_000
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.server.connection.executing._STEP", 64)
-    monkeypatch.setattr("segstore.server.connection.receiving._STEP", 64)
     monkeypatch.setattr("segstore.server.tap.inspection._STEP", 64)
 
 

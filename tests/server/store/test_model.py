@@ -71,6 +71,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def start(self) -> None:
         self.journals: dict[int, list[bytes]] = {number: [] for number in range(CONTAINERS)}
         self.store = SegmentStore(CONTAINERS, journal=self._journal)
+        self.rebuilt = SegmentStore(CONTAINERS)
         self.model: dict[str, Model] = {}
         self.retired: set[str] = set()
         self.tables: dict[str, dict[bytes, bytes]] = {}
@@ -320,10 +321,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def the_journal_rebuilds_the_same_state(self) -> None:
-        again = SegmentStore(CONTAINERS)
+        again = self.rebuilt
         for number, journal in self.journals.items():
             for line in journal:
                 again.containers[number].apply(operations.decode(line))
+            journal.clear()
         for number, container in self.store.containers.items():
             assert snapshot(again, number) == snapshot(self.store, number)
             assert again.containers[number].retired_names == container.retired_names

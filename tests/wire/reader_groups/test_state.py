@@ -23,7 +23,7 @@ from segstore.wire.reader_groups import (
     Update,
     UpdateDistance,
 )
-from segstore.wire.state_records import encode_initial
+from segstore.wire.revisioned import encode_initial
 from tests.looped import looped
 from tests.wire.reader_groups.java import java_events, java_updates
 

@@ -17,7 +17,7 @@ from segstore.wire.reader_groups import (
     encode_update,
 )
 from segstore.wire.reader_groups.updates import decode_config, decode_kind, decode_update, encode_config
-from segstore.wire.reader_groups.versioned import Output, encode_object
+from segstore.wire.versioned import Output, encode_object
 from tests.looped import looped
 from tests.wire.reader_groups.java import java_configs, java_updates
 

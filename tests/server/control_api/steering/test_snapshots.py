@@ -30,7 +30,7 @@ async def test_a_prepared_cluster_comes_back() -> None:
         assert [each["name"] for each in (await done(http, "GET", "/v1/snapshots"))["snapshots"]] == ["base"]
         await done(http, "DELETE", "/v1/snapshots/base")
         status, said, _ = refusal(await http.post("/v1/snapshots/base/restore"))
-        assert (status, said) == (404, "there is no snapshot 'base'; there are no snapshots")
+        assert (status, said) == (404, "no snapshot has the name 'base'; there are no snapshots")
 
 
 @looped("name", ["%2E%2E", "a%2Fb"])

@@ -9,8 +9,7 @@ from random import Random
 from segstore.server.controller import StreamConfig
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import Epoch, Stream, StreamSegment, TransactionStatus, Watermark
-from segstore.server.controller.streams.watermarks import UpperBound, encode_watermark
-from tests.looped import looped
+from segstore.server.controller.streams.watermarks import UpperBound, mark_of
 from tests.server.controller.conftest import World
 
 EVERY_MS = 10_000
@@ -42,31 +41,10 @@ def last(world: World) -> Watermark | None:
     return world.controller.state.stream("a", "s").watermark
 
 
-def test_a_watermark_is_written_as_pravega_writes_it() -> None:
-    """The bytes were made by its `Watermark.toByteBuf`."""
+def test_a_watermark_has_the_key_ranges_of_its_segments() -> None:
     stream = stream_of((WHOLE, StreamSegment(4, 0, 0.5, 1.0, 0)), (StreamSegment(3, 1, 0.0, 0.5, 1),))
-    assert encode_watermark(stream, Watermark(1, -5, 70_000, {1 << 32 | 3: 123456789, 4: -1})) == bytes.fromhex(
-        "0000010000000061fffffffffffffffb00000000000111700200000100000000180000000100000003"
-        "00000000000000003fe000000000000000000000075bcd1500000100000000180000000000000004"
-        "3fe00000000000003ff0000000000000ffffffffffffffff"
-    )
-    assert encode_watermark(stream, Watermark(1, 1, 2, {})) == bytes.fromhex(
-        "00000100000000110000000000000001000000000000000200"
-    )
-
-
-class Wide(Stream):
-    """Finds any segment at once."""
-
-    def segment(self, identifier: int) -> StreamSegment:
-        return StreamSegment(identifier, 0, 0.0, 1.0, 0)
-
-
-@looped(("count", "said"), [(127, "7f"), (128, "8080"), (16_383, "bfff"), (16_384, "c0004000"), (70_000, "c0011170")])
-def test_a_long_cut_takes_more_bytes_for_its_length(count: int, said: str) -> None:
-    data = encode_watermark(Wide("a", "s", StreamConfig(), 0, []), Watermark(1, 1, 2, dict.fromkeys(range(count), 0)))
-    assert data[24 : 24 + len(said) // 2].hex() == said
-    assert len(data) == 24 + len(said) // 2 + count * (8 + 24 + 8)
+    mark = mark_of(stream, Watermark(1, -5, 70_000, {1 << 32 | 3: 123456789, 4: -1}))
+    assert mark == (-5, 70_000, ((1 << 32 | 3, 0.0, 0.5, 123456789), (4, 0.5, 1.0, -1)))
 
 
 def test_positions_in_unknown_segments_are_ignored() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segstore.wire import ReadTable, TableKey, WrongHost, decode, encode
-from segstore.wire.owned import owned
+from segstore.wire.blocks import owned
 
 KEY = TableKey(b"key", -1)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.reader_groups.versioned import Input, Output, decode_object, decode_typed, encode_object
+from segstore.wire.versioned import Input, Output, decode_object, decode_typed, encode_object
 from tests.looped import looped
 
 
