@@ -25,6 +25,7 @@ from segstore.traces import TraceClient, shortened
 from segstore.wire.trace import Record, check_possible, parse_filter
 
 _LATE_FRACTION: Final = 0.5
+_CLOSING_S: Final = 0.02
 _WAITS: Final = "the client still waited after"
 
 
@@ -122,6 +123,8 @@ async def explore(
             "the client made no request: it must use {controller}, {host} and {port}, or SEGSTORE_CONTROLLER, and no "
             "address of its own"
         )
+    if first.leaked:
+        setting = setting._replace(closing_s=_CLOSING_S)
     second = await _good_run(setting)
     good, notes = good_of(first, second, wanted)
     if wanted is not None and (missed := compared(wanted, first.segments, first.records if keep_order else None)):
@@ -281,18 +284,12 @@ class _Explorer:
         return pairs
 
     def drop_known_pairs(self) -> None:
-        """Drops the findings of pairs whose kinds one of their failures has alone."""
-        alone: dict[str, set[str]] = {}
-        for finding in self._findings:
-            if len(finding.injections) == 1:
-                alone[finding.injections[0].failure.name] = (
-                    alone.get(finding.injections[0].failure.name, set()) | finding.kinds
-                )
+        """Drops the findings of pairs whose kinds their first failure has alone."""
+        alone = {finding.name: finding.kinds for finding in self._findings if len(finding.injections) == 1}
         self._findings = [
             finding
             for finding in self._findings
-            if len(finding.injections) <= 1
-            or not finding.kinds <= set().union(*(alone.get(each.failure.name, set()) for each in finding.injections))
+            if len(finding.injections) <= 1 or not finding.kinds <= alone.get(str(finding.injections[0]), set())
         ]
 
     def result(self, plan: Plan, notes: list[str]) -> Exploration:
@@ -304,7 +301,8 @@ class _Explorer:
         )
         if self._skipped:
             notes = [*notes, f"the budget ended before {self._skipped:,} more runs"]
-        unreached = [cell.injections[0] for cell in self._cells if not cell.is_made and not cell.why]
+        singles = [cell for cell in self._cells if len(cell.injections) == 1]
+        unreached = [cell.injections[0] for cell in singles if not cell.is_made and not cell.why]
         return Exploration(
             self._runs, self._findings, unreached, plan.classes, self._cells, not_injected, self._unknown, notes
         )

@@ -31,8 +31,8 @@ class Failure(NamedTuple):
         action: The action of a fault rule; None for a change.
         change: A change of the world before the request passes.
         is_lasting: Whether all later requests of the type fail, too.
-        may_wait: Whether a client may then wait longer than a run: the failure lasts, the reply contradicts the
-            controller, or TCP would have reported the loss at some time. Such a run is unknown.
+        may_wait: Whether a client may then wait longer than a run: the failure lasts, the events are gone, the reply
+            contradicts the controller, or TCP would have reported the loss at some time. Such a run is unknown.
         is_retried: Whether the reference's client continues: a client that gives up has given up too early.
         may_lose: Whether data may then be gone although the client is right.
     """
@@ -165,4 +165,5 @@ def _of_world(point: Point, stores: int, *, streams: bool) -> Iterator[Failure |
         if why:
             yield NotInjected(name, why)
         else:
-            yield Failure(name, change=change, is_retried=not change.may_lose, may_lose=change.may_lose)
+            loses = change.may_lose
+            yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)

@@ -34,3 +34,21 @@ async def test_the_writer_breaks_nowhere_whatever_the_world_does() -> None:
 async def test_the_writer_breaks_at_no_cut() -> None:
     explored = await explore(writes, prepare=prepare, match="kind = frame", failures=["cut *", "reset *"], timeout_s=20)
     assert (explored.findings, explored.unreached) == ([], []), str(explored)
+
+
+async def test_a_transaction_that_its_cluster_aborts_is_no_finding() -> None:
+    async def commits(mock: ExploredCluster) -> None:
+        async with (
+            connect(f"tcp://{mock.controller_uri}") as client,
+            client.transaction_writer("shop", "orders") as writer,
+            writer.begin() as transaction,
+        ):
+            await transaction.write(b"order", routing_key="table")
+            await transaction.commit()
+
+    failures = ["transaction aborted", "scale up", "cut *"]
+    explored = await explore(commits, prepare=prepare, match="kind = frame", failures=failures, timeout_s=20)
+    assert explored.findings == [], str(explored)
+    aborted = [cell for cell in explored.cells if cell.injections[0].failure.name == "transaction aborted"]
+    assert [cell.colour for cell in aborted] == ["green"] * len(aborted)
+    assert len(aborted) == 2

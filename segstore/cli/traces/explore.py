@@ -83,7 +83,7 @@ _FILE: Final = NewPath(dir_okay=False, path_type=Path)
 @click.option("--pairs", is_flag=True, help="Then combine two failures.")
 @click.option("--budget", "budget_s", type=Finite(0, MAX_WAIT_S, min_open=True), metavar="SECONDS")
 @click.option("--seed", type=int, default=0, help="Shuffle runs of the same rank.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 64), help="Runs side by side; commands: the number of cores.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 64), help="Runs side by side; commands: two for each core.")
 @click.option("--stores", type=click.IntRange(1, 16), help="Default: 2; 1 if the command names {host} or {port}.")
 @click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
@@ -171,7 +171,7 @@ async def _explored(
     how["stores"] = options["stores"] or (1 if with_address or records is not None else 2)
     if records is not None:
         how["wanted"] = await explorer.wanted_of(records, options["timeout_s"])
-    return await explorer.explore(command, **how, jobs=options["jobs"] or os.cpu_count() or 1)
+    return await explorer.explore(command, **how, jobs=options["jobs"] or 2 * (os.cpu_count() or 1))
 
 
 def _print_plan(plan: Plan) -> None:
