@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _A_DAY_S: Final = 86_400.0
 _LOOK_S: Final = 0.002
+_OWNED_S: Final = 10.0
 _MOST_WAITING: Final = 5
 _PREPARED: Final = "prepared"
 
@@ -169,7 +170,8 @@ async def prepared(setting: RunSetting, prepare: Client) -> RunSetting:
             async with asyncio.timeout(setting.timeout_s):
                 await prepare(mock)
         except (TimeoutError, RuntimeError, OSError) as error:
-            raise NotPrepared(f"the preparation: {error or f'it takes more than {setting.timeout_s:g} s'}") from error
+            why = str(error) or f"it takes more than {setting.timeout_s:g} s"
+            raise NotPrepared(f"the preparation: {why}") from error
         await mock.snapshot(_PREPARED)
     finally:
         await mock.stop(drain_s=0)
@@ -203,6 +205,7 @@ async def run_once(setting: RunSetting, *injections: Injection) -> Run:
         requests = mock.requests()
         mock.faults.toxics.clear()
         leaked = 0 if is_hung else await _left_open(mock, setting.closing_s)
+        await _owned(mock)
         segments = _contents(mock)
         violation = None if setting.check is None else setting.check(mock)
         fired = frozenset(decision.rule for decision in mock.faults.decisions)
@@ -243,6 +246,13 @@ async def _left_open(mock: ExploredCluster, closing_s: float) -> int:
     while (count := sum(len(server.hub.connections) for server in mock.stores)) and time.monotonic() < until_s:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)  # connections have no event
     return count
+
+
+async def _owned(mock: ExploredCluster) -> None:
+    """Waits until each container has an owner: on its way to another store, its contents are in none."""
+    async with asyncio.timeout(_OWNED_S):
+        while sum(len(server.store.containers) for server in mock.stores) < mock.settings.store.containers:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
 
 
 def _waiting(requests: Sequence[Seen]) -> list[str]:

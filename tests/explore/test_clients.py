@@ -1,4 +1,4 @@
-"""This project's client, explored: the writer breaks nowhere."""
+"""This project's client, explored: its writers and readers break nowhere."""
 
 from __future__ import annotations
 
@@ -52,3 +52,28 @@ async def test_a_transaction_that_its_cluster_aborts_is_no_finding() -> None:
     aborted = [cell for cell in explored.cells if cell.injections[0].failure.name == "transaction aborted"]
     assert [cell.colour for cell in aborted] == ["green"] * len(aborted)
     assert len(aborted) == 2
+
+
+async def test_a_reader_of_a_group_reads_each_event_wherever_containers_move() -> None:
+    async def write(mock: ExploredCluster) -> None:
+        await prepare(mock)
+        await writes(mock)
+
+    async def reads(mock: ExploredCluster) -> bytes:
+        events: list[bytes] = []
+        async with (
+            connect(f"tcp://{mock.controller_uri}") as client,
+            client.reader_group("shop", "cooks", streams=["orders"]) as group,
+            group.reader("a") as reader,
+        ):
+            while len(events) < 4:
+                event = await reader.read()
+                events += [] if event is None else [bytes(event.data)]
+        return b",".join(events)
+
+    failures = ["container moves", "cut after"]
+    explored = await explore(
+        reads, prepare=write, match="kind = frame", failures=failures, stores=2, timeout_s=20, jobs=4
+    )
+    assert explored.findings == [], str(explored)
+    assert any("reader group" in alike.name for alike in explored.classes)
