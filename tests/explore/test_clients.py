@@ -1,6 +1,8 @@
-"""This project's client, explored: its writers and readers break nowhere."""
+"""This project's client, explored: its writers and readers break nowhere; a planted bug of an application is found."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -77,3 +79,22 @@ async def test_a_reader_of_a_group_reads_each_event_wherever_containers_move() -
     )
     assert explored.findings == [], str(explored)
     assert any("reader group" in alike.name for alike in explored.classes)
+
+
+async def test_an_application_that_retries_with_a_new_writer_stores_events_twice() -> None:
+    async def retries(mock: ExploredCluster) -> None:
+        async with connect(f"tcp://{mock.controller_uri}") as client:
+            for number in range(2):
+                for _ in range(3):
+                    try:
+                        async with client.event_writer("shop", "orders") as writer, asyncio.timeout(0.3):
+                            await writer.write(b"order %d" % number, routing_key="table")
+                        break
+                    except TimeoutError:
+                        continue
+
+    explored = await explore(
+        retries, prepare=prepare, match="type = APPEND_BLOCK_END", failures=["reply late", "cut after"], timeout_s=4
+    )
+    assert {finding.kinds == {"duplicated"} for finding in explored.findings} == {True}, str(explored)
+    assert [finding.name for finding in explored.findings][:1] == ["reply late at APPEND_BLOCK_END 1"]
