@@ -173,7 +173,6 @@ class _Explorer:
         self._tell = tell
         self._findings: list[Finding] = []
         self._cells: list[Cell] = []
-        self._reached: set[str] = set()
         self._newly: list[tuple[Injection, list[Injection]]] = []
         self._unknown: Counter[tuple[str, str]] = Counter()
         self._runs = 2
@@ -249,7 +248,6 @@ class _Explorer:
         self._runs += 1
         broken, unknown = judged(self._good, run, keep_order=self._keep_order, timeout_s=self._setting.timeout_s)
         self._unknown += unknown
-        self._reached |= run.reached
         finding = Finding(injections, tuple(broken), run.records) if broken else None
         if finding is not None:
             self._findings.append(finding)

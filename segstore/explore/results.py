@@ -107,7 +107,7 @@ class Exploration(NamedTuple):
         yield from self.notes
         yield from self.unreached_lines
         for (name, why), count in self.not_injected.items():
-            yield f"not injected at {count} points: {name}; {why}"
+            yield f"not injected at {count} point{'s' if count != 1 else ''}: {name}; {why}"
         for (rule, why), count in self.unknown.items():
             yield f"unknown {count} times: {rule}; {why}"
 
