@@ -1,7 +1,7 @@
 """The explorer: reruns a client once for each failure at each point of its run, and judges what it did.
 
-    found = await explore(lambda mock: my_test(mock.host, mock.port))
-    assert not found.findings, found
+    explored = await explore(lambda mock: my_test(mock.host, mock.port))
+    assert not explored.findings, explored
 
 A finding holds the records of its run or, for requests from a trace, of the shortest trace that fails in the same way.
 """

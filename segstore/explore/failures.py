@@ -87,7 +87,8 @@ _COMMON: Final[dict[str, Callable[[str], bool]]] = {
     "OperationUnsupported": lambda name: True,
 }
 """Failure reply → the requests that it may answer, besides WrongHost and AuthTokenCheckFailed, which any may get."""
-_RETRIED_REPLIES: Final = frozenset({"ConditionalCheckFailed", "TableKeyBadVersion"})
+_CONFLICTS: Final = frozenset({"ConditionalCheckFailed", "TableKeyBadVersion"})
+"""Another client was faster: a reader of a group tries again, other clients report it."""
 _CONTRADICTIONS: Final = frozenset({"NoSuchSegment", "SegmentIsSealed"})
 _TOKENS: Final = (
     Failure(
@@ -136,8 +137,8 @@ def _of_request(point: Point) -> Iterator[Failure]:
     yield from _TOKENS
     for reply, may_answer in _COMMON.items():
         if may_answer(name) and reply.casefold() != point.reply.replace("_", "").casefold():
-            is_retried, is_false = reply in _RETRIED_REPLIES, reply in _CONTRADICTIONS
-            yield Failure(reply, {"error": reply}, is_retried=is_retried, may_wait=is_false)
+            is_retried = reply in _CONFLICTS and kind_of(point.segment) == "reader group"
+            yield Failure(reply, {"error": reply}, is_retried=is_retried, may_wait=reply in _CONTRADICTIONS)
 
 
 @lru_cache(maxsize=256)

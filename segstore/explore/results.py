@@ -166,7 +166,7 @@ def page(exploration: Exploration, links: Mapping[str, str]) -> str:
         tds = "".join(_td(cells.get((alike.name, name), []), links) for name in names)
         rows.append(f"<tr><th>{html.escape(str(alike))}</th>{tds}</tr>")
     head = "".join(f'<th class="f">{html.escape(name)}</th>' for name in names)
-    found = "".join(
+    findings = "".join(
         f"<h3>{_link(finding.name, html.escape(finding.name), links)}</h3>"
         f"<pre>{html.escape(chr(10).join(finding.broken))}</pre>"
         for finding in exploration.findings
@@ -176,7 +176,7 @@ def page(exploration: Exploration, links: Mapping[str, str]) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
         f"<h1>{title}</h1><table><tr><th>Requests and calls</th>{head}</tr>{''.join(rows)}</table>"
-        f"<h2>Findings</h2>{found}<h2>Not decided</h2><ul>{lines}</ul></html>\n"
+        f"<h2>Findings</h2>{findings}<h2>Not decided</h2><ul>{lines}</ul></html>\n"
     )
 
 
