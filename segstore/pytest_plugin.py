@@ -99,6 +99,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "segstore(**settings): settings of segstore_server: stores, auth_key, faults, process, …"
     )
+    config.addinivalue_line(
+        "markers", "segstore_explore(**options): options of segstore_explore: failures, timeout_s, stores, pairs, …"
+    )
     for name, choices in _CHOICES.items():
         if config.getini(name) not in choices:
             raise pytest.UsageError(f"{name} is one of {', '.join(choices)}, not {config.getini(name)!r}")
@@ -322,12 +325,12 @@ def _report_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
         request.node.warn(UnmatchedFault(line))
 
 
-def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The settings of a test's markers; the nearest takes precedence."""
+def _settings(request: pytest.FixtureRequest, name: str = "segstore") -> dict[str, Any]:
+    """The settings of a test's markers of this name; the nearest takes precedence."""
     settings: dict[str, Any] = {}
-    for marker in request.node.iter_markers("segstore"):
+    for marker in request.node.iter_markers(name):
         if marker.args:
-            pytest.fail("the marker segstore takes settings by name, such as stores=2", pytrace=False)
+            pytest.fail(f"the marker {name} takes settings by name, such as stores=2", pytrace=False)
         settings = {**marker.kwargs, **settings}
     return settings
 
@@ -608,16 +611,17 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         pytest.fail("\n".join(lines), pytrace=False)
 
 
-# --- the race explorer ----------------------------------------------------------------------------------------------
+# --- the explorer ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def segstore_explore() -> testing.Explore:
-    """Runs a client once for each point at which its connection can be cut: found = segstore_explore(client).
+def segstore_explore(request: pytest.FixtureRequest) -> testing.Explore:
+    """Runs a client once for each failure at each point of its run: found = segstore_explore(client).
 
-    The client is a function, which runs in a thread of its own, or a coroutine function. It is given a fresh store for
-    each run; a function may only use the store's addresses, and must not hold the interpreter lock while it waits.
-    Options are as for `segstore.explore.explore`, which an async test awaits itself.
+    The client is a function, which runs in a thread of its own, or a coroutine function. It is given a fresh cluster
+    for each run; a function may only use the cluster's addresses, and must not hold the interpreter lock while it
+    waits. Options are as for `segstore.explore.explore`, which an async test awaits itself; the marker
+    `segstore_explore` gives them, too.
     """
     import asyncio
     import inspect
@@ -626,12 +630,14 @@ def segstore_explore() -> testing.Explore:
     from segstore.explore import explore
     from segstore.testing import WouldBlock, in_a_thread
 
+    marked = _settings(request, "segstore_explore")
+
     def run(client: Callable[..., Any], **options: Unpack[ExploreOptions]) -> Exploration:
         __tracebackhide__ = True
         coroutine = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
         WouldBlock.check("segstore_explore", "segstore.explore.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:
-            return pool.submit(asyncio.run, explore(coroutine, **options)).result()
+            return pool.submit(asyncio.run, explore(coroutine, **{**marked, **options})).result()
 
     return run

@@ -300,7 +300,7 @@ def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Py
     result.stdout.fnmatch_lines([f"there is no trace '{name}' in {suite.path}; {there}: *, or ask for '{failed}'"])
 
 
-# --- the race explorer ----------------------------------------------------------------------------------------------
+# --- the explorer ----------------------------------------------------------------------------------------------------
 
 
 def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:
@@ -315,12 +315,13 @@ def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest
         async def careless_too(mock):
             await talk_async(mock, *BEGIN, append(1, b"a"))
 
+        @pytest.mark.segstore_explore(match="type = APPEND_BLOCK_END", failures=("cut before", "cut after"))
         @pytest.mark.parametrize("client", [careless, careless_too])
         def test_it(segstore_explore, client):
-            found = segstore_explore(client, match="type = APPEND_BLOCK_END", cuts=("before", "after"))
-            assert found.runs == 3
+            found = segstore_explore(client)
+            assert found.runs == 4
             (finding,) = found.findings
-            assert finding.cut.where == "before"
+            assert finding.name == "cut before at APPEND_BLOCK_END 1"
             assert "lost" in str(finding)
 
         @pytest.mark.asyncio

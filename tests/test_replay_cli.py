@@ -1,4 +1,4 @@
-"""`segstore replay | explore` on the command line."""
+"""`segstore replay` on the command line, and what `send` and `explore` share with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from segstore.wire import SegmentCreated, encode
 from segstore.wire.controller_api import METHODS
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 from tests.processes import started
-from tests.server.support import HELLO, SEGMENT, append, create, set_up
+from tests.server.support import HELLO, SEGMENT, create, set_up
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
@@ -195,10 +195,6 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
             subprocess.run([sys.executable, str(script), where], check=True, timeout=120)
             process.send_signal(signal.SIGTERM)
             assert (process.wait(30), process.stdout.read()) == (status, "")
-    explored = run("explore", path, "-f", "type = APPEND_BLOCK_END")
-    assert explored.exit_code == 0, explored.output
-    assert "0 broke" in explored.stderr
-    assert "fault 'cut'" not in explored.stderr
 
 
 @pytest.mark.parametrize(
@@ -225,56 +221,3 @@ def test_a_trace_without_requests_is_no_script(tmp_path: Path, command: list[str
     write_trace(empty, [], Metadata)
     result = run(*command, empty)
     assert (result.exit_code, result.output) == (1, f"segstore: {empty}: there is no request in it\n")
-
-
-@pytest.mark.parametrize(
-    ("client", "says"),
-    [
-        ("python {contoller}", "unknown placeholder {contoller} ({controller}?), only {host}, {port}, {controller}"),
-        ("python 'a", "the command cannot be split into words: No closing quotation"),
-        (" ", "the command is empty"),
-    ],
-)
-def test_a_command_with_a_place_that_is_none_is_refused(trace: Path, client: str, says: str) -> None:
-    result = run("explore", trace, "--client", client)
-    assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
-    assert says in result.output
-
-
-def test_what_broke_is_written_as_fixtures(tmp_path: Path, trace: Path) -> None:
-    # This client never notices that it was cut off.
-    frames = encode(HELLO) + encode(create()) + encode(set_up()) + encode(append(1)) + encode(append(2))
-    client = tmp_path / "client.py"
-    client.write_text(
-        "import socket, sys\n"
-        "with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as peer:\n"
-        f"    peer.sendall(bytes.fromhex({frames.hex()!r}))\n"
-        "    peer.shutdown(socket.SHUT_WR)\n"
-        "    while peer.recv(4096):\n"
-        "        pass\n"
-    )
-    good = tmp_path / "good.jsonl"
-    commands = [HELLO, create(), set_up(), append(1), append(2)]
-    write_trace(
-        good,
-        [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(each)) for at, each in enumerate(commands)],
-        Metadata,
-    )
-    out = tmp_path / "found"
-    command = f"{sys.executable} {client} {{host}} {{port}}"
-    result = run("explore", good, "--client", command, "--filter", "type = SETUP_APPEND", "--out", out)
-    assert result.exit_code == 1
-    assert "SETUP_APPEND number 1, cut before the store has it" in result.stdout
-    assert f"lost: {SEGMENT}" in result.stdout
-    shown = run("trace", "show", out / "finding-1.jsonl")
-    assert "SETUP_APPEND" in shown.output
-
-
-def test_findings_are_not_written_over_the_trace_that_is_explored(trace: Path, tmp_path: Path) -> None:
-    path = tmp_path / "finding-1.jsonl"
-    assert run("trace", "convert", trace, path).exit_code == 0
-    before = path.read_bytes()
-    result = run("explore", path, "--out", tmp_path)
-    assert result.exit_code == 2
-    assert f"{tmp_path} contains {path}, which is being read" in result.stderr
-    assert path.read_bytes() == before

@@ -122,6 +122,16 @@ class Snapshots:
         self._memory.charge(images_bytes + size)
         return info
 
+    def take_from(self, others: Snapshots, name: str) -> None:
+        """Shares a snapshot of another server. Raises NoSuchSnapshot, StoreFull."""
+        snapshot = others._snapshots.get(name)
+        if snapshot is None:
+            raise NoSuchSnapshot(name, tuple(others._snapshots))
+        self._memory.check(snapshot.charged)
+        self.delete(name, missing_ok=True)
+        self._snapshots[name] = snapshot
+        self._memory.charge(snapshot.charged)
+
     def delete(self, name: str, *, missing_ok: bool = False) -> None:
         """Deletes a snapshot. Raises NoSuchSnapshot, unless `missing_ok`."""
         snapshot = self._snapshots.pop(name, None)

@@ -1,7 +1,8 @@
-"""Commands for traces: inspecting and rewriting them, answering clients with them, and driving stores with them."""
+"""Commands for traces: judging, inspecting and rewriting them, answering clients and driving stores with them."""
 
 from segstore.cli.traces.check import check
-from segstore.cli.traces.replay import explore, replay
+from segstore.cli.traces.explore import explore
+from segstore.cli.traces.replay import replay
 from segstore.cli.traces.send import send
 from segstore.cli.traces.trace import trace
 

@@ -1,34 +1,20 @@
-"""`segstore replay | explore`: commands that answer clients and test cuts with a trace.
+"""`segstore replay`: answers clients from a trace.
 
-Exit status: 0 if all was as expected; 1 if something differs or breaks, with details on standard output.
+Exit status: 0 if all was as expected; 1 if something differs, with details on standard output.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.terminal import (
-    MAX_WAIT_S,
-    PORT,
-    Finite,
-    NewPath,
-    announce_option,
-    echo,
-    http_token_file,
-    log_to_stderr,
-    reader_gone,
-)
+from segstore.cli.terminal import PORT, announce_option, echo, http_token_file, log_to_stderr, reader_gone
 from segstore.cli.traces.records import PACE, TRACE, Address, records_of, report_left_out
 
 if TYPE_CHECKING:
-    from segstore.explore import Exploration, Finding
     from segstore.server.replay import Problem, TraceServer
     from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
@@ -163,107 +149,3 @@ async def _start_http(
     await api.start()
     stack.push_async_callback(api.stop)
     return api.address
-
-
-def _match(ctx: click.Context, option: click.Parameter, given: str) -> str:
-    from segstore.wire.trace import FilterError, check_possible, parse_filter
-
-    try:
-        if given.strip():
-            check_possible(parse_filter(given, "request"), "log")
-    except (FilterError, ValueError) as error:
-        raise click.BadParameter(str(error), ctx, option) from error
-    return given
-
-
-@click.command(short_help="Cut connections at every point and report the failures.")
-@TRACE
-@click.option(
-    "--client",
-    type=click.UNPROCESSED,
-    metavar="COMMAND",
-    help="Run this command, with {host} and {port}, or {controller}, filled in.",
-)
-@click.option(
-    "-f", "--filter", "match", default="", metavar="EXPR", callback=_match, help="Cut only at matching requests."
-)
-@click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
-@click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
-@click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
-def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
-    """Replay a trace once for each point at which its connection can be cut, and report the failures.
-
-    Without --client, a client that reconnects and queries the stored data makes the requests of the trace. With it,
-    that command runs once for each cut point of its own requests, and the result is compared with the trace: the events
-    of its segments must be stored at the end.
-    """
-    import asyncio
-
-    from segstore.explore import ClientFailed, CommandError, explore_command, explore_trace, words_of
-    from segstore.server.replay import read_script
-    from segstore.traces import make_folder
-
-    try:
-        if client is not None:
-            words_of(client)
-    except CommandError as error:
-        raise click.BadParameter(str(error), param_hint="--client") from error
-    records = records_of(trace)
-    left_out: list[str] = []
-    read_script(records, left_out)
-    report_left_out(left_out)
-    if out is not None:
-        make_folder(out)  # before the runs, which may take long
-        if any(file.samefile(trace) for file in out.glob("finding-*.jsonl") if file.is_file()):
-            raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
-    # A store warns of each cut and of errors in a shortened trace. Here these are intended.
-    listener = logging.getLogger("segstore.server.connection.connection")
-    listener.addFilter(_is_not_a_cut if client else _is_error)
-    try:
-        run = partial(explore_trace, records) if client is None else partial(explore_command, client, records)
-        exploration = asyncio.run(run(match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell))
-    except CommandError as error:
-        raise click.ClickException(f"the client {error}") from error
-    except (ClientFailed, OSError, ValueError) as error:
-        raise click.ClickException(f"the run without faults: {error}") from error
-    finally:
-        listener.removeFilter(_is_not_a_cut if client else _is_error)
-    return _explored(exploration, out)
-
-
-def _tell(done: int, of: int, finding: Finding | None) -> None:
-    """Shows progress on a terminal, and each finding at once; the report at the end has the details."""
-    line = "\r\x1b[K" if sys.stderr.isatty() else ""
-    if finding is not None:
-        click.echo(line, err=True, nl=False)
-        echo(f"broke: {finding.cut}", err=True)
-    if line:
-        click.echo(f"{line}{done} of {of} runs{line if done == of else ''}", err=True, nl=False)
-
-
-def _is_not_a_cut(record: logging.LogRecord) -> bool:
-    return "fault 'cut'" not in record.getMessage()
-
-
-def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
-
-
-def _explored(exploration: Exploration, out: Path | None) -> int:
-    from segstore.traces import write_trace
-    from segstore.wire.trace import Metadata
-
-    for number, finding in enumerate(exploration.findings, 1):
-        for line in str(finding).splitlines():
-            echo(line, fg="red")
-        if out is not None:
-            path = out / f"finding-{number}.jsonl"
-            values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
-            write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
-            echo(f"  written to {path}")
-    for line in exploration.unreached_lines:
-        echo(line, err=True)
-    echo(f"{exploration.runs} run{'s' if exploration.runs != 1 else ''}, {len(exploration.findings)} broke", err=True)
-    if exploration.runs == 1:
-        echo("nothing was cut: there was no request, or none that matches the filter", err=True)
-    return 1 if exploration.findings else 0

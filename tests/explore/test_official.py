@@ -1,4 +1,4 @@
-"""The official client, cut at every point of a dialogue: what docs/how-to/explore-disconnects.md says of it."""
+"""The official client, explored: what docs/how-to/explore-disconnects.md says of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore.explore import explore_command
+from segstore.explore import CommandClient, explore, words_of
 
 pytestmark = [pytest.mark.needs("pravega, the official client"), pytest.mark.usefixtures("grpc_runs")]
 
@@ -29,8 +29,9 @@ os._exit(0)
 async def test_the_official_writer_breaks_at_no_cut_of_its_connection(tmp_path: Path) -> None:
     script = tmp_path / "client.py"
     script.write_text(WRITES)
-    found = await explore_command(f"{sys.executable} {script} {{controller}}", timeout_s=60)
-    assert found.findings == []
-    # The set-up and five appends at the least, cut in three ways each.
-    assert found.runs >= 6 * 3 + 1
-    assert found.unreached == []
+    client = CommandClient(words_of([sys.executable, str(script), "{controller}"]))
+    explored = await explore(client, timeout_s=60, match="kind = frame", failures=["cut *"], jobs=2)
+    assert explored.findings == []
+    # Hello, the set-up and the classes of appends at the least, cut in three ways each.
+    assert explored.runs >= 4 * 3 + 2
+    assert explored.unreached == []

@@ -1,0 +1,250 @@
+"""`segstore explore`: injects each failure at each point of a client's run.
+
+Exit status: 0 if nothing broke but what the baseline knows; 1 if something broke, with details on standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from segstore.cli.terminal import MAX_WAIT_S, Finite, NewPath, echo, error_text
+from segstore.cli.traces.records import records_of, report_left_out
+
+if TYPE_CHECKING:
+    from segstore.explore import CommandClient, Exploration, Finding, Plan
+    from segstore.wire.trace import Record
+
+_COMMAND: Final = "segstore.explore command"
+_MOST_CLASSES: Final = 200
+
+
+class _WithCommand(click.Command):
+    """Takes the words after `--` as the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND], args = args[at + 1 :], args[:at]
+        return super().parse_args(ctx, args)
+
+
+def _match(ctx: click.Context, option: click.Parameter, text: str) -> str:
+    from segstore.wire.trace import FilterError, check_possible, parse_filter
+
+    try:
+        if text.strip():
+            check_possible(parse_filter(text, "request"), "log")
+    except (FilterError, ValueError) as error:
+        raise click.BadParameter(str(error), ctx, option) from error
+    return text
+
+
+def _baseline(ctx: click.Context, option: click.Parameter, path: Path | None) -> Mapping[str, object]:
+    if path is None:
+        return {}
+    try:
+        known = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise click.BadParameter(f"{path} is no baseline: {error}", ctx, option) from error
+    if not isinstance(known, dict):
+        raise click.BadParameter(f"{path} is no baseline: it is no JSON object", ctx, option)
+    return known
+
+
+_FILE: Final = NewPath(dir_okay=False, path_type=Path)
+
+
+@click.command(
+    cls=_WithCommand,
+    short_help="Inject every failure at every point and report what breaks.",
+    options_metavar="[OPTIONS]",
+)
+@click.argument("trace", metavar="[TRACE] [-- COMMAND…]", type=click.Path(path_type=Path), required=False)
+@click.option("--client", type=click.UNPROCESSED, metavar="COMMAND", help="The client, as one word; see also TRACE.")
+@click.option("--prepare", type=click.UNPROCESSED, metavar="COMMAND", help="Run once; each run starts with its state.")
+@click.option(
+    "-f", "--filter", "match", default="", metavar="EXPR", callback=_match, help="Fail only at matching requests."
+)
+@click.option(
+    "--failures", multiple=True, default=["*"], metavar="GLOB", help="Only these failures, such as 'cut *'; repeatable."
+)
+@click.option("--only", default="", metavar="NAME", help="Repeat one run: 'cut after at APPEND_BLOCK_END 1'.")
+@click.option("--all", "complete", is_flag=True, help="Try all points, not only three of those that are alike.")
+@click.option("--pairs", is_flag=True, help="Then combine two failures.")
+@click.option("--budget", "budget_s", type=Finite(0, MAX_WAIT_S, min_open=True), metavar="SECONDS")
+@click.option("--seed", type=int, default=0, help="Shuffle runs of the same rank.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 64), help="Runs side by side; commands: two for each core.")
+@click.option("--stores", type=click.IntRange(1, 16), help="Default: 2; 1 if the command names {host} or {port}.")
+@click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
+@click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
+@click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
+@click.option("--page", type=_FILE, metavar="FILE", help="Write the matrix of requests and failures as HTML.")
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML.")
+@click.option(
+    "--baseline",
+    "known",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=_baseline,
+    metavar="FILE",
+    help="Findings that do not fail.",
+)
+@click.option("--write-baseline", type=_FILE, metavar="FILE", help="Write the findings as a baseline.")
+def explore(trace: Path | None, client: str | None, prepare: str | None, **options: Any) -> int:
+    """Run a client once without faults, then once for each failure at each of its requests, and report what breaks.
+
+    The client is the command after `--`, with {host}, {port}, {controller} or {http} filled in, or SEGSTORE_CONTROLLER
+    and SEGSTORE_HOST in its environment. Without a command, a client that reconnects and queries the stored data makes
+    the requests of TRACE. With TRACE and --client, the events of the trace must be stored at the end.
+    """
+    from segstore.explore import CommandError
+    from segstore.server.replay import read_script
+    from segstore.traces import make_folder
+
+    words = click.get_current_context().meta.get(_COMMAND)
+    if client is not None and words is not None:
+        raise click.UsageError("--client and -- COMMAND are the same: give one of them")
+    command = _client(client if words is None else words, "--client" if words is None else "--")
+    preparing = _client(prepare, "--prepare")
+    if command is None and trace is None:
+        raise click.UsageError("give a command after --, or a TRACE")
+    records: list[Record] | None = None
+    if trace is not None:
+        records = records_of(trace)
+        left_out: list[str] = []
+        read_script(records, left_out)
+        report_left_out(left_out)
+    if (out := options["out"]) is not None:
+        make_folder(out)  # before the runs, which may take long
+        if trace is not None and any(file.samefile(trace) for file in out.glob("finding-*.jsonl") if file.is_file()):
+            raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
+    logger = logging.getLogger("segstore")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # the faults, and their consequences, are intended
+    try:
+        exploration = asyncio.run(_explored(command, preparing, records, options))
+    except CommandError as error:
+        raise click.ClickException(f"the client {error}") from error
+    except (OSError, ValueError, RuntimeError, TimeoutError) as error:
+        what = error_text(error) if isinstance(error, OSError) and error.errno else str(error)
+        raise click.ClickException(f"the run without faults: {what}") from error
+    finally:
+        logger.setLevel(level)
+    if command is not None and command.left_behind:
+        echo("the command leaves processes behind, which were killed after each run", err=True)
+    return _report(exploration, options)
+
+
+def _client(command: str | list[str] | None, option: str) -> CommandClient | None:
+    from segstore.explore import CommandClient, CommandError, words_of
+
+    try:
+        return None if command is None else CommandClient(words_of(command))
+    except CommandError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+
+
+async def _explored(
+    command: CommandClient | None, prepare: CommandClient | None, records: list[Record] | None, options: dict[str, Any]
+) -> Exploration:
+    from segstore import explore as explorer
+
+    names = ("match", "failures", "only", "timeout_s", "complete", "pairs", "budget_s", "seed")
+    how: dict[str, Any] = {name: options[name] for name in names}
+    how |= {"keep_order": not options["any_order"], "started": _print_plan, "tell": _tell, "prepare": prepare}
+    clients = [client for client in (command, prepare) if client is not None]
+    how["with_http"] = any(explorer.names_place(client.words, "http") for client in clients)
+    if command is None:
+        return await explorer.explore_trace(
+            records or [], **how, jobs=options["jobs"] or 1, stores=options["stores"] or 1
+        )
+    with_address = explorer.names_place(command.words, "host", "port")
+    how["stores"] = options["stores"] or (1 if with_address or records is not None else 2)
+    if records is not None:
+        how["wanted"] = await explorer.wanted_of(records, options["timeout_s"])
+    return await explorer.explore(command, **how, jobs=options["jobs"] or 2 * (os.cpu_count() or 1))
+
+
+def _print_plan(plan: Plan) -> None:
+    """Prints the classes before the first run with a failure."""
+    for alike in plan.classes[:_MOST_CLASSES]:
+        echo(alike, err=True)
+    if len(plan.classes) > _MOST_CLASSES:
+        echo(f"and {len(plan.classes) - _MOST_CLASSES:,} more classes", err=True)
+    echo(f"{len(plan.classes)} classes of requests and calls, {len(plan.injections):,} runs", err=True)
+
+
+def _tell(done: int, of: int, finding: Finding | None) -> None:
+    """Shows progress on a terminal, and each finding at once; the report at the end has the details."""
+    line = "\r\x1b[K" if sys.stderr.isatty() else ""
+    if finding is not None:
+        click.echo(line, err=True, nl=False)
+        echo(f"broke: {finding.name}", err=True)
+    if line:
+        click.echo(f"{line}{done} of {of} runs{line if done == of else ''}", err=True, nl=False)
+
+
+def _report(exploration: Exploration, options: dict[str, Any]) -> int:
+    from segstore.explore import baseline, junit, page
+
+    known, out = options["known"], options["out"]
+    new = exploration.new(known)
+    for number, finding in enumerate(exploration.findings, 1):
+        is_new = finding in new
+        for line in str(finding).splitlines():
+            echo(line, fg="red" if is_new else None)
+        if not is_new:
+            echo("  in the baseline")
+            continue
+        if finding.rules:
+            echo(f"  faults: {finding.rules}")
+        echo(f"  pytest: {finding.pytest}")
+        if out is not None:
+            _write(finding, out / f"finding-{number}.jsonl")
+    for line in exploration.lines:
+        echo(line, err=True)
+    if (path := options["page"]) is not None:
+        path.write_text(page(exploration, _write_pages(exploration, path)), encoding="utf-8")
+    if (path := options["junit"]) is not None:
+        path.write_text(junit(exploration, known), encoding="utf-8")
+    if (path := options["write_baseline"]) is not None:
+        path.write_text(baseline(exploration), encoding="utf-8")
+    count = f"{exploration.runs} run{'s' if exploration.runs != 1 else ''}"
+    echo(f"{count}, {len(exploration.findings)} broke", err=True)
+    if not exploration.cells:
+        echo("nothing failed: there was no request, or none that matches the filter", err=True)
+    return 1 if new else 0
+
+
+def _write(finding: Finding, path: Path) -> None:
+    from segstore.traces import write_trace
+    from segstore.wire.trace import Metadata
+
+    values = {"failure": finding.name, "broken": "; ".join(finding.broken)}
+    write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
+    echo(f"  written to {path}")
+
+
+def _write_pages(exploration: Exploration, path: Path) -> dict[str, str]:
+    """Writes the trace of each finding and its page beside the matrix; returns the links."""
+    from segstore.traces import make_folder
+    from segstore.view import write_page
+
+    links: dict[str, str] = {}
+    folder = path.with_suffix(".runs")
+    for number, finding in enumerate(exploration.findings, 1):
+        make_folder(folder)
+        trace = folder / f"finding-{number}.jsonl"
+        _write(finding, trace)
+        write_page(trace.with_suffix(".html"), [trace])
+        links[finding.name] = f"{folder.name}/finding-{number}.html"
+    return links

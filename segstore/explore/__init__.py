@@ -1,0 +1,39 @@
+"""The explorer: reruns a client once for each failure at each point of its run, and judges what it did.
+
+    explored = await explore(lambda mock: my_test(mock.host, mock.port))
+    assert not explored.findings, explored
+
+A finding holds the records of its run or, for requests from a trace, of the shortest trace that fails in the same way.
+"""
+
+from segstore.explore.commands import ClientFailed, CommandClient, CommandError, names_place, words_of
+from segstore.explore.exploring import ExploreOptions, Plan, explore, explore_trace, wanted_of
+from segstore.explore.failures import Failure, failures_at
+from segstore.explore.points import Point, PointClass
+from segstore.explore.results import Exploration, Finding, baseline, junit, page
+from segstore.explore.running import Client, ExploredCluster, Injection
+
+__all__ = [
+    "Client",
+    "ClientFailed",
+    "CommandClient",
+    "CommandError",
+    "Exploration",
+    "ExploreOptions",
+    "ExploredCluster",
+    "Failure",
+    "Finding",
+    "Injection",
+    "Plan",
+    "Point",
+    "PointClass",
+    "baseline",
+    "explore",
+    "explore_trace",
+    "failures_at",
+    "junit",
+    "names_place",
+    "page",
+    "wanted_of",
+    "words_of",
+]

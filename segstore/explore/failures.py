@@ -1,0 +1,170 @@
+"""The failures that the explorer injects, and the points at which each can be injected.
+
+A failure is the action of a fault rule, or a change of the world (`segstore.explore.world`) that is complete before the
+request passes. `failures_at` lists those of a point, and the reasons why others cannot be injected there.
+
+Sources: `PravegaRequestProcessor.handleException` and `AppendProcessor.handleException` for the failures of commands;
+`controller.proto` for the statuses of calls; `ControllerImpl` and `SegmentOutputStreamImpl` for what the reference's
+client tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from segstore.explore.points import Point, kind_of
+from segstore.explore.world import CHANGES, Change
+from segstore.wire.controller_api import METHODS, STATUSES
+
+_WITHIN_BYTES: Final = 11
+_READ_BYTES: Final = 48
+"""Bytes of a SegmentRead before its data, without the name of the segment, and the header and start of an event."""
+
+
+class Failure(NamedTuple):
+    """A failure that can be injected at a point.
+
+    Args:
+        name: What `--failures` selects, such as "cut after".
+        action: The action of a fault rule; None for a change.
+        change: A change of the world before the request passes.
+        is_lasting: Whether all later requests of the type fail, too.
+        may_wait: Whether a client may then wait longer than a run: the failure lasts, the events are gone, the reply
+            contradicts the controller, or TCP would have reported the loss at some time. Such a run is unknown.
+        is_retried: Whether the reference's client continues: a client that gives up has given up too early.
+        may_lose: Whether data may then be gone although the client is right.
+    """
+
+    name: str
+    action: Mapping[str, Any] | None = None
+    change: Change | None = None
+    is_lasting: bool = False
+    may_wait: bool = False
+    is_retried: bool = False
+    may_lose: bool = False
+
+
+class NotInjected(NamedTuple):
+    """A failure that cannot be injected at a point, and why."""
+
+    name: str
+    why: str
+
+
+_CUTS: Final = tuple(
+    Failure(name, action, is_retried=True)
+    for name, action in (
+        ("cut before", {"close": "before"}),
+        ("cut after", {"close": "after"}),
+        ("cut within", {"close": "after", "reply_bytes": _WITHIN_BYTES}),
+        ("reset before", {"close": "before", "reset": True}),
+        ("reset after", {"close": "after", "reset": True}),
+    )
+)
+_REPLIES: Final = (
+    Failure("reply twice", {"duplicate": "reply"}, is_retried=True),
+    Failure("reply lost", {"drop": "reply"}, may_wait=True),
+)
+_WRONG_HOST: Final = (
+    Failure("WrongHost", {"error": "WrongHost"}, is_retried=True),
+    Failure("WrongHost for ever", {"error": "WrongHost"}, is_lasting=True, may_wait=True),
+)
+_APPENDS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND"})
+_WRITES: Final = _APPENDS | {"SETUP_APPEND", "MERGE_SEGMENTS", "TRUNCATE_SEGMENT"}
+_KEYS: Final = frozenset({"UPDATE_TABLE_ENTRIES", "REMOVE_TABLE_KEYS"})
+_COMMON: Final[dict[str, Callable[[str], bool]]] = {
+    "NoSuchSegment": lambda name: not name.startswith("CREATE_"),
+    "SegmentAlreadyExists": lambda name: name.startswith("CREATE_"),
+    "SegmentIsSealed": lambda name: name in _WRITES or name in _KEYS,
+    "SegmentIsTruncated": lambda name: name in ("READ_SEGMENT", "TRUNCATE_SEGMENT"),
+    "InvalidEventNumber": lambda name: name in _APPENDS,
+    "ConditionalCheckFailed": lambda name: name == "CONDITIONAL_APPEND",
+    "TableKeyBadVersion": lambda name: name in _KEYS,
+    "TableKeyDoesNotExist": lambda name: name in _KEYS,
+    "TableSegmentNotEmpty": lambda name: name == "DELETE_TABLE_SEGMENT",
+    "OperationUnsupported": lambda name: True,
+}
+"""Failure reply → the requests that it may answer, besides WrongHost and AuthTokenCheckFailed, which any may get."""
+_CONFLICTS: Final = frozenset({"ConditionalCheckFailed", "TableKeyBadVersion"})
+"""Another client was faster: a reader of a group tries again, other clients report it."""
+_CONTRADICTIONS: Final = frozenset({"NoSuchSegment", "SegmentIsSealed"})
+_TOKENS: Final = (
+    Failure(
+        "token expired", {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_EXPIRED"}}, is_retried=True
+    ),
+    Failure("token refused", {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_CHECK_FAILED"}}),
+)
+_RETRIED_STATUSES: Final = frozenset(
+    {"ABORTED", "CANCELLED", "DATA_LOSS", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "INTERNAL"}
+    | {"RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNKNOWN"}
+)
+"""The statuses after which `ControllerImpl` calls again; a call that may not be repeated may fail with them."""
+_SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN", "COMMITTING", "COMMITTED"})
+"""States that a controller reports only if they are true."""
+_NO_PIPES: Final = "gRPC owns the controller's sockets"
+
+
+def failures_at(point: Point, *, late_s: float, stores: int, streams: bool = True) -> Iterator[Failure | NotInjected]:
+    """Yields the failures of a point. late_s: how late a late reply is. stores: the number of stores.
+
+    streams: whether the controller knows streams.
+    """
+    if point.is_call:
+        yield from _of_call(point.type_name, point.reply)
+        yield NotInjected("cut", _NO_PIPES)
+        yield NotInjected("half-open", _NO_PIPES)
+        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
+        yield Failure("reply lost", {"drop": "reply"}, may_wait=True)
+    else:
+        yield from _of_request(point)
+        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
+    yield from _of_world(point, stores, streams=streams)
+
+
+def _of_request(point: Point) -> Iterator[Failure]:
+    yield from _CUTS
+    name = point.type_name
+    if name == "READ_SEGMENT":
+        yield Failure(
+            "cut in an event", {"close": "after", "reply_bytes": _READ_BYTES + len(point.segment)}, is_retried=True
+        )
+    yield from _REPLIES
+    if name == "HELLO":
+        return
+    yield from _WRONG_HOST
+    yield from _TOKENS
+    for reply, may_answer in _COMMON.items():
+        if may_answer(name) and reply.casefold() != point.reply.replace("_", "").casefold():
+            is_retried = reply in _CONFLICTS and kind_of(point.segment) == "reader group"
+            yield Failure(reply, {"error": reply}, is_retried=is_retried, may_wait=reply in _CONTRADICTIONS)
+
+
+@lru_cache(maxsize=256)
+def _of_call(rpc: str, good: str) -> tuple[Failure, ...]:
+    """Returns the failures of a controller call: each status of gRPC and of its answer, executed or not."""
+    failures = []
+    for at, executed in (("before", "not executed"), ("after", "executed")):
+        for status in STATUSES:
+            is_retried = status in _RETRIED_STATUSES and METHODS[rpc].repeatable
+            failures.append(Failure(f"{status}, {executed}", {"status": status, "at": at}, is_retried=is_retried))
+        for field in METHODS[rpc].response.DESCRIPTOR.fields:
+            for value in () if field.enum_type is None else field.enum_type.values_by_name:
+                if value != good and value not in _SUCCESSES:
+                    answer = {"answer": {field.name: value}, "at": at}
+                    failures.append(Failure(f"{field.name} {value}, {executed}", answer))
+    return tuple(failures)
+
+
+def _of_world(point: Point, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
+    kind = kind_of(point.segment) if point.segment else "none"
+    for name, change in CHANGES.items():
+        if change.needs and kind not in change.needs:
+            continue
+        why = change.why_not(stores, streams=streams)
+        if why:
+            yield NotInjected(name, why)
+        else:
+            loses = change.may_lose
+            yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)

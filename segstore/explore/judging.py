@@ -1,0 +1,231 @@
+"""Judges a run: by the rules of histories, and by what the run without faults did.
+
+Each line of `judged` starts with its kind: `hung`, `crashed`, `gave up`, `spun`, `leaked`, `lost`, `duplicated`,
+`reordered`, `foreign`, `printed`, or the id of a rule of `segstore.wire.history.RULES`; the user's check names its own.
+
+A client that raises has told its user about the failure: missing events are then no failure, events stored twice are.
+Events are compared by stream, since their segments differ after a scale; their order by writer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from segstore.explore.commands import ClientFailed
+from segstore.explore.running import Run
+from segstore.server.replay import read_script
+from segstore.wire.blocks import Append, split_events
+from segstore.wire.history import RULES, Verdicts, judge, placed
+from segstore.wire.names import parent_of, stream_of
+from segstore.wire.printable import printable
+from segstore.wire.trace import Direction, Record
+
+_SPUN_PER_S: Final = 100
+_SPUN_FACTOR: Final = 10
+_SPUN_LEAST: Final = 200
+_MOST_SHOWN: Final = 200
+_BUGS: Final = (TypeError, AttributeError, NameError, LookupError, RecursionError, ArithmeticError)
+"""Errors of Python that are bugs of the client, whatever the store has answered."""
+_PANIC: Final = re.compile("panicked at|fatal error|Segmentation fault|core dumped")
+_RUST_PANIC: Final = 101
+Segments = Mapping[str, Sequence[bytes]]
+
+
+class Good(NamedTuple):
+    """The run without faults, and what of it is the same in each such run.
+
+    Args:
+        segments: The events that must be stored.
+        varying: Streams whose contents differ between two runs without faults.
+        prints_same: Whether two runs without faults print the same.
+        broken: The rules that it breaks already.
+    """
+
+    run: Run
+    segments: Segments
+    varying: frozenset[str]
+    prints_same: bool
+    broken: Mapping[str, str]
+
+
+def good_of(first: Run, second: Run, segments: Segments | None = None) -> tuple[Good, list[str]]:
+    """Returns what two runs without faults have in common, and how they differ, in lines."""
+    one, two = _by_stream(first.segments), _by_stream(second.segments)
+    varying = frozenset(name for name in {*one, *two} if Counter(one.get(name)) != Counter(two.get(name)))
+    notes = [f"two runs without faults store different events in {name}, which is not compared" for name in varying]
+    prints_same = first.output == second.output
+    if not prints_same:
+        notes.append("two runs without faults print different texts, which are not compared")
+    wanted = first.segments if segments is None else segments
+    broken = dict(_rules(first, frozenset())[0])
+    return Good(first, wanted, frozenset() if segments is not None else varying, prints_same, broken), notes
+
+
+def judged(good: Good, run: Run, *, keep_order: bool, timeout_s: float) -> tuple[list[str], Counter[tuple[str, str]]]:
+    """Returns the failures of a run, one per line, and the questions that its records leave open."""
+    failures = [injection.failure for injection in run.injections]
+    lines = [*_of_client(good, run, timeout_s)]
+    has_claimed_success = run.error is None and not run.is_hung
+    if not any(failure.may_lose for failure in failures):
+        lines += compared(
+            good.segments,
+            run.segments,
+            good.run.records if keep_order else None,
+            except_for=good.varying,
+            missing=has_claimed_success,
+        )
+        if has_claimed_success and good.prints_same and run.output != good.run.output:
+            lines.append(f"printed: {_shown(run.output)} in place of {_shown(good.run.output)}")
+    rules, unknown = _rules(run, frozenset(good.broken))
+    lines += [f"{rule}: {text}" for rule, text in dict(rules).items()]
+    if run.violation:
+        lines.append(run.violation)
+    return [printable(line) for line in lines], unknown
+
+
+def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
+    """Yields the failures of the client: there are five kinds."""
+    failures = [injection.failure for injection in run.injections]
+    # 1. It does not end.
+    if run.is_hung and not any(failure.may_wait for failure in failures):
+        yield f"hung: the client did not finish within {timeout_s:g} s; {'; '.join(run.waiting)}"
+    # 2. It ends by a bug of its own; 3. it ends though the reference's client continues.
+    if run.error is not None:
+        said = _said_by(run.error)
+        if _is_crash(run.error):
+            yield f"crashed: {said}"
+        elif isinstance(run.error, AssertionError):
+            yield f"check: {said}"
+        elif failures and all(failure.is_retried for failure in failures):
+            yield f"gave up: {said}; the reference's client continues"
+    # 4. It makes requests without end.
+    count, usual = len(run.points), len(good.run.points)
+    if count > max(_SPUN_LEAST, _SPUN_FACTOR * usual, _SPUN_PER_S * run.duration_s):
+        name, times = Counter(point.type_name for point in run.points).most_common(1)[0]
+        yield f"spun: {count:,} requests in {run.duration_s:.1f} s, {usual} without a fault; {times:,} are {name}"
+    # 5. It leaves connections behind.
+    if run.leaked > good.run.leaked and run.error is None:
+        yield f"leaked: {run.leaked} connections are open at the end, {good.run.leaked} without a fault"
+
+
+def _is_crash(error: BaseException) -> bool:
+    if isinstance(error, ClientFailed):
+        return error.status < 0 or error.status == _RUST_PANIC or _PANIC.search(error.said) is not None
+    return isinstance(error, _BUGS) or not isinstance(error, Exception)
+
+
+def _said_by(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ClientFailed) else f"{type(error).__name__}: {text}"
+
+
+def _shown(output: bytes | None) -> str:
+    return repr((output or b"")[:_MOST_SHOWN].decode(errors="replace"))
+
+
+def _rules(run: Run, known: frozenset[str]) -> tuple[list[tuple[str, str]], Counter[tuple[str, str]]]:
+    """Returns the rules that a run breaks, without those known, and the open questions."""
+    verdicts: Verdicts = judge(placed(run.records, "run"))
+    broken = []
+    for verdict in verdicts.broken:
+        # Rules of the protocol that a reply breaks are broken by the injected failure.
+        last = run.records[verdict.places[-1].record]
+        is_clients = RULES[verdict.rule].family != "Protocol" or last.direction is Direction.REQUEST
+        if is_clients and verdict.rule not in known:
+            broken.append((verdict.rule, verdict.text))
+    return broken, verdicts.unknown
+
+
+# --- stored events ----------------------------------------------------------------------------------------------------
+
+
+def compared(
+    wanted: Segments,
+    stored: Segments,
+    records: Iterable[Record] | None,
+    *,
+    except_for: frozenset[str] = frozenset(),
+    missing: bool = True,
+) -> list[str]:
+    """Returns how stored events differ, one line per kind and stream.
+
+    records: of the run without faults, which tell the writers; None if events may have another order. except_for:
+    streams that are not compared. missing: whether missing events count.
+    """
+    lines = []
+    by_stream, stored_by_stream = _by_stream(wanted), _by_stream(stored)
+    for name in dict.fromkeys((*by_stream, *stored_by_stream)):
+        expected, actual = Counter(by_stream.get(name, ())), Counter(stored_by_stream.get(name, ()))
+        if name in except_for:
+            continue
+        extra = actual - expected
+        again = Counter({event: count for event, count in extra.items() if event in expected})
+        if missing and expected - actual:
+            lines.append(f"lost: {name} has not {_shown_events(expected - actual)}")
+        if again:
+            lines.append(f"duplicated: {name} has {_shown_events(again)} more than once")
+        if extra - again:
+            lines.append(f"foreign: {name} has {_shown_events(extra - again)}, which no client sent")
+        if records is not None and not _in_order(wanted, stored, name, records):
+            lines.append(f"reordered: {name} has a writer's events in another order")
+    return lines
+
+
+def _by_stream(segments: Segments) -> dict[str, list[bytes]]:
+    streams: dict[str, list[bytes]] = {}
+    for segment, events in segments.items():
+        streams.setdefault(_stream(segment), []).extend(events)
+    return streams
+
+
+def _stream(segment: str) -> str:
+    return stream_of(segment) or segment
+
+
+def _in_order(wanted: Segments, stored: Segments, name: str, records: Iterable[Record]) -> bool:
+    """Whether events of a writer that shared a segment keep their order; different writers may interleave."""
+    mine = [events for segment, events in wanted.items() if _stream(segment) == name]
+    actual = [events for segment, events in stored.items() if _stream(segment) == name]
+    pairs = [(before, now) for before in mine for now in actual]
+    if all(_same_order(before, now) for before, now in pairs):
+        return True
+    writer_of = _writers(records, name)
+    # Merged events have no writer here, so all of them must keep one order.
+    return all(
+        _same_order(
+            [event for event in before if writer_of.get(event) == writer],
+            [event for event in now if writer_of.get(event) == writer],
+        )
+        for before, now in pairs
+        for writer in {writer_of.get(event) for event in before}
+    )
+
+
+def _writers(records: Iterable[Record], name: str) -> dict[bytes, UUID]:
+    writers: dict[bytes, UUID] = {}
+    for step in read_script(records):
+        if isinstance(step.item, Append) and _stream(parent_of(step.item.segment) or step.item.segment) == name:
+            events: list[bytes] = []
+            data = bytes(step.item.data)
+            split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
+            for event in events:
+                writers.setdefault(event, step.item.writer_id)
+    return writers
+
+
+def _same_order(before: Sequence[bytes], now: Sequence[bytes]) -> bool:
+    """Whether the events that both have are in the same order, as far as events can be distinguished."""
+    if len(set(before)) < len(before):
+        return Counter(before) != Counter(now) or list(before) == list(now)
+    there, known = set(now), set(before)
+    return [event for event in before if event in there] == [event for event in dict.fromkeys(now) if event in known]
+
+
+def _shown_events(events: Counter[bytes]) -> str:
+    first = next(iter(events))
+    more = events.total() - 1
+    return f"the event {first[:40]!r}" + (f" and {more} more" if more else "")

@@ -1,0 +1,194 @@
+"""The result of an exploration: as text, as lines that repeat a run, as JUnit XML, as a baseline and as a page."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+from xml.sax.saxutils import escape, quoteattr
+
+from segstore.explore.points import PointClass
+from segstore.explore.running import Injection
+from segstore.wire.printable import printable
+from segstore.wire.trace import Record
+
+
+class Finding(NamedTuple):
+    """A run that broke. injections: none for the run without faults. broken: its failures, one per line.
+
+    records: of the run, or of a shortened run.
+    """
+
+    injections: tuple[Injection, ...]
+    broken: tuple[str, ...]
+    records: list[Record]
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of its failures, such as "lost"."""
+        return {failure.partition(":")[0] for failure in self.broken}
+
+    @property
+    def name(self) -> str:
+        """The name that `only` takes: "cut after at APPEND_BLOCK_END 1"."""
+        return " + ".join(map(str, self.injections)) or "without a fault"
+
+    @property
+    def identities(self) -> list[str]:
+        """What a baseline knows it by: the class, the failure and the kind, which stay if requests are added."""
+        where = " + ".join(f"{each.failure.name} at {each.point.alike}" for each in self.injections)
+        return [f"{kind}: {where or 'without a fault'}" for kind in sorted(self.kinds)]
+
+    @property
+    def rules(self) -> str:
+        """A fault file in one line that injects its failures, or "" if the world changes."""
+        if not self.injections or any(each.failure.action is None for each in self.injections):
+            return ""
+        return json.dumps({"rules": [each.rule for each in self.injections]})
+
+    @property
+    def pytest(self) -> str:
+        """A line of a test that repeats the run."""
+        return f"segstore_explore(client, only={self.name!r})"
+
+    def __str__(self) -> str:
+        return "\n".join([self.name, *(f"  {printable(failure)}" for failure in self.broken)])
+
+
+class Cell(NamedTuple):
+    """A run in the matrix. is_made: whether its failures happened. why: why they could not."""
+
+    injections: tuple[Injection, ...]
+    finding: Finding | None
+    is_made: bool
+    why: str
+
+    @property
+    def colour(self) -> str:
+        """red, green, or unknown."""
+        return "red" if self.finding is not None else "green" if self.is_made else "unknown"
+
+
+class Exploration(NamedTuple):
+    """The result of an exploration.
+
+    Args:
+        unreached: Failures whose point no run reached.
+        not_injected: (failure, why) → number of points at which it could not be injected.
+        unknown: (rule, why) → number of questions that the records leave open.
+        notes: What could not be compared or tried.
+    """
+
+    runs: int
+    findings: list[Finding]
+    unreached: list[Injection]
+    classes: list[PointClass]
+    cells: list[Cell]
+    not_injected: Counter[tuple[str, str]]
+    unknown: Counter[tuple[str, str]]
+    notes: list[str]
+
+    @property
+    def unreached_lines(self) -> list[str]:
+        """The failures that no run reached, in a line for each class."""
+        by_class: dict[str, list[Injection]] = {}
+        for injection in self.unreached:
+            by_class.setdefault(injection.point.alike, []).append(injection)
+        return [
+            f"not reached: {each[0]}" + (f", and {len(each) - 1} more of this class" if each[1:] else "")
+            for each in by_class.values()
+        ]
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """What could not be tried, compared or decided."""
+        yield from self.notes
+        yield from self.unreached_lines
+        for (name, why), count in self.not_injected.items():
+            yield f"not injected at {count} point{'s' if count != 1 else ''}: {name}; {why}"
+        for (rule, why), count in self.unknown.items():
+            yield f"unknown {count} times: {rule}; {why}"
+
+    def __str__(self) -> str:
+        head = f"{self.runs} runs, {len(self.findings)} broke"
+        return "\n".join([head, *map(str, self.findings), *self.lines])
+
+    def new(self, known: Mapping[str, object]) -> list[Finding]:
+        """Returns the findings that a baseline does not know."""
+        return [finding for finding in self.findings if any(name not in known for name in finding.identities)]
+
+
+def baseline(exploration: Exploration) -> str:
+    """Returns the text of a baseline: a JSON object of the findings' identities, each with an example."""
+    known = {name: finding.name for finding in reversed(exploration.findings) for name in finding.identities}
+    return json.dumps(dict(sorted(known.items())), indent=1) + "\n"
+
+
+def junit(exploration: Exploration, known: Mapping[str, object]) -> str:
+    """Returns the exploration as JUnit XML: a test case a run; findings of the baseline are skipped tests."""
+    new = {finding.name for finding in exploration.new(known)}
+    cases: list[tuple[str, Finding | None]] = [
+        (finding.name, finding) for finding in exploration.findings if not finding.injections
+    ]
+    cases += [(" + ".join(map(str, cell.injections)), cell.finding) for cell in exploration.cells]
+    failed = sum(finding is not None and finding.name in new for _, finding in cases)
+    lines = [f'<testsuite name="segstore explore" tests="{len(cases)}" failures="{failed}">']
+    for name, finding in cases:
+        inner = ""
+        if finding is not None and finding.name in new:
+            inner = f"<failure message={quoteattr(finding.broken[0])}>{escape(str(finding))}</failure>"
+        elif finding is not None:
+            inner = f"<skipped message={quoteattr(f'in the baseline: {finding.broken[0]}')}/>"
+        lines.append(f'<testcase classname="segstore.explore" name={quoteattr(name)}>{inner}</testcase>')
+    return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', *lines, "</testsuite>", ""])
+
+
+_STYLE: Final = (
+    "body{font:14px system-ui;margin:2em}table{border-collapse:collapse}td,th{border:1px solid #8886;padding:2px 6px;"
+    "text-align:left}th.f{writing-mode:vertical-rl;font-weight:400}.red{background:#d33;color:#fff}.green{background:"
+    "#2a5;color:#fff}.unknown{background:#bbb}.red a{color:#fff}:root{color-scheme:light dark}"
+)
+_SIGNS: Final = {"red": "✗", "green": "✓", "unknown": "?"}
+_WORST: Final = ("red", "green", "unknown")
+
+
+def page(exploration: Exploration, links: Mapping[str, str]) -> str:
+    """Returns the matrix of classes and failures as HTML. links: the name of a finding → the page of its trace."""
+    cells: dict[tuple[str, str], list[Cell]] = {}
+    for cell in exploration.cells:
+        if len(cell.injections) == 1:
+            cells.setdefault((cell.injections[0].point.alike, cell.injections[0].failure.name), []).append(cell)
+    names = list(dict.fromkeys(failure for _, failure in cells))
+    rows = []
+    for alike in exploration.classes:
+        tds = "".join(_td(cells.get((alike.name, name), []), links) for name in names)
+        rows.append(f"<tr><th>{html.escape(str(alike))}</th>{tds}</tr>")
+    head = "".join(f'<th class="f">{html.escape(name)}</th>' for name in names)
+    findings = "".join(
+        f"<h3>{_link(finding.name, html.escape(finding.name), links)}</h3>"
+        f"<pre>{html.escape(chr(10).join(finding.broken))}</pre>"
+        for finding in exploration.findings
+    )
+    title = f"{exploration.runs} runs, {len(exploration.findings)} broke"
+    lines = "".join(f"<li>{html.escape(printable(line))}</li>" for line in exploration.lines)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+        f"<h1>{title}</h1><table><tr><th>Requests and calls</th>{head}</tr>{''.join(rows)}</table>"
+        f"<h2>Findings</h2>{findings}<h2>Not decided</h2><ul>{lines}</ul></html>\n"
+    )
+
+
+def _td(runs: list[Cell], links: Mapping[str, str]) -> str:
+    if not runs:
+        return "<td></td>"
+    worst = min(runs, key=lambda cell: _WORST.index(cell.colour))
+    title = worst.why if worst.finding is None else str(worst.finding)
+    name = " + ".join(map(str, worst.injections))
+    sign = _link(name, _SIGNS[worst.colour], links)
+    return f'<td class="{worst.colour}" title={quoteattr(title or name)}>{sign}</td>'
+
+
+def _link(name: str, text: str, links: Mapping[str, str]) -> str:
+    return f"<a href={quoteattr(links[name])}>{text}</a>" if name in links else text

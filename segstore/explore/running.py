@@ -1,0 +1,306 @@
+"""One run of a client against a fresh cluster, with failures injected, recorded in memory.
+
+Invariants: each run has a cluster of its own, on free ports; a client that hangs is cancelled, and its run counts; what
+the run adds to the client's own time is the start and the stop of a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from segstore.explore.failures import Failure
+from segstore.explore.points import Point, points_of
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ControllerError
+from segstore.server.faults import FaultFunctionError, NoSuchRule, line_of
+from segstore.server.node import Snapshots
+from segstore.server.recording import TraceRecorder
+from segstore.server.store import Segment
+from segstore.server.toxics import NoSuchToxic
+from segstore.wire.blocks import split_events
+from segstore.wire.names import container_of, is_index, parent_of
+from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
+
+if TYPE_CHECKING:
+    from segstore.server.faults import Seen
+
+_A_DAY_S: Final = 86_400.0
+_LOOK_S: Final = 0.002
+_OWNED_S: Final = 10.0
+_MOST_WAITING: Final = 5
+_PREPARED: Final = "prepared"
+
+
+class ExploredCluster(MockCluster):
+    """The cluster of a run: `host` and `port` are those of its first store."""
+
+    _numbered = 0
+
+    @property
+    def host(self) -> str:
+        return self.stores[0].address.host if self.stores[0].address else ""
+
+    @property
+    def port(self) -> int:
+        return self.stores[0].address.port if self.stores[0].address else 0
+
+    @property
+    def segments(self) -> dict[str, Segment]:
+        """All segments of all stores by name, index segments included."""
+        containers = (part for server in self.stores for part in server.store.containers.values())
+        return {name: segment for container in containers for name, segment in container.segments.items()}
+
+    def container_of(self, segment: str) -> int:
+        """Returns the container of a segment."""
+        return container_of(segment, self.settings.store.containers)
+
+    def next_number(self) -> int:
+        """Returns a number that the cluster has not returned before."""
+        self._numbered += 1
+        return self._numbered
+
+    def healed(self, toxic: str) -> None:
+        """Removes a toxic, if it is still there."""
+        with suppress(NoSuchToxic):
+            self.faults.toxics.clear(toxic)
+
+
+class NotPrepared(RuntimeError):
+    """The preparation failed."""
+
+
+Client = Callable[[Any], Awaitable[Any]]
+"""Called with an `ExploredCluster`; returns when it is done. The bytes that it returns are what it has printed."""
+
+
+class Injection(NamedTuple):
+    """A failure at a point."""
+
+    point: Point
+    failure: Failure
+
+    def __str__(self) -> str:
+        return f"{self.failure.name} at {self.point}"
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """The rule of a fault file that injects it, without a name; a change of the world holds the request."""
+        nth = {"skip": self.point.nth - 1} if self.failure.is_lasting else {"nth": self.point.nth}
+        return {"match": self.point.match, **nth, "do": self.failure.action or "hold"}
+
+    def add_to(self, mock: ExploredCluster) -> None:
+        """Adds its rule to a cluster."""
+        mock.faults.add(**self.rule, name=str(self))
+
+    async def change(self, mock: ExploredCluster, impossible: dict[str, str]) -> None:
+        """Changes the world once its request is held, and releases the request. impossible: injection → why not."""
+        assert self.failure.change is not None
+        name = str(self)
+        with suppress(NoSuchRule):
+            await mock.faults.wait_held(name, timeout_s=_A_DAY_S)
+            # The request of this run: the names of transactions differ from those of the good run.
+            request = mock.requests(self.point.match)[self.point.nth - 1]
+            try:
+                await self.failure.change.make(mock, next(iter(request.segments), ""), request.store)
+            except (ControllerError, RuntimeError, LookupError, ValueError, TimeoutError) as error:
+                impossible[name] = str(error) or type(error).__name__
+            mock.faults.release(name)
+
+
+class Run(NamedTuple):
+    """The outcome of a run.
+
+    Args:
+        segments: The events of each segment; tables, indexes and open transactions excepted.
+        output: What the client has printed or returned as bytes; None for other clients.
+        error: What the client has raised.
+        is_hung: Whether it was cancelled.
+        points: Its requests and calls; `chosen` are those at which failures may be injected.
+        reached: The injections that fired. impossible: injections that could not be made, and why.
+        waiting: The requests without a reply, for a client that hung.
+        leaked: The number of connections that were open when the client was done.
+        violation: What the user's check has found.
+    """
+
+    injections: tuple[Injection, ...]
+    segments: dict[str, list[bytes]]
+    output: bytes | None
+    error: BaseException | None
+    is_hung: bool
+    duration_s: float
+    records: list[Record]
+    points: list[Point]
+    chosen: list[Point]
+    reached: frozenset[str]
+    impossible: dict[str, str]
+    waiting: list[str]
+    leaked: int
+    violation: str | None
+
+
+class RunSetting(NamedTuple):
+    """What all runs of an exploration have in common. prepared: the snapshot with which each run starts, if any."""
+
+    client: Client
+    match: str
+    timeout_s: float
+    stores: int
+    check: Callable[[Any], str | None] | None
+    with_http: bool = False
+    prepared: Snapshots | None = None
+    closing_s: float = 1.0
+    """How long connections may take to close when the client is done."""
+
+    def cluster(self) -> ExploredCluster:
+        """Returns a new cluster, not started."""
+        return ExploredCluster(self.stores, http_port=0 if self.with_http else None)
+
+
+async def prepared(setting: RunSetting, prepare: Client) -> RunSetting:
+    """Runs the preparation once; returns the setting whose runs start with the state that it left."""
+    mock = setting.cluster()
+    await mock.start()
+    try:
+        try:
+            async with asyncio.timeout(setting.timeout_s):
+                await prepare(mock)
+        except (TimeoutError, RuntimeError, OSError) as error:
+            why = str(error) or f"it takes more than {setting.timeout_s:g} s"
+            raise NotPrepared(f"the preparation: {why}") from error
+        await mock.snapshot(_PREPARED)
+    finally:
+        await mock.stop(drain_s=0)
+    return setting._replace(prepared=mock.snapshots)
+
+
+async def run_once(setting: RunSetting, *injections: Injection) -> Run:
+    """Runs the client once. Raises nothing that the client raises."""
+    recorder = _Recorder()
+    mock = setting.cluster()
+    impossible: dict[str, str] = {}
+    async with AsyncExitStack() as stack:
+        await mock.start()
+        stack.push_async_callback(_stop, mock)
+        if setting.prepared is not None and mock.snapshots is not None:
+            mock.snapshots.take_from(setting.prepared, _PREPARED)
+            await mock.restore(_PREPARED)
+        for server in mock.stores:
+            server.hub.recorder = recorder
+        changes = []
+        for injection in injections:
+            injection.add_to(mock)
+            if injection.failure.change is not None:
+                changes.append(asyncio.create_task(injection.change(mock, impossible), name="segstore explore"))
+        started_s = time.monotonic()
+        output, error, is_hung = await _finished(setting, mock)
+        duration_s = time.monotonic() - started_s
+        for change in changes:
+            change.cancel()
+        await asyncio.gather(*changes, return_exceptions=True)
+        requests = mock.requests()
+        mock.faults.toxics.clear()
+        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s)
+        await _owned(mock)
+        segments = _contents(mock)
+        violation = None if setting.check is None else setting.check(mock)
+        fired = frozenset(decision.rule for decision in mock.faults.decisions)
+        chosen = {seen.number for seen in mock.requests(setting.match)}
+        waiting = _waiting(requests) if is_hung else []
+    points = points_of(requests)
+    return Run(
+        injections, segments, output, error, is_hung, duration_s, recorder.records(), points,
+        points_of(requests, chosen) if setting.match else points,
+        fired - impossible.keys(), impossible, waiting, leaked, violation,
+    )  # fmt: skip
+
+
+async def _finished(setting: RunSetting, mock: ExploredCluster) -> tuple[bytes | None, BaseException | None, bool]:
+    """Awaits the client; returns its output, its error, and whether it was cancelled."""
+    try:
+        async with asyncio.timeout(setting.timeout_s) as limit:
+            output = await setting.client(mock)
+    except TimeoutError as error:
+        return None, None if limit.expired() else error, limit.expired()
+    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # noqa: BLE001 — the client's own, such as the panic of a client in Rust
+        return None, error, False
+    return output if isinstance(output, bytes) else None, None, False
+
+
+async def _stop(mock: ExploredCluster) -> None:
+    mock.faults.clear()
+    mock.faults.toxics.clear()
+    with suppress(FaultFunctionError):
+        await mock.stop(drain_s=0)
+
+
+async def _left_open(mock: ExploredCluster, closing_s: float) -> int:
+    """Returns the number of connections that stay open."""
+    until_s = time.monotonic() + closing_s
+    while (count := sum(len(server.hub.connections) for server in mock.stores)) and time.monotonic() < until_s:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_S)  # connections have no event
+    return count
+
+
+async def _owned(mock: ExploredCluster) -> None:
+    """Waits until each container has an owner: on its way to another store, its contents are in none."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_OWNED_S):
+            while sum(len(server.store.containers) for server in mock.stores) < mock.settings.store.containers:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+
+
+def _waiting(requests: Sequence[Seen]) -> list[str]:
+    """Returns the requests without a reply, the latest last; else the last request."""
+    pending = [seen for seen in requests if seen.replied_s is None and not _is_over(seen)]
+    lines = [f"waits for the reply to {line_of(seen)}" for seen in pending[-_MOST_WAITING:]]
+    if not lines:
+        lines = [f"no request waits for a reply; the last was {line_of(seen)}" for seen in requests[-1:]]
+    return lines or ["it made no request"]
+
+
+def _is_over(seen: Seen) -> bool:
+    """Whether a request without a reply has none to wait for."""
+    return seen.type_name == "KEEP_ALIVE" or any(": close" in fault for fault in seen.faults)
+
+
+def _contents(mock: ExploredCluster) -> dict[str, list[bytes]]:
+    """Returns the events of each segment; contents that are no events count as a single event.
+
+    Tables, such as the state of a reader group, differ between runs without faults; open transactions are not stored
+    yet.
+    """
+    return {
+        name: _events(segment.read_bytes(segment.start_offset, segment.length - segment.start_offset))
+        for name, segment in mock.segments.items()
+        if not (is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}")
+    }
+
+
+def _events(data: bytes) -> list[bytes]:
+    """Returns the events without their headers; all bytes as one if they are not events."""
+    events: list[bytes] = []
+    end = split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
+    return events if end == len(data) else [data]
+
+
+class _Recorder(TraceRecorder):
+    """Keeps a run's traffic in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(TraceWriter(make_mark(os.urandom(8)), Metadata(17, "segstore explore")))
+        self._blocks = [self._writer.start()]
+
+    def take_block(self) -> None:
+        self._blocks.append(self._writer.take())
+
+    def records(self) -> list[Record]:
+        """Ends the recording and returns its records."""
+        self._blocks.append(self._writer.finish(self._clock()))
+        return [record for record in read_records(b"".join(self._blocks)) if isinstance(record, Record)]

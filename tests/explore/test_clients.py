@@ -1,0 +1,100 @@
+"""This project's client, explored: its writers and readers break nowhere; a planted bug of an application is found."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from segstore.client import connect
+from segstore.explore import ExploredCluster, explore
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+WORLD = ("store restarts", "half-open", "container moves", "scale *", "stream *", "truncated *")
+
+
+async def prepare(mock: ExploredCluster) -> None:
+    async with connect(f"tcp://{mock.controller_uri}") as client:
+        await client.controller.create_scope("shop")
+        await client.controller.create_stream("shop", "orders")
+
+
+async def writes(mock: ExploredCluster) -> None:
+    async with connect(f"tcp://{mock.controller_uri}") as client, client.event_writer("shop", "orders") as writer:
+        for number in range(4):
+            await writer.write(b"order %d" % number, routing_key="table")
+
+
+async def test_the_writer_breaks_nowhere_whatever_the_world_does() -> None:
+    explored = await explore(writes, prepare=prepare, match="kind = frame", failures=WORLD, stores=2, timeout_s=20)
+    assert explored.findings == [], str(explored)
+    assert explored.runs > 2 + 4 * 5
+    assert {name for name, _ in explored.not_injected} == {"scale down"}, "the stream has one segment"
+
+
+async def test_the_writer_breaks_at_no_cut() -> None:
+    explored = await explore(writes, prepare=prepare, match="kind = frame", failures=["cut *", "reset *"], timeout_s=20)
+    assert (explored.findings, explored.unreached) == ([], []), str(explored)
+
+
+async def test_a_transaction_that_its_cluster_aborts_is_no_finding() -> None:
+    async def commits(mock: ExploredCluster) -> None:
+        async with (
+            connect(f"tcp://{mock.controller_uri}") as client,
+            client.transaction_writer("shop", "orders") as writer,
+            writer.begin() as transaction,
+        ):
+            await transaction.write(b"order", routing_key="table")
+            await transaction.commit()
+
+    failures = ["transaction aborted", "scale up", "cut *"]
+    explored = await explore(commits, prepare=prepare, match="kind = frame", failures=failures, timeout_s=20)
+    assert explored.findings == [], str(explored)
+    aborted = [cell for cell in explored.cells if cell.injections[0].failure.name == "transaction aborted"]
+    assert [cell.colour for cell in aborted] == ["green"] * len(aborted)
+    assert len(aborted) == 2
+
+
+async def test_a_reader_of_a_group_reads_each_event_wherever_containers_move() -> None:
+    async def write(mock: ExploredCluster) -> None:
+        await prepare(mock)
+        await writes(mock)
+
+    async def reads(mock: ExploredCluster) -> bytes:
+        events: list[bytes] = []
+        async with (
+            connect(f"tcp://{mock.controller_uri}") as client,
+            client.reader_group("shop", "cooks", streams=["orders"]) as group,
+            group.reader("a") as reader,
+        ):
+            while len(events) < 4:
+                event = await reader.read()
+                events += [] if event is None else [bytes(event.data)]
+        return b",".join(events)
+
+    failures = ["container moves", "cut after"]
+    explored = await explore(
+        reads, prepare=write, match="kind = frame", failures=failures, stores=2, timeout_s=20, jobs=4
+    )
+    assert explored.findings == [], str(explored)
+    assert any("reader group" in alike.name for alike in explored.classes)
+
+
+async def test_an_application_that_retries_with_a_new_writer_stores_events_twice() -> None:
+    async def retries(mock: ExploredCluster) -> None:
+        async with connect(f"tcp://{mock.controller_uri}") as client:
+            for number in range(2):
+                for _ in range(3):
+                    try:
+                        async with client.event_writer("shop", "orders") as writer, asyncio.timeout(0.3):
+                            await writer.write(b"order %d" % number, routing_key="table")
+                        break
+                    except TimeoutError:
+                        continue
+
+    explored = await explore(
+        retries, prepare=prepare, match="type = APPEND_BLOCK_END", failures=["reply late", "cut after"], timeout_s=4
+    )
+    assert {finding.kinds == {"duplicated"} for finding in explored.findings} == {True}, str(explored)
+    assert [finding.name for finding in explored.findings][:1] == ["reply late at APPEND_BLOCK_END 1"]

@@ -1,0 +1,361 @@
+"""The explorer: clients that are wrong are found out at the point where they are, careful ones are not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from segstore.explore import ExploredCluster, explore, explore_trace
+from segstore.traces import TraceClient
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    CreateTableSegment,
+    KeepAlive,
+    ReadSegment,
+    SegmentRead,
+    SetupAppend,
+    TableEntries,
+    TableEntry,
+    TableKey,
+    TableValue,
+    UpdateTableEntries,
+    encode,
+)
+from segstore.wire.trace import Direction, Record, RecordKind
+from tests.looped import looped
+from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+WRITER = UUID(int=7)
+STREAM = "scope/stream"
+CUTS = ("cut *",)
+
+
+def event(number: int) -> bytes:
+    data = b"event%d" % number
+    return bytes(4) + len(data).to_bytes(4, "big") + data
+
+
+def dialogue(*requests: tuple[int, Command]) -> list[Record]:
+    """Requests without replies, with the numbers of their connections."""
+    return [
+        Record(at, connection, Direction.REQUEST, RecordKind.FRAME, encode(command))
+        for at, (connection, command) in enumerate(requests)
+    ]
+
+
+def requests(count: int = 3) -> list[Record]:
+    """The dialogue of a writer."""
+    appends = (append(number, event(number)) for number in range(1, count + 1))
+    return dialogue(*((1, command) for command in (HELLO, create(), set_up(), *appends, KeepAlive())))
+
+
+def appends_of(records: list[Record]) -> int:
+    return sum(record.kind is RecordKind.FRAME and record.data[3] == 4 for record in records)
+
+
+async def peer_of(mock: Any) -> Peer:
+    return await Peer.connect(mock)
+
+
+async def writer(mock: ExploredCluster, *, careful: bool = True, again_as: UUID | None = WRITER) -> None:
+    """Writes three events one by one, and connects again when it is cut off.
+
+    careful: asks what was stored. again_as: the writer that it is then; None stands for a new one.
+    """
+    acknowledged, writer_id = 0, WRITER
+    for _ in range(4):
+        peer = await peer_of(mock)
+        try:
+            answers = await peer.ask(HELLO, create(), set_up(writer_id=writer_id))
+            if len(answers) < 3:
+                continue
+            if careful and isinstance(answers[2], AppendSetup):
+                acknowledged = max(acknowledged, answers[2].last_event_number)
+            while acknowledged < 3:
+                if not await peer.ask(append(acknowledged + 1, event(acknowledged + 1), writer_id)):
+                    break
+                acknowledged += 1
+            else:
+                return
+        except ConnectionError:
+            pass  # it connects again
+        finally:
+            await peer.close()
+            writer_id = again_as or uuid4()
+    raise ConnectionError("cut off too often")
+
+
+async def test_a_careful_writer_breaks_at_no_cut() -> None:
+    explored = await explore(writer, failures=["cut *", "reset *", "reply twice", "reply late"], timeout_s=2)
+    assert (explored.findings, explored.unreached, explored.notes) == ([], [], [])
+    # Hello, create, set up and three appends with seven failures each, and two runs without faults.
+    assert explored.runs == 6 * 7 + 2
+
+
+async def test_a_writer_that_comes_back_as_another_stores_twice_what_was_applied_and_not_acknowledged() -> None:
+    explored = await explore(
+        lambda mock: writer(mock, again_as=None), match="type = APPEND_BLOCK_END", failures=CUTS, complete=True
+    )
+    names = [f"cut {where} at APPEND_BLOCK_END {nth}" for nth in (1, 2, 3) for where in ("after", "within")]
+    assert sorted(finding.name for finding in explored.findings) == sorted(names)
+    first = next(finding for finding in explored.findings if finding.name == names[0])
+    assert first.broken == (f"duplicated: {STREAM} has the event b'event1' more than once",)
+    assert appends_of(first.records) == 4, "the run that broke was recorded"
+    assert first.rules == '{"rules": [{"match": "type = APPEND_BLOCK_END", "nth": 1, "do": {"close": "after"}}]}'
+    (again,) = (await explore(lambda mock: writer(mock, again_as=None), only=names[0])).findings
+    assert (again.name, again.kinds) == (names[0], first.kinds)
+
+
+async def test_a_writer_that_takes_silence_for_success_loses_events() -> None:
+    async def careless(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            await peer.ask(HELLO, create(), set_up())
+            for number in (1, 2, 3):
+                peer.send(append(number, event(number)))
+            await peer.receive(3)
+
+    explored = await explore(careless, match="type = APPEND_BLOCK_END", failures=["cut before"])
+    assert sorted(finding.broken[0] for finding in explored.findings) == [
+        f"lost: {STREAM} has not the event b'event1' and 2 more",
+        f"lost: {STREAM} has not the event b'event2' and 1 more",
+        f"lost: {STREAM} has not the event b'event3'",
+    ]
+
+
+async def test_a_client_that_raises_has_not_lost_in_silence() -> None:
+    """Yet it has given up where the reference's client continues, and not where that gives up, too."""
+
+    async def honest(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            answers = await peer.ask(HELLO, create(), set_up(), append(1, event(1)))
+            if len(answers) < 4 or answers[3].is_failure:
+                raise ConnectionError("cut off")
+
+    explored = await explore(honest, match="type = APPEND_BLOCK_END", failures=["cut before", "token refused"])
+    (finding,) = explored.findings
+    assert (finding.name, finding.kinds) == ("cut before at APPEND_BLOCK_END 1", {"gave up"})
+
+
+async def test_bugs_of_the_client_and_connections_that_it_leaves_are_found() -> None:
+    peers: list[Peer] = []
+
+    async def leaking(mock: ExploredCluster) -> None:
+        peer = await peer_of(mock)
+        answers = await peer.ask(HELLO, create())
+        await peer.close()
+        if len(answers) == 2:
+            assert answers[1].type_name == "SEGMENT_CREATED"
+        elif answers:
+            peers.append(await peer_of(mock))
+        else:
+            answers[1]
+
+    explored = await explore(leaking, failures=["cut before", "WrongHost"], timeout_s=1)
+    assert {finding.name: finding.kinds for finding in explored.findings} == {
+        "cut before at HELLO 1": {"crashed"},
+        "cut before at CREATE_SEGMENT 1": {"leaked"},
+        "WrongHost at CREATE_SEGMENT 1": {"check"},
+    }
+    for peer in peers:
+        await peer.close()
+
+
+async def test_a_client_that_waits_without_limit_has_hung_and_the_reply_that_it_waits_for_is_named() -> None:
+    async def hanging(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            if len(await peer.ask(HELLO, create())) < 2:
+                await asyncio.Event().wait()
+
+    explored = await explore(
+        hanging, match="type = CREATE_SEGMENT", failures=["cut before", "reply lost"], timeout_s=1.0
+    )
+    (finding,) = explored.findings
+    assert finding.broken[0].startswith("hung: the client did not finish within 1 s; no request waits for a reply")
+    assert [cell.colour for cell in explored.cells] == ["red", "unknown"], "TCP loses no reply for ever"
+
+
+async def test_a_client_that_asks_without_end_has_spun() -> None:
+    async def spinning(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            answers = await peer.ask(HELLO, create())
+            while answers[-1].type_name == "WRONG_HOST":
+                answers = await peer.ask(create())
+
+    explored = await explore(spinning, match="type = CREATE_SEGMENT", failures=["WrongHost*"], timeout_s=2)
+    (finding,) = explored.findings
+    assert (finding.name, finding.kinds) == ("WrongHost for ever at CREATE_SEGMENT 1", {"spun"})
+
+
+async def test_events_in_another_order_are_found() -> None:
+    async def swapping(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            done = await peer.ask(HELLO, create(), set_up(), append(1, event(1)), append(2, event(2)))
+        if len(done) < 5:
+            async with await peer_of(mock) as peer:
+                other = UUID(int=9)
+                await peer.ask(HELLO, create(), SetupAppend(2, other, SEGMENT, ""))
+                await peer.ask(append(1, event(2), other), append(2, event(1), other))
+
+    options: dict[str, Any] = {"match": "type = APPEND_BLOCK_END", "failures": ["cut before"]}
+    explored = await explore(swapping, **options)
+    assert explored.findings[0].broken == (f"reordered: {STREAM} has a writer's events in another order",)
+    relaxed = await explore(swapping, **options, keep_order=False)
+    names = [finding.name for finding in relaxed.findings]
+    assert names == ["cut before at APPEND_BLOCK_END 2"], "only what was stored twice is left"
+
+
+async def test_events_of_several_writers_may_come_between_each_other() -> None:
+    """The first writer is cut off and comes back behind the second; what each of them wrote is in order."""
+    other = UUID(int=9)
+    records = dialogue(
+        (1, HELLO), (1, create()), (1, set_up()), (2, HELLO), (2, SetupAppend(2, other, SEGMENT, "")),
+        (1, append(1, event(1))), (2, append(1, event(2), other)), (1, append(2, event(3))),
+    )  # fmt: skip
+    explored = await explore_trace(records, failures=CUTS)
+    assert (explored.findings, explored.unreached) == ([], [])
+
+
+@looped("answered", [True, False])
+async def test_a_read_that_waits_at_the_tail_holds_nothing_up(answered: bool) -> None:
+    """It is answered by what another connection writes, or by nobody; either way the dialogue is good."""
+    data = event(1)
+    records = dialogue(
+        (1, HELLO), (1, create()), (1, set_up()), (2, HELLO), (2, ReadSegment(SEGMENT, 0, 1000, "", 5)),
+        (1, append(1, data)),
+    )  # fmt: skip
+    if answered:
+        reply = encode(SegmentRead(SEGMENT, 0, True, False, data, 5))
+        records.append(Record(9, 2, Direction.REPLY, RecordKind.FRAME, reply))
+    assert (await explore_trace(records, failures=CUTS)).findings == []
+
+
+async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
+    explored = await explore(
+        writer,
+        match="type = HELLO",
+        failures=["cut before"],
+        check=lambda mock: "attributes: too few" if SEGMENT in mock.segments else None,
+    )
+    assert [(finding.name, finding.broken) for finding in explored.findings] == [
+        ("without a fault", ("attributes: too few",)),
+        ("cut before at HELLO 1", ("attributes: too few",)),
+    ]
+
+
+async def test_a_dialogue_that_is_not_good_is_refused() -> None:
+    async def broken(mock: ExploredCluster) -> None:
+        raise ValueError("never good")
+
+    with pytest.raises(ValueError, match="never good"):
+        await explore(broken)
+    with pytest.raises(TimeoutError, match="even without a fault: it made no request"):
+        await explore(lambda mock: asyncio.Event().wait(), timeout_s=0.02)
+    with pytest.raises(ValueError, match="there is no failure 'cut after at HELLO 2'"):
+        await explore(writer, only="cut after at HELLO 2")
+
+
+async def test_what_differs_between_two_good_runs_is_told_and_not_compared() -> None:
+    async def client(mock: ExploredCluster) -> bytes:
+        async with await peer_of(mock) as peer:
+            data = uuid4().hex.encode()
+            await peer.ask(HELLO, create(), set_up(), append(1, bytes(4) + len(data).to_bytes(4, "big") + data))
+            return data
+
+    explored = await explore(client, match="type = HELLO", failures=["reply late"], timeout_s=1)
+    assert explored.findings == []
+    assert explored.notes == [
+        f"two runs without faults store different events in {STREAM}, which is not compared",
+        "two runs without faults print different texts, which are not compared",
+    ]
+
+
+async def test_tables_may_hold_something_else_in_each_run() -> None:
+    async def client(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            entry = TableEntry(TableKey(b"key", -1), TableValue(uuid4().bytes))
+            update = UpdateTableEntries(3, "scope/table", "", TableEntries((entry,)))
+            replies = await peer.ask(HELLO, CreateTableSegment(2, "scope/table", False, 0, "", 0), update)
+            assert replies[-1].type_name == "TABLE_ENTRIES_UPDATED"
+
+    explored = await explore(client, match="type = HELLO", failures=["reply late"], timeout_s=1)
+    assert (explored.findings, explored.notes, explored.runs) == ([], [], 3)
+
+
+async def test_each_run_starts_with_what_the_preparation_left() -> None:
+    async def prepare(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            await peer.ask(HELLO, create(), set_up(), append(1, event(1)))
+
+    async def client(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            replies = await peer.ask(HELLO, set_up(writer_id=UUID(int=9)), append(1, event(2), UUID(int=9)))
+            assert replies[-1].type_name == "DATA_APPENDED"
+
+    explored = await explore(client, prepare=prepare, failures=["reply late"], timeout_s=1)
+    assert (explored.findings, explored.runs) == ([], 2 + 3)
+
+
+class Forgetful(TraceClient):
+    """Sends again all that was not acknowledged, whatever the store says that it has, as another writer would."""
+
+    async def run(self, host: str, port: int) -> None:
+        for attempt in range(3):
+            writer_id = UUID(int=100 + attempt)
+            async with await Peer.connect(_Address(host, port)) as peer:  # type: ignore[arg-type]  # host and port do
+                replies = await peer.ask(HELLO, create(), set_up(writer_id=writer_id))
+                appends = [step.item for step in self.steps if step.type_name == "APPEND_BLOCK_END"]
+                for number, each in enumerate(appends, 1):
+                    replies += await peer.ask(append(number, bytes(each.data), writer_id))  # type: ignore[union-attr]
+                if len(replies) == 3 + len(appends):
+                    return
+        raise ConnectionError("cut off too often")
+
+
+class _Address:
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+
+
+async def test_what_breaks_is_shortened_to_the_fewest_requests() -> None:
+    explored = await explore_trace(
+        requests(4), make_client=Forgetful, match="type = APPEND_BLOCK_END", failures=["cut after"], timeout_s=2
+    )
+    finding = explored.findings[0]
+    assert finding.name == "cut after at APPEND_BLOCK_END 1"
+    assert finding.broken[0].startswith(f"duplicated: {STREAM} has the event b'event")
+    assert appends_of(finding.records) == 2, "one append, and the same once more"
+
+
+async def test_pairs_find_what_single_failures_do_not() -> None:
+    """The writer asks what was stored after its first reconnection only."""
+
+    async def twice(mock: ExploredCluster) -> None:
+        for attempt in range(3):
+            async with await peer_of(mock) as peer:
+                replies = await peer.ask(HELLO, create(), set_up())
+                if len(replies) < 3:
+                    continue
+                stored = replies[2].last_event_number if attempt == 1 else -1  # type: ignore[attr-defined]
+                replies = [] if stored >= 1 else await peer.ask(append(1, event(1), request_id=9))
+                if stored >= 1 or replies:
+                    return
+        raise ConnectionError("cut off too often")
+
+    options: dict[str, Any] = {"failures": ["cut after"], "timeout_s": 1}
+    assert (await explore(twice, **options)).findings == []
+    explored = await explore(twice, pairs=True, **options)
+    name = "cut after at APPEND_BLOCK_END 1 + cut after at CREATE_SEGMENT 2"
+    finding = next(finding for finding in explored.findings if finding.name == name)
+    assert "duplicated" in finding.kinds
+    assert [again.name for again in (await explore(twice, only=name, **options)).findings] == [name]
+
+
+async def test_a_budget_ends_the_runs_and_the_rest_is_counted() -> None:
+    explored = await explore(writer, failures=CUTS, budget_s=1e-9)
+    assert (explored.runs, explored.notes) == (2, ["the budget ended before 18 more runs"])
