@@ -55,28 +55,29 @@ def _split(data: bytes, base: int, offsets: list[int], hashes: list[int]) -> tup
 
 
 class PlaceList:
-    """Places in 40 bytes each."""
+    """Places in 32 bytes each."""
 
     def __init__(self) -> None:
+        self._file: str | None = None
         self._files: list[str] = []
+        self._firsts: list[int] = []
+        """The index of the first place of each file."""
         self._numbers = array("q")
 
     def add(self, place: Place) -> int:
         """Adds a place; returns its index."""
-        files = self._files
-        if not files or files[-1] != place[0]:
-            files.append(place[0])
-        index = len(self._numbers)
-        self._numbers.extend((len(files) - 1, place[1], place[2], place[3], place[4]))
-        return index // 5
+        numbers = self._numbers
+        index = len(numbers) >> 2
+        if place[0] != self._file:
+            self._file = place[0]
+            self._files.append(place[0])
+            self._firsts.append(index)
+        numbers.extend(place[1:])
+        return index
 
     def __getitem__(self, index: int) -> Place:
-        file, *numbers = self._numbers[index * 5 : index * 5 + 5]
-        return Place(self._files[file], *numbers)
-
-    def time_of(self, index: int) -> int:
-        """Returns the time of a place, in ns since 1970."""
-        return self._numbers[index * 5 + 4]
+        file = self._files[bisect_right(self._firsts, index) - 1]
+        return Place(file, *self._numbers[index * 4 : index * 4 + 4])
 
 
 class Span:

@@ -136,9 +136,7 @@ class SegmentState:
     # --- large events -------------------------------------------------------------------------------------------------
 
     def take_chunk(self, data: bytes) -> None:
-        """Takes a chunk of a large event, if this is a transient segment."""
-        if not self.is_transient:
-            return
+        """Takes a chunk of a large event, which was sent to this transient segment."""
         self._chunks.append(data)
         self._chunk_bytes += len(data)
         kind, length = _header.unpack_from(self._chunks[0]) if len(self._chunks[0]) >= EVENT_HEADER_BYTES else (1, 0)

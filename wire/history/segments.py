@@ -94,19 +94,20 @@ class SegmentFold:
     # --- writers ------------------------------------------------------------------------------------------------------
 
     def _sent(self, place: Place, sent: Sent) -> Findings:
-        segment = self._segment(sent.segment)
-        writer = segment.writer(sent.writer)
-        link = writer.link(place)
-        last, count = sent.last, sent.count
-        link.sent = max(link.sent, last)
-        if sent.data is None:
+        name, writer_name, last, count, data, expected = sent
+        segment = self._segments.get(name) or self._segment(name)
+        writer = segment.writers.get(writer_name) or segment.writer(writer_name)
+        link = writer.links.get((place[0], place[3])) or writer.link(place)
+        if last > link.sent:
+            link.sent = last
+        if data is None:
             writer.unknown = True
             return _NOTHING
-        hashes = hashes_of(sent.data)
+        hashes = hashes_of(data)
         if hashes is None:
-            hashes = [hash(sent.data)]
+            hashes = [hash(data)]
             segment.is_raw = True
-        broken = []
+        broken: list[Broken] = []
         first_number = last - count + 1
         if link.set_ups == 1 and first_number <= link.stored:
             text = f"the set-up answered {link.stored}, and the writer sends event {first_number} again"
@@ -127,10 +128,11 @@ class SegmentFold:
             hashes, count = hashes[old:], count - old
             size = 0
         else:
-            size = len(sent.data)
-            segment.take_chunk(sent.data)
-        if sent.expected is not None and sent.expected >= 0:
-            writer.expected[len(writer.lasts)] = sent.expected
+            size = len(data)
+            if segment.is_transient:
+                segment.take_chunk(data)
+        if expected is not None and expected >= 0:
+            writer.expected[len(writer.lasts)] = expected
         writer.add(last, count, hashes, size, segment.length, self._places.add(place))
         return broken
 
@@ -155,10 +157,10 @@ class SegmentFold:
         return broken
 
     def _acked(self, place: Place, acked: Acked) -> Findings:
-        segment = self._segment(acked.segment)
-        writer = segment.writer(acked.writer)
-        link = writer.link(place)
-        number, length, asked = acked.number, acked.length, acked.asked
+        _, writer_name, number, length, store, asked = acked
+        segment = self._segments.get(acked.segment) or self._segment(acked.segment)
+        writer = segment.writers.get(writer_name) or segment.writer(writer_name)
+        link = writer.links.get((place[0], place[3])) or writer.link(place)
         broken: list[Broken] = []
         if number < link.acked:
             text = f"event {number} of writer {writer.name} is acknowledged after event {link.acked}"
@@ -167,20 +169,25 @@ class SegmentFold:
             text = f"event {number} of writer {writer.name} is acknowledged, and the last one sent is {link.sent}"
             broken.append(self._broken("ack-beyond", text, asked, place, expected=link.sent, actual=number))
         if asked is not None:
-            broken += self._fenced(writer, link, place, asked)
+            latest = writer.latest
+            if latest is not None and latest[0] is not link:
+                broken += self._fenced(writer, link, place, asked)
             if segment.sealed is not None and is_before(segment.sealed, asked):
                 text = f"an append that was sent after the seal of {segment.name} is acknowledged at length {length}"
                 broken.append(self._broken("append-after-seal", text, segment.sealed, asked, place, actual=length))
             writer.latest = link, asked, place
         if length >= 0:
             broken += self._length(segment, writer, link, place, acked)
-        if number > writer.stored or not writer.acked or number > writer.acked[-1]:
+        if not writer.acked or number > writer.acked[-1]:
             writer.acked.append(number)
             writer.lengths.append(length)
             writer.acks.append(self._places.add(place))
-            writer.stores.append(segment.store(acked.store))
-        link.acked, writer.stored = max(link.acked, number), max(writer.stored, number)
-        return broken
+            writer.stores.append(segment.store(store))
+        if number > link.acked:
+            link.acked = number
+        if number > writer.stored:
+            writer.stored = number
+        return broken or _NOTHING
 
     def _fenced(self, writer: Written, link: Link, place: Place, asked: Place) -> Findings:
         """A connection knows the last number that it stored itself. The store compares it with the last number that the
@@ -196,11 +203,11 @@ class SegmentFold:
     def _length(self, segment: SegmentState, writer: Written, link: Link, place: Place, acked: Acked) -> Findings:
         """Judges the length that an acknowledgement names: that of the segment after the last append it covers."""
         length, index = acked.length, writer.append_of(acked.number)
-        broken: list[Broken] = []
-        low = link.length
+        low, broken = link.length, []
         if index >= 0 and acked.asked is not None:
-            low = max(low, writer.lows[index])
-            expected = writer.expected.get(index)
+            if writer.lows[index] > low:
+                low = writer.lows[index]
+            expected = writer.expected.get(index) if writer.expected else None
             if expected is not None and length - writer.sizes[index] != expected:
                 start = length - writer.sizes[index]
                 text = f"a conditional append names offset {expected}, and is stored at {start}"
@@ -222,7 +229,8 @@ class SegmentFold:
                     "append-after-seal", text, segment.final_place, place, expected=segment.final, actual=length
                 )
             )
-        link.length = max(link.length, length)
+        if length > link.length:
+            link.length = length
         segment.grow(length, place, acked.store)
         return broken
 

@@ -141,13 +141,15 @@ class _Comparison:
         if segment.is_raw or any(part.is_raw and not part.is_transient for part in self._parts):
             yield Open("garbage-read", self._key, NO_HEADERS)
             return
-        lengths = [written.lengths for written in segment.writers.values()]
+        lengths = [known for written in segment.writers.values() for known in (written.lengths, written.first_start)]
         merges = [length for part in self._parts for length, *_ in part.merged_at]
         spans = segment.contents.spans
         self._spans = list(segment.contents.certain([*lengths, merges, segment.described]))
         self._starts = [span.start for span in self._spans]
-        if len(self._spans) < len(spans):
-            yield Open("garbage-read", self._key, MIDDLE, len(spans) - len(self._spans))
+        ends = {0, *(span.end for span in self._spans)}
+        uncertain = len(spans) - len(self._spans) + sum(offset not in ends for offset in segment.contents.foreign)
+        if uncertain:
+            yield Open("garbage-read", self._key, MIDDLE, uncertain)
         self._assign()
         self._base, self._is_complete = self._completeness()
         verdicts = chain(
