@@ -135,7 +135,7 @@ class _Comparison:
         segment = self._segment
         acknowledged = sum(bisect_right(written.numbers, written.stored) for written in segment.writers.values())
         if not segment.contents.spans and not segment.contents.foreign:
-            if acknowledged and not segment.is_transient:
+            if acknowledged and segment.name == self._key.name:
                 yield Open("lost-write", self._key, UNREAD, acknowledged)
             return
         if segment.is_raw or any(part.is_raw and not part.is_transient for part in self._parts):
