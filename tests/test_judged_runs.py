@@ -185,7 +185,7 @@ async def small_run() -> Verdicts:
             for number in range(4):
                 for name, writer in (("one", one), ("two", two)):
                     await asyncio.gather(*(writer.write(f"{name} {number} {event}".encode()) for event in range(4)))
-            async with pravega.transaction_writer("a", "s") as writer, writer.begin() as transaction:
+            async with pravega.transaction_writer("a", "s") as third, third.begin() as transaction:
                 await asyncio.gather(*(transaction.write(b"committed %d" % event) for event in range(4)))
                 await transaction.commit()
             await one.write(big(2_500))

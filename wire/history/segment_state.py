@@ -17,8 +17,18 @@ _header: Final = Struct(">ii")
 
 
 def is_before(earlier: Place, later: Place) -> bool:
-    """Whether a place is certainly before another."""
-    return earlier[4] < later[4] or (earlier[4] == later[4] and earlier[0] == later[0] and earlier[1:3] < later[1:3])
+    """Whether a place is certainly before another: of one file, since two files may have two clocks."""
+    return earlier[0] == later[0] and (earlier[4] < later[4] or (earlier[4] == later[4] and earlier[1:3] < later[1:3]))
+
+
+class _Known:
+    """The lengths that one file's records show, as they grow, and their times."""
+
+    __slots__ = ("highest", "lengths", "times")
+
+    def __init__(self) -> None:
+        self.highest = -1
+        self.times, self.lengths = array("q"), array("q")
 
 
 class SegmentState:
@@ -63,7 +73,7 @@ class SegmentState:
         self._chunks: list[bytes] = []
         self._chunk_bytes = 0
         self._stores: dict[str, int] = {}
-        self._known_at, self._known = array("q"), array("q")
+        self._known: dict[str, _Known] = {}
         self._open_merge: tuple[int, list[SegmentState]] = (-1, [])
 
     def writer(self, name: str) -> Written:
@@ -78,15 +88,26 @@ class SegmentState:
 
     def grow(self, length: int, place: Place, store: str) -> None:
         """Takes a length that the segment had at a place."""
+        known = self._known.get(place[0])
+        if known is None:
+            known = self._known[place[0]] = _Known()
+        if length > known.highest:
+            known.highest = length
+            known.times.append(place[4])
+            known.lengths.append(length)
         if length > self.length:
             self.length, self.length_place, self.length_store = length, place, store
-            self._known_at.append(place[4])
-            self._known.append(length)
+
+    def low(self, place: Place) -> int:
+        """Returns the highest length that the latest records of a place's file show; -1 if there is none."""
+        known = self._known.get(place[0])
+        return -1 if known is None else known.highest
 
     def length_at(self, place: Place) -> int:
         """Returns the highest length that was known before a place; -1 if none was."""
-        index = bisect_left(self._known_at, place[4]) - 1
-        return self._known[index] if index >= 0 else -1
+        known = self._known.get(place[0])
+        index = 0 if known is None else bisect_left(known.times, place[4])
+        return known.lengths[index - 1] if known is not None and index else -1
 
     @property
     def store_count(self) -> int:
@@ -99,7 +120,7 @@ class SegmentState:
         if self.is_transient:
             return self.large_size
         writers = self.writers.values()
-        if any(writer.unknown or writer.lasts[-1:] > array("q", [writer.stored]) for writer in writers):
+        if any(writer.unknown or (writer.lasts and writer.lasts[-1] > writer.stored) for writer in writers):
             return -1
         return sum(
             size

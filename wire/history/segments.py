@@ -2,16 +2,15 @@
 
 Acknowledgements are judged when they come, and what is stored at the end: see `stored`.
 
-Invariants: a place is before another only if the same file says so, or the time: clocks of several files may differ by
-less than the time between them. Of equal events of a segment only the number is judged. Payloads are not held, except
-for the chunks of large events until they are merged.
+Invariants: only places of one file have an order, since the clocks of two files may differ. Of equal events of a
+segment only the number is judged. Payloads are not held, except for the chunks of large events until they are merged.
 
 Not judged here: whether a reader skips or goes back. A connection may serve several readers, and readers may seek.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from segstore.wire.history.contents import PlaceList, hashes_of
@@ -34,8 +33,8 @@ from segstore.wire.history.segment_state import SegmentState, is_before
 from segstore.wire.history.stored import judge_stored
 from segstore.wire.history.written import NONE, Link, Written
 
-Findings = Iterable[Broken | Open]
-_NOTHING: Final[tuple[Broken, ...]] = ()
+Findings = Sequence[Broken]
+_NOTHING: Final[Findings] = ()
 
 
 class SegmentFold:
@@ -52,7 +51,7 @@ class SegmentFold:
         self._places = PlaceList()
         self._segments: dict[str, SegmentState] = {}
 
-    def see(self, fact: Fact) -> Findings:
+    def see(self, fact: Fact) -> Iterable[Broken | Open]:
         """Takes the next fact."""
         value = fact.value
         kind = type(value)
@@ -76,7 +75,7 @@ class SegmentFold:
             self._lost(value)
         return _NOTHING
 
-    def end(self) -> Findings:
+    def end(self) -> Iterable[Broken | Open]:
         """Yields what only the whole history shows."""
         return judge_stored(self.key, self._places, self._segments)
 
@@ -133,7 +132,7 @@ class SegmentFold:
                 segment.take_chunk(data)
         if expected is not None and expected >= 0:
             writer.expected[len(writer.lasts)] = expected
-        writer.add(last, count, hashes, size, segment.length, self._places.add(place))
+        writer.add(last, count, hashes, size, segment.low(place), self._places.add(place))
         return broken
 
     def _set_up(self, place: Place, set_up: SetUp) -> Findings:
@@ -288,7 +287,7 @@ class SegmentFold:
             segment.sealed = place
         return _NOTHING
 
-    def _changed(self, place: Place, changed: Changed) -> Findings:
+    def _changed(self, place: Place, changed: Changed) -> Iterable[Broken | Open]:
         segment = self._segment(changed.segment)
         match changed.what:
             case "created":
@@ -306,10 +305,10 @@ class SegmentFold:
                 return self._described(segment, place, changed)
         return _NOTHING
 
-    def _created(self, segment: SegmentState) -> Findings:
+    def _created(self, segment: SegmentState) -> Iterable[Broken | Open]:
         """A segment that is created again under its name begins from scratch."""
         broken: list[Broken | Open] = []
-        if segment.name == self.key.name and segment.deleted is not None:
+        if segment.name == self.key.name and (segment.is_created or segment.deleted is not None):
             broken += self.end()
             self._start()
             segment = self._segment(segment.name)

@@ -133,7 +133,9 @@ class _Comparison:
     def findings(self) -> Findings:
         """Yields all that the contents show."""
         segment = self._segment
-        acknowledged = sum(bisect_right(written.numbers, written.stored) for written in segment.writers.values())
+        stored = (segment, *(part for part in self._parts if part.is_committed))
+        writers = (written for state in stored for written in state.writers.values())
+        acknowledged = sum(bisect_right(written.numbers, written.stored) for written in writers)
         if not segment.contents.spans and not segment.contents.foreign:
             if acknowledged and segment.name == self._key.name:
                 yield Open("lost-write", self._key, UNREAD, acknowledged)
@@ -172,7 +174,7 @@ class _Comparison:
         segment = self._segment
         if any(source.written.unknown for source in self._sources):
             return 0, False
-        if any(part.is_committed and part.size <= 0 for part in self._parts):
+        if any((part.is_committed or part.lost_merges) and part.size <= 0 for part in self._parts):
             return 0, False
         if segment.is_created:
             return 0, True
