@@ -9,7 +9,7 @@ import pytest
 
 from segstore.wire.history import RULES
 from segstore.wire.names import transaction_name, transient_name
-from tests.wire.history.segment_histories import SEGMENT, History, event, events
+from tests.wire.history.segments.support import SEGMENT, History, event, events
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 T1, T2 = transaction_name(SEGMENT, ONE), transaction_name(SEGMENT, TWO)

@@ -20,10 +20,10 @@ from heapq import heappop, heappush
 from itertools import chain, pairwise
 from typing import Final
 
-from segstore.wire.history.contents import PlaceList
 from segstore.wire.history.facts import Broken, Key, Open, Place
-from segstore.wire.history.segment_state import SegmentState, is_before
-from segstore.wire.history.written import Written
+from segstore.wire.history.segments.contents import PlaceList
+from segstore.wire.history.segments.state import SegmentState, is_before
+from segstore.wire.history.segments.written import Written
 from segstore.wire.names import SegmentName
 
 Findings = Iterator[Broken | Open]

@@ -80,7 +80,7 @@ class PlaceList:
         return Place(file, *self._numbers[index * 4 : index * 4 + 4])
 
 
-class Span:
+class ReadSpan:
     """Events that were read without a hole. reads, places: offsets, and the reads that brought the bytes from there."""
 
     __slots__ = ("end", "hashes", "offsets", "places", "reads", "start")
@@ -97,7 +97,7 @@ class Span:
         self.places.append(place)
         self.end = end
 
-    def join(self, follower: Span) -> None:
+    def join(self, follower: ReadSpan) -> None:
         """Adds the span that starts at the end of this one."""
         for name in ("offsets", "hashes", "reads", "places"):
             getattr(self, name).extend(getattr(follower, name))
@@ -130,7 +130,7 @@ class Contents:
     """
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[ReadSpan] = []
         self.foreign: dict[int, int] = {}
         self._starts: list[int] = []
         self._rests: dict[int, _Rest] = {}
@@ -184,7 +184,7 @@ class Contents:
         if len(self._rests) > _MOST_RESTS:
             del self._rests[next(iter(self._rests))]
 
-    def _span(self, offset: int) -> Span | None:
+    def _span(self, offset: int) -> ReadSpan | None:
         index = bisect_right(self._starts, offset) - 1
         return self.spans[index] if index >= 0 and offset <= self.spans[index].end else None
 
@@ -208,7 +208,7 @@ class Contents:
                 at += len(known)
                 continue
             if span is None:
-                span = Span(offset)
+                span = ReadSpan(offset)
                 self._insert(span)
             index = bisect_right(self._starts, span.start)
             follower = self.spans[index] if index < len(self.spans) else None
@@ -222,12 +222,12 @@ class Contents:
             at = upto
         return differing
 
-    def _insert(self, span: Span) -> None:
+    def _insert(self, span: ReadSpan) -> None:
         index = bisect_right(self._starts, span.start)
         self._starts.insert(index, span.start)
         self.spans.insert(index, span)
 
-    def certain(self, boundaries: Iterable[Iterable[int]]) -> Iterator[Span]:
+    def certain(self, boundaries: Iterable[Iterable[int]]) -> Iterator[ReadSpan]:
         """Yields the spans that start at offset 0, or at one of the offsets at which events are known to start."""
         starts = {start for start in self._starts if start}
         known = {0}.union(*(starts.intersection(offsets) for offsets in boundaries)) if starts else {0}

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from segstore.wire.history.contents import PlaceList, hashes_of
 from segstore.wire.history.facts import (
     Acked,
     Broken,
@@ -29,9 +28,10 @@ from segstore.wire.history.facts import (
     SetUp,
     Transaction,
 )
-from segstore.wire.history.segment_state import SegmentState, is_before
-from segstore.wire.history.stored import judge_stored
-from segstore.wire.history.written import NONE, Link, Written
+from segstore.wire.history.segments.contents import PlaceList, hashes_of
+from segstore.wire.history.segments.state import SegmentState, is_before
+from segstore.wire.history.segments.stored import judge_stored
+from segstore.wire.history.segments.written import NONE, Link, Written
 
 Findings = Sequence[Broken]
 _NOTHING: Final[Findings] = ()

@@ -8,9 +8,9 @@ from struct import Struct
 from typing import Final
 
 from segstore.wire.blocks import EVENT_HEADER_BYTES
-from segstore.wire.history.contents import Contents, hashes_of
 from segstore.wire.history.facts import Place
-from segstore.wire.history.written import Written
+from segstore.wire.history.segments.contents import Contents, hashes_of
+from segstore.wire.history.segments.written import Written
 from segstore.wire.names import is_transient
 
 _header: Final = Struct(">ii")
@@ -164,14 +164,15 @@ class SegmentState:
         if kind == 0 and self._chunk_bytes == length + EVENT_HEADER_BYTES:
             self._form([self])
 
-    def _form(self, sources: list[SegmentState]) -> None:
-        """Makes events of the chunks of sources that were merged one after the other."""
+    def _form(self, sources: list[SegmentState]) -> bool:
+        """Makes events of the chunks of sources that were merged one after the other; returns whether it can."""
         data = b"".join(chunk for source in sources for chunk in source._chunks)
         hashes = hashes_of(data)
         if hashes is not None:
             self.large, self.large_size = hashes, len(data)
             for source in sources:
                 source._chunks = []
+        return hashes is not None
 
     def merge(self, source: SegmentState, length: int, asked: Place, place: Place) -> None:
         """Takes the merge of a source into this segment, which is so long afterwards; -1 if unknown."""
@@ -183,6 +184,5 @@ class SegmentState:
             sources = []
         sources = [*sources, source]
         self._open_merge = length, sources
-        source._form(sources)
-        if source.large is not None:
+        if source._form(sources):
             self._open_merge = -1, []
