@@ -35,6 +35,14 @@ def hashes_of(data: bytes) -> list[int] | None:
     return hashes if end == size and hashes else None
 
 
+def end_of(data: bytes, count: int) -> int:
+    """Returns where the first `count` events end; there are as many."""
+    at = 0
+    for _ in range(count):
+        at += EVENT_HEADER_BYTES + int(_header.unpack_from(data, at)[1])
+    return at
+
+
 def _split(data: bytes, base: int, offsets: list[int], hashes: list[int]) -> tuple[int, int]:
     """Adds offset and hash of each whole event; returns where they end, and the bytes that the next event needs.
 

@@ -28,7 +28,7 @@ from segstore.wire.history.facts import (
     SetUp,
     Transaction,
 )
-from segstore.wire.history.segments.contents import PlaceList, hashes_of
+from segstore.wire.history.segments.contents import PlaceList, end_of, hashes_of
 from segstore.wire.history.segments.state import SegmentState, is_before
 from segstore.wire.history.segments.stored import judge_stored
 from segstore.wire.history.segments.written import NONE, Link, Written
@@ -124,8 +124,7 @@ class SegmentFold:
             if len(hashes) != count:
                 writer.unknown = True
                 return broken
-            hashes, count = hashes[old:], count - old
-            size = 0
+            hashes, count, size = hashes[old:], count - old, len(data) - end_of(data, old)
         else:
             size = len(data)
             if segment.is_transient:
@@ -143,15 +142,11 @@ class SegmentFold:
         link.set_up, link.stored = place, max(link.stored, set_up.stored)
         link.acked, link.length = NONE, -1
         broken: Findings = _NOTHING
-        if writer.latest is not None and writer.stored > set_up.stored and is_before(writer.latest[2], set_up.asked):
-            text = (
-                f"event {writer.stored} of writer {writer.name} was stored, and a later set-up answers {set_up.stored}"
-            )
-            broken = [
-                self._broken(
-                    "ack-backwards", text, writer.latest[2], place, expected=writer.stored, actual=set_up.stored
-                )
-            ]
+        acked = writer.acked[-1] if writer.acked else NONE
+        if writer.latest is not None and acked > set_up.stored and is_before(writer.latest[2], set_up.asked):
+            text = f"event {acked} of writer {writer.name} was acknowledged, and a later set-up answers {set_up.stored}"
+            places = writer.latest[2], place
+            broken = [self._broken("ack-backwards", text, *places, expected=acked, actual=set_up.stored)]
         writer.stored = max(writer.stored, set_up.stored)
         return broken
 

@@ -62,7 +62,11 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             later().send(8, "a").ack(8, 109).send(10, "b c").ack(10, 127).read(100, "a c"),
             merge(ab(new().send(1, "x").ack(1, 9)), T1, 27).send(3, "y z").ack(3, 45).read(0, "x y z"),
         ],
-        [new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"), new().send(1, "a").ack(1, 9).refuse(2)],
+        [
+            new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"),
+            new().send(1, "a").ack(1, 9).refuse(2),
+            History().set_up().send(1, "a").ack(1, 9).send(3, "b c").send(4, "c d").ack(4, 36).read(0, "a b c d"),
+        ],
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a"),
             later().send(8, "a").ack(8, 109).read(109, "b"),
