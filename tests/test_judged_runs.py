@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from segstore.explore import _Recorder
 from segstore.server.cluster import MockCluster
 from segstore.server.store import Container
 from segstore.server.store.segment import Segment
+from segstore.traces.files import TraceFile
 from segstore.wire.history import Verdicts, judge, placed
 from tests.seeds.large_events import big, scale, small
 
@@ -69,7 +71,7 @@ async def read(pravega: Client) -> None:
             pass
 
 
-async def judged(seed: int, *, faults: int = 0, count: int = 100) -> Verdicts:
+async def judged(seed: int, *, faults: int = 0, count: int = 40) -> Verdicts:
     """Judges a run with writers, transactions, large events, scaling and readers, whose connections are cut."""
     random = Random(seed)
     late = random.random() < 0.3
@@ -95,6 +97,12 @@ async def judged(seed: int, *, faults: int = 0, count: int = 100) -> Verdicts:
 
 def of_segments(verdicts: Verdicts) -> list[str]:
     return [f"{verdict.rule}: {verdict.text}" for verdict in verdicts.broken if verdict.key.kind == "segment"]
+
+
+def test_traces_of_the_reference_break_no_rule_of_segments() -> None:
+    fixtures = Path(__file__).parent.parent / "fixtures"
+    for trace in sorted((*fixtures.glob("reference/*.jsonl"), *fixtures.glob("traces/*.jsonl"))):
+        assert of_segments(judge(placed(TraceFile(trace).records(), trace.name))) == [], trace
 
 
 @pytest.mark.parametrize("seed", range(3))
