@@ -102,7 +102,8 @@ def of_segments(verdicts: Verdicts) -> list[str]:
 def test_traces_of_the_reference_break_no_rule_of_segments() -> None:
     fixtures = Path(__file__).parent.parent / "fixtures"
     for trace in sorted((*fixtures.glob("reference/*.jsonl"), *fixtures.glob("traces/*.jsonl"))):
-        assert of_segments(judge(placed(TraceFile(trace).records(), trace.name))) == [], trace
+        with TraceFile(trace) as file:
+            assert of_segments(judge(placed(file.records(), trace.name))) == [], trace
 
 
 @pytest.mark.parametrize("seed", range(3))

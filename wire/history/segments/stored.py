@@ -116,11 +116,10 @@ class _Comparison:
             for written in writers:
                 total = self._add(total, written.hashes, written, part)
         self._bases = [source.base for source in self._sources]
-        self._total = total
         self._found = array("q", [_MISSING]) * total
         self._unknown: list[int] = []
         self._equal: dict[int, list[int]] = {}
-        """The hash of events that were sent several times → their indexes; where they were read."""
+        """The hash of events that were sent several times → their indexes."""
         self._equal_offsets: dict[int, list[int]] = {}
         self._displaced_events: list[Broken] = []
         self._copies: dict[int, list[int]] = {}
@@ -170,18 +169,18 @@ class _Comparison:
     # --- what is known ------------------------------------------------------------------------------------------------
 
     def _completeness(self) -> tuple[int, bool]:
-        """Returns an offset, and whether all bytes from there on were recorded when they were sent."""
+        """Returns an offset, -1 if unknown, and whether all bytes from there on were recorded when they were sent."""
         segment = self._segment
         if any(source.written.unknown for source in self._sources):
-            return 0, False
+            return -1, False
         if any((part.is_committed or part.lost_merges) and part.size <= 0 for part in self._parts):
-            return 0, False
+            return -1, False
         if segment.is_created:
             return 0, True
         starts = [start for written in segment.writers.values() for start in written.first_start]
         starts += [part.merged_at[0][0] - part.size for part in self._parts if part.merged_at]
         if not starts:
-            return 0, False
+            return -1, False
         base = max(min(starts), 0)
         size = sum(self._size_behind(source, base) for source in self._sources)
         size += sum(part.size for part in self._parts if part.is_committed or self._is_found(part))
